@@ -13,7 +13,7 @@ KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo test test-all mutation faults e2e bench operator-scale lint images jars kafka-jars moto lock clean definitions docs/protocol.md docs/command.md docs/metrics.md
+.PHONY: setup demo test test-all mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
 timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
@@ -44,7 +44,7 @@ test-all: setup jars kafka-jars
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights docs/hooks.py
 	$(BIN)/lint-imports
 
 # Contexts are the folders themselves; the Spark image takes its jars from one of them.
@@ -54,6 +54,17 @@ images: jars
 	$(IMAGE_BUILD) millstream/operator:$(VERSION) operator
 	$(IMAGE_BUILD) millstream/client:$(VERSION) client
 	$(IMAGE_BUILD) millstream/spark:$(VERSION) spark-operator-jobs
+
+# What a release publishes besides images, into DIST.
+DIST ?= dist
+wheels: setup
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) $(PACKAGES:%=./%)
+
+chart:
+	helm package charts/millstream --destination $(DIST)
+
+version:
+	@echo $(VERSION)
 
 e2e: setup images
 	$(BIN)/pytest e2e --timeout 900 $(PYTEST)
@@ -93,6 +104,11 @@ operator-scale: setup
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
 
+# The site, into site/: a link that leads nowhere fails.
+SITE ?= site
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(abspath $(SITE))
+
 # The definitions' pod templates, the copies in chart and operator, and the list of all fields.
 definitions: setup
 	$(BIN)/python -m millstream_operator.definitions crds
@@ -114,6 +130,16 @@ docs/command.md: setup
 # Every metric, from the tables that the programs use.
 docs/metrics.md: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.metrics_document > $@.new
+	mv $@.new $@
+
+# Every configuration key, from the broker's own tables.
+docs/reference/broker-configuration.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.configuration_document > $@.new
+	mv $@.new $@
+
+# Every condition and reason, with what to do.
+docs/reference/conditions.md: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.conditions_document > $@.new
 	mv $@.new $@
 
 # Changes the code one operator at a time, for hours: MUTATION="--only log/compaction --only groups".

@@ -1,4 +1,4 @@
-"""A Kubernetes with Millstream installed by helm, as the README says.
+"""A Kubernetes with Millstream installed by helm, as the tutorial for Kubernetes says.
 
 The cluster is the one that KUBECONFIG (or the current context) names; without any, a kind cluster is
 created and deleted afterwards. On a kind cluster the images are loaded from the local Docker; elsewhere

@@ -1,4 +1,4 @@
-"""examples/flights on a real Kubernetes, as the README has it: apply, publish, consume, load, break, delete.
+"""examples/flights on a real Kubernetes, as its README has it: apply, publish, consume, load, break, delete.
 
 The tests of this module are one story and run in their order: each goes on with what the one before left.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import yaml
+
 from flights import ROWS, events
 from millstream_harness.chart import CLIENT, ROOT, SYSTEM, reconciles
 from millstream_harness.kube import Namespace, run, until
 from millstream_operator.pace import rounded
 
 EXAMPLE = ROOT / "examples/flights"
+MANIFESTS = ROOT / "spark-operator-jobs/manifests"
 BOOTSTRAP = "default-bootstrap:9092"
 
 
@@ -95,6 +98,42 @@ def test_the_load_runs_once_and_reports_rows_and_offsets(namespace: Namespace) -
     assert run_["rows"] == ROWS
     assert sum(one["until"] - one["from"] for one in load["status"]["offsets"]) == ROWS
     assert len(load["status"]["offsets"]) == 6
+
+
+def test_other_jobs_run_by_their_manifests(namespace: Namespace) -> None:
+    """A stream into a table of its own, in two batches, whose files are then merged."""
+    table = {"output": {"format": "Delta", "path": "/lake/streamed"}}
+    batches = {
+        "value": {"format": "Text"},
+        "checkpoint": "/lake/_checkpoints/streamed",
+        "interval": "",
+        "maxRecordsPerBatch": ROWS // 2 + 6,
+    }
+    assert run_job(namespace, "stream", table | batches)["rows"] == ROWS
+    run_job(namespace, "compact", table | {"where": ""})
+    assert "files became" in namespace.kubectl("logs", "job/flights-compact")
+
+
+def run_job(namespace: Namespace, name: str, change: dict[str, Any]) -> dict[str, Any]:
+    """Apply a job's manifests as they say, with this change of their run.json; its result."""
+    config = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
+    config["data"]["run.json"] = json.dumps(json.loads(config["data"]["run.json"]) | change)
+    job = (MANIFESTS / "job.yaml").read_text()
+    job = job.replace("flights-by-hand", f"flights-{name}").replace("load.py", f"{name}.py")
+    namespace.apply(config)
+    namespace.apply(yaml.safe_load(job))
+    selector = ("-l", f"job-name=flights-{name}")
+
+    def ended() -> dict[str, Any]:
+        statuses = [
+            one["status"].get("containerStatuses", [{}])[0] for one in namespace.list("pod", *selector)
+        ]
+        states = [status["state"] for status in statuses if "terminated" in status.get("state", {})]
+        return states[0]["terminated"] if states else {}
+
+    result: dict[str, Any] = json.loads(until(f"the job {name} has ended", ended, timeout=300)["message"])
+    assert result["state"] == "Succeeded", result
+    return result
 
 
 def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Namespace) -> None:

@@ -109,6 +109,8 @@ def test_brokers_and_zookeeper_run_as_any_user(millstream: Namespace, namespace:
         namespace,
         security,
         "set -e; m='millstream --bootstrap " + bootstrap_of(wanted) + "'; "
+        # The Service leads to the pods a moment after they are ready.
+        "for i in $(seq 30); do ! $m cluster info >/dev/null 2>&1 || break; sleep 1; done; "
         "$m topic create t --partitions 2 --replication-factor 2; seq 1000 | $m produce t; $m topic describe t; "
         "$m consume t | wc -l",
     )

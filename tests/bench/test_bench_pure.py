@@ -31,6 +31,9 @@ def results() -> Results:
     made.add("cluster-shutdown", "kafka", {"time": 0.3})
     made.add("cluster-failover", "millstream", {"time": 0.4})
     made.add("cluster-failover", "kafka", {"time": 8.0})
+    made.add("mirror", "millstream", {"rate": 400_000, "memory": 40.0})
+    made.add("mirror", "mirrormaker2", {"rate": 50_000, "memory": 1000.0})
+    made.add("mirror-killed", "millstream", {"time": 1.5})
     for peer, factor in (("millstream", 1), ("kafka", 2)):
         made.add("latency-1000", peer, {"p50": 0.2 * factor, "p99": 2.0 * factor, "p99.9": 9.0 * factor})
     return made
@@ -86,6 +89,9 @@ def test_the_document_is_written_between_its_markers() -> None:
     assert "|  | broker CPU, s | 2 | 3 | 0.67 | ≤ 0.45× | no |" in after
     assert "| CPU a GB, s | 1 | floor: 0.8 | 1.25 | ≤ 1.25× | yes |" in after
     assert "until all have a living leader | time, s | 0.4 | 8 | 0.05 | ≤ 2 s | yes |" in after
+    assert "| rate, records/s | 400,000 | MirrorMaker 2: 50,000 | 8.00 |  |  |" in after
+    assert "|  | memory, MB | 40 | MirrorMaker 2: 1,000 | 0.04 | ≤ 0.05× | yes |" in after
+    assert "until others go on with its partitions | time, s | 1.5 |  |  | ≤ 2 s | yes |" in after
     assert document.update(after, results()) == after
     assert "![performance/rates.png](performance/rates.png)" in document.update(
         before, results(), ["performance/rates.png"]
@@ -98,7 +104,7 @@ def test_the_document_and_its_plots_are_written_together(tmp_path: Path) -> None
     page = tmp_path / "performance.md"
     page.write_text(f"{document.BEGIN}{document.END}")
     run.write_document(results(), page, tmp_path / "performance")
-    assert page.read_text().count("](performance/") == 5
+    assert page.read_text().count("](performance/") == 6
 
 
 def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
@@ -109,6 +115,7 @@ def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
         "memory.png",
         "times.png",
         "latency.png",
+        "mirror.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     assert plots.draw(Results(machine={}), tmp_path) == []

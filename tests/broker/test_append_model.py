@@ -1,4 +1,4 @@
-"""Any interleaving of batches, configurations, admissions, elections: what is acknowledged is stored once, in order.
+"""Any interleaving of batches, settings, admissions and elections: acknowledged records are stored once, in order.
 
 Producers are idempotent and behave as clients do: up to five batches in flight, and after an error everything from the
 first batch that failed is sent again, in order, as the same batches. The admission thread moves only when the plan
@@ -94,7 +94,7 @@ class Client:
 
 
 class World:
-    """One log and whoever leads it; a thread that admits when it may."""
+    """One log and its leader; an admission thread that moves when the plan says so."""
 
     def __init__(self, folder: Path) -> None:
         self.topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), {})
@@ -114,7 +114,7 @@ class World:
         self.put(client, sent)
 
     def repeat(self, client: Client) -> None:
-        """The client sends its last batch once more, as if the answer had been lost."""
+        """The client resends its last batch, as if the response had been lost."""
         if not client.in_flight and not client.again:
             self.put(client, client.batches[-1])
 
@@ -134,7 +134,7 @@ class World:
         client.in_flight.append((sent, answer))
 
     def receive(self) -> None:
-        """Clients take the answers that are there, in order."""
+        """Clients receive the available responses, in order."""
         for client in self.clients:
             while client.in_flight and client.in_flight[0][1].is_done:
                 sent, answer = client.in_flight.pop(0)

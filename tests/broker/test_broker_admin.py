@@ -1,4 +1,4 @@
-"""Administration, request by request: what is done, what is refused, and the words of each refusal."""
+"""Administration, request by request: changes, refusals, and the message of each refusal."""
 
 from __future__ import annotations
 

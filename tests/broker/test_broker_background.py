@@ -1,4 +1,4 @@
-"""What a broker does by itself: retention, compaction, fsync by time, checkpoints."""
+"""Background work of a broker: retention, compaction, fsync by time, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not the protocol: each connection is closed, or each request refused, clearly; the others go on."""
+"""Input that violates the protocol: its connection is closed or its request refused; others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: keys, values, where they come from, and what is said of wrong ones."""
+"""Configuration: keys, values, their sources, and errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_listeners_may_be_ipv6_and_without_host() -> None:
 def test_every_default_is_allowed_and_documented() -> None:
     for key in [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]:
         assert key.doc
-        assert key.default is None or key.rule is None or key.rule(key.default) is None, key.name
+        assert key.default is None or key.rule is None or key.rule.problem(key.default) is None, key.name
         for synonym in key.synonyms:
             assert synonym.name in BROKER_KEYS
 
@@ -185,7 +185,7 @@ def test_a_wrong_configuration_starts_nothing(arguments: list[str], said: str, t
 def test_of_several_files_the_last_wins_and_values_may_stand_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-297 and KIP-421. What a reference yields is taken as it is."""
+    """KIP-297 and KIP-421. The value of a reference is used unchanged."""
     racks = tmp_path / "racks.properties"
     racks.write_text("node-1=${env:NOT_LOOKED_INTO}\n")
     shared, own = tmp_path / "server.properties", tmp_path / "broker-2.properties"

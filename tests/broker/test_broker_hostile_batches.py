@@ -1,4 +1,4 @@
-"""What one client can do with batches made by hand: harm to nobody else, and none to the partition it writes to."""
+"""Batches made by hand by one client harm neither other clients nor the partition they are written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting and stopping, cleanly and not, and what is there afterwards."""
+"""Clean and unclean starts and stops, and the data afterwards."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_kill_in_mid_write_loses_nothing_acknowledged(start_broker: StartBroker,
 
 
 def kill_while_writing(broker: BrokerProcess) -> int:
-    """How many records are acknowledged of those ever written."""
+    """Kill the broker while a producer writes; returns the number of acknowledged records."""
     acknowledged: dict[int, int] = {}
     with Wire(broker.bootstrap) as wire:
         wire.create("hard")
@@ -116,7 +116,7 @@ def kill_while_writing(broker: BrokerProcess) -> int:
 
 
 def write_from(wire: Wire, number: int, acknowledged: dict[int, int]) -> None:
-    """Produce numbers until the broker is gone, and note how far it acknowledged."""
+    """Produce numbers until the broker is gone, and record the last acknowledged one."""
     try:
         while True:
             response = wire.produce("hard", [record(b"%d" % number + b"x" * 500)])

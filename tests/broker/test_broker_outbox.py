@@ -1,4 +1,4 @@
-"""Sending: bytes and ranges of files in order, a client that is slow, a disk that has to be waited for."""
+"""Sending: bytes and file ranges in order, slow clients, slow disks."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def read(data: fetch.PartitionData) -> list[bytes | None]:
 def test_every_version_answers_the_same_at_first_and_after(
     wire: Wire, topic: str, version: int, acks: int
 ) -> None:
-    """The second request of its kind takes the short way: it must say what the long way says."""
+    """The second request of its kind takes the shortcut, with the same response."""
     for number in range(3):
         response = wire.produce(topic, [record("a"), record("b")], version=version, acks=acks)
         start = 0 if version >= 5 else -1

@@ -1,4 +1,4 @@
-"""Clusters of real broker processes over a real ZooKeeper, with real clients: what holds when something breaks."""
+"""Clusters of real broker processes over a real ZooKeeper, with real clients, under faults."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_controller_is_killed(cluster: ClusterProcesses) -> None:
 def test_a_broker_that_no_controller_has_told_yet_calls_no_topic_unknown(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """It listens before it knows the cluster: whoever asks it meanwhile waits."""
+    """It listens before it knows the cluster; requests wait meanwhile."""
     config = {"zookeeper.session.timeout.ms": "8000"}
     with ClusterProcesses(tmp_path, 2, config, zookeeper=shared_zookeeper) as cluster:
         create(cluster, "known", 1, 2)
@@ -112,7 +112,7 @@ def test_a_broker_that_lost_its_disk_leads_nothing_before_it_has_everything(
 
 
 def test_a_copy_begins_with_the_batch_in_which_the_log_starts(cluster: ClusterProcesses) -> None:
-    """DeleteRecords may end within a batch: a replica that starts with nothing gets all of that batch."""
+    """DeleteRecords may end within a batch: an empty replica gets the whole batch."""
     create(cluster, "t", 1)
     cluster.await_in_sync("t")
     leader = cluster.leader("t")
@@ -211,7 +211,7 @@ def test_a_rolling_restart_under_load(cluster: ClusterProcesses) -> None:
 
 
 def test_all_brokers_stop_at_once(cluster: ClusterProcesses) -> None:
-    """The last ones have nobody to hand over to, and do not wait."""
+    """The last brokers have no successor, and do not wait."""
     create(cluster, "t", 6)
     cluster.await_in_sync("t")
     begun = time.monotonic()
@@ -222,7 +222,7 @@ def test_all_brokers_stop_at_once(cluster: ClusterProcesses) -> None:
 
 
 def test_a_zombie_leader_acknowledges_nothing(cluster: ClusterProcesses) -> None:
-    """Stopped past its session, then resumed: it finds out, follows, and what it was given alone is gone."""
+    """Paused past its session, then resumed: it follows, and records that it alone has are dropped."""
     create(cluster, "t", 1)
     cluster.await_in_sync("t")
     writer = Writer(cluster, "t")
@@ -290,12 +290,12 @@ def test_a_group_survives_its_coordinator(cluster: ClusterProcesses) -> None:
 
 
 def _committed(consumer: Consumer) -> int:
-    """In all partitions together; none is committed where the offset is below 0."""
+    """Committed offsets of all partitions together; an offset below 0 means none."""
     return sum(max(one.offset, 0) for one in consumer.committed(consumer.assignment(), 20))
 
 
 def _commit(consumer: Consumer) -> None:
-    """As an application does it: again, while there is no coordinator."""
+    """Commit as an application does: retry while there is no coordinator."""
     deadline = time.monotonic() + 30
     while True:
         try:

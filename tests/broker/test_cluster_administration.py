@@ -1,4 +1,4 @@
-"""What administrators and clients see of a cluster of real broker processes."""
+"""A cluster of real broker processes, as administrators and clients see it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 def standing(
     shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterProcesses]:
-    """Three brokers that nobody breaks, each in a rack."""
+    """Three brokers that no test breaks, each in a rack."""
     cluster = ClusterProcesses(tmp_path_factory.mktemp("standing"), zookeeper=shared_zookeeper)
     for number, one in cluster.brokers.items():
         one.config["broker.rack"] = f"rack-{number % 2}"
@@ -110,7 +110,7 @@ async def test_what_only_the_controller_knows_every_broker_answers(standing: Clu
 
 
 def test_clients_learn_of_no_log_but_the_leaders(standing: ClusterProcesses) -> None:
-    """As a debugging replica, only brokers may ask for the end of any replica's log."""
+    """Only brokers may query the log end of any replica, as debugging replicas."""
     create(standing, "ends-of-replicas", 1)
     leader = standing.leader("ends-of-replicas")
     follower = next(one for one in standing.brokers.values() if one is not leader)
@@ -138,7 +138,7 @@ async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: B
 
 
 def test_where_an_epoch_ends_is_not_the_high_watermark(cluster: ClusterProcesses) -> None:
-    """A leader may know less of the high watermark than consumers have read: none may take that for truncation."""
+    """A leader's high watermark may lag what consumers have read; they must not take that for truncation."""
     create(cluster, "ends", 1)
     cluster.await_in_sync("ends")
     leader = cluster.leader("ends")

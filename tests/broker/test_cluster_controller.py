@@ -18,7 +18,7 @@ TOPICS, PARTITIONS = 10, 100
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
-    """-1 where the broker does not say."""
+    """A metric's value; -1 if it is missing."""
     try:
         with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
             found = re.search(rf"^millstream_{name} (\S+)$", response.read().decode(), re.MULTILINE)

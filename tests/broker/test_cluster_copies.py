@@ -28,7 +28,7 @@ def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Clus
 
 
 def copy(broker: BrokerProcess) -> Path:
-    """Of its log directory, as a snapshot has it; a broker that runs stands still meanwhile."""
+    """Copy its log directory, as a snapshot would; a running broker is paused meanwhile."""
     target = broker.folder / "copy"
     if broker.process is not None:
         broker.pause()
@@ -48,7 +48,7 @@ def generation(data: Path) -> int:
 
 
 def outlive(writer: Writer, broker: BrokerProcess, copied: Path) -> None:
-    """Write until ZooKeeper has seen a later generation than the copy's: each is shown before the next is begun."""
+    """Write until ZooKeeper has a later generation than the copy's."""
 
     def has_risen() -> bool:
         writer.write(10)
@@ -58,7 +58,7 @@ def outlive(writer: Writer, broker: BrokerProcess, copied: Path) -> None:
 
 
 def kill_all(cluster: ClusterProcesses) -> None:
-    """At once: nobody sees another go."""
+    """Kill all at once, so that no broker notices the end of another."""
     for one in cluster.brokers.values():
         one.pause()
     for one in cluster.brokers.values():
@@ -66,7 +66,7 @@ def kill_all(cluster: ClusterProcesses) -> None:
 
 
 def start_alone(cluster: ClusterProcesses, number: int) -> None:
-    """That broker is there, alone, and has left the ISR; it leads nothing then."""
+    """Start that broker alone, and wait until it has left the ISR; it then leads nothing."""
     one = cluster.brokers[number]
     one.start()
 
@@ -135,7 +135,7 @@ def test_a_copy_of_a_leader_is_restored_while_others_go_on(cluster: ClusterProce
 
 
 def test_of_copies_the_most_complete_one_leads(cluster: ClusterProcesses) -> None:
-    """All three disks are older copies. The one that starts last has the least: it must not lead for being the last."""
+    """All three disks are older copies. The last to start has the fewest records, and must not lead."""
     writer = Writer(cluster, "t")
     copies = {}
     for number in (3, 1, 2):

@@ -1,4 +1,4 @@
-"""A process that is gone is noticed at once: sessions here last a minute, and nobody waits for one to expire."""
+"""The end of a process is noticed at once: sessions here last a minute, and no test waits for one to expire."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Cluster(ClusterProcesses):
         self.await_in_sync(topic)
 
     def await_other_leader(self, topic: str, than: int) -> None:
-        """As another broker tells."""
+        """Wait for another leader, as another broker reports it."""
         teller = next(one for number, one in self.brokers.items() if number != than)
         until(
             lambda: self.partitions(topic, teller)[0].leader_id not in (-1, than),
@@ -85,7 +85,7 @@ class GatedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """No session is longer than twenty ticks of its."""
+    """Its sessions last at most twenty ticks."""
     folder = tmp_path_factory.mktemp("zookeeper")
     with ZooKeeperProcess(folder, tick_ms=SESSION_S * 1000 // 20) as zookeeper:
         yield zookeeper
@@ -104,7 +104,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess)
 
 
 def acknowledges(load: Load) -> None:
-    """Records that are sent from now on, too."""
+    """Whether it acknowledges records sent from now on."""
     load.until(sum(load.ledger.sent.values()) + 1, SOON_S)
 
 
@@ -129,7 +129,7 @@ def test_a_leader_is_killed(cluster: Cluster) -> None:
 
 
 def test_the_controller_is_killed(cluster: Cluster) -> None:
-    """It leads, too: its successor does not wait for it either."""
+    """It is also a leader; its successor does not wait for it either."""
     controller = cluster.controller()
     cluster.create("controlled", controller, *(one for one in cluster.brokers if one != controller))
     with load(cluster, "controlled") as loaded:
@@ -173,7 +173,7 @@ def test_a_silent_leader_keeps_its_session(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("is_controller", [False, True])
 def test_a_broker_that_is_wrongly_taken_for_ended(gated: GatedCluster, is_controller: bool) -> None:
-    """Brokers are refused, clients are not. It lives, registers again, once, and loses nothing.
+    """Brokers' connections are refused, clients' are not. It lives, registers again once, and loses nothing.
 
     A new controller may meet it only when it has registered again, and then lets it lead what it led.
     """

@@ -1,4 +1,4 @@
-"""Brokers that join, leave or must not start, and a ZooKeeper that goes away."""
+"""Brokers that join, leave or must not start, and a ZooKeeper that is down for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
 
 def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
-    """Brokers go on serving what they lead; what needs ZooKeeper is refused or waits; and all goes on behind it."""
+    """Brokers keep serving their partitions; requests that need ZooKeeper fail or wait; afterwards all continues."""
     with ClusterProcesses(tmp_path, config={"offsets.topic.replication.factor": "3"}) as cluster:
         create(cluster, "t")
         cluster.await_in_sync("t")

@@ -1,4 +1,4 @@
-"""Idempotent producers in a cluster: what a retry meets after truncation, retention and an election."""
+"""Idempotent producers in a cluster: retries after truncation, retention and an election."""
 
 from __future__ import annotations
 

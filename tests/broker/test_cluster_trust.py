@@ -1,4 +1,4 @@
-"""What only brokers may ask of brokers: forged by clients of a real cluster, with the best guesses there are.
+"""Requests reserved for brokers, forged by clients of a real cluster with the best possible guesses.
 
 The forger knows all that can be known or guessed: broker epochs, the controller's epoch, leader epochs. What a broker
 of the cluster that goes astray may do is tried with the cluster's secret, read from ZooKeeper.
@@ -64,7 +64,7 @@ INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 def cluster(
     shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterProcesses]:
-    """Nobody leaves an ISR here for being silent."""
+    """No replica leaves an ISR because it is silent."""
     config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
     folder = tmp_path_factory.mktemp("trust")
     with ClusterProcesses(folder, config=config, zookeeper=shared_zookeeper) as cluster:
@@ -72,7 +72,7 @@ def cluster(
 
 
 class Known(NamedTuple):
-    """What coordination has."""
+    """The state in coordination."""
 
     controller: int
     controller_epoch: int
@@ -114,7 +114,7 @@ def id_of(cluster: ClusterProcesses, topic: str) -> uuid.UUID:
 
 
 def works(cluster: ClusterProcesses, topic: str) -> None:
-    """Every replica is in sync, has a log, and takes what is written."""
+    """Whether every replica is in sync, has a log, and accepts writes."""
     cluster.await_in_sync(topic)
     assert all((one.data / f"{topic}-0").is_dir() for one in cluster.brokers.values())
     with Wire(cluster.leader(topic).bootstrap) as wire:
@@ -145,7 +145,7 @@ def update_request(
 async def astray(
     cluster: ClusterProcesses, facts: Known, number: int, to: int, epoch: int | None = None
 ) -> Connection:
-    """A connection that proves to be broker `number`'s."""
+    """A connection that authenticates as broker `number`."""
     own = facts.broker_epochs.get(number, 1) if epoch is None else epoch
     host, port = cluster.brokers[to].bootstrap.split(":")
     broker = BrokerRecord(to, (Listener("PLAINTEXT", host, int(port)),))
@@ -187,7 +187,7 @@ def test_nobody_but_the_controller_tells_of_the_cluster(cluster: ClusterProcesse
 
 
 def test_a_broker_that_is_not_the_controller_is_not_taken_for_it(cluster: ClusterProcesses) -> None:
-    """Even with the secret: what it says is compared with what ZooKeeper has, and leaves no trace."""
+    """Even with the secret: its requests are checked against ZooKeeper and have no effect."""
     create(cluster, "astray")
     topic_id = id_of(cluster, "astray")
     facts = known(cluster)
@@ -269,7 +269,7 @@ def as_replica(
 
 
 def test_a_made_up_replica_acknowledges_nothing(cluster: ClusterProcesses) -> None:
-    """Both followers stand still; who fetches in their name from the end of the log has nothing."""
+    """Both followers are paused; a forged fetch from the end of the log moves nothing."""
     create(cluster, "forged")
     number = leader_number(cluster, "forged")
     leader = cluster.brokers[number]

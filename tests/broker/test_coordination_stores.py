@@ -1,4 +1,4 @@
-"""The stores of the tree: ZooKeeper's and the file's keep the same rules, and the file survives what befalls it."""
+"""The stores of the tree: ZooKeeper and the file follow the same rules, and the file survives crashes and damage."""
 
 from __future__ import annotations
 
@@ -269,6 +269,55 @@ async def test_a_long_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.M
     assert (node.data, node.version) == (b"499", 500)
 
 
+async def test_a_file_that_is_whole_is_continued_by_the_next_process(tmp_path: Path) -> None:
+    store = await opened(tmp_path)
+    await store.create("/a")
+    await store.close(5.0)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    again = await opened(tmp_path)
+    await again.create("/b")
+    await again.close(5.0)
+    assert (tmp_path / FILE_NAME).read_bytes().startswith(before)
+    last = await opened(tmp_path)
+    assert None not in await last.get_all(["/a", "/b"])
+
+
+async def test_a_file_of_many_processes_is_written_anew_when_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLACK_BYTES", 4096)
+    monkeypatch.setattr(module, "NODES_IN_LINE", 7)
+    for run in range(20):
+        store = await opened(tmp_path)
+        await store.ensure("/a")
+        await store.multi([Create(f"/a/{run}-{number}") for number in range(20)])
+        for number in range(30):
+            await store.set("/a", b"%d" % number)
+        await store.multi([Delete(f"/a/{run}-{number}") for number in range(20)])
+        await store.close(5.0)
+        assert (tmp_path / FILE_NAME).stat().st_size < 12_000
+
+
+async def test_a_transaction_of_which_only_parts_were_written_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NODES_IN_LINE", 2)
+    store = await opened(tmp_path)
+    await store.create("/a")
+    await store.multi([Create(f"/a/{number}") for number in range(5)])
+    await store.close(5.0)
+    path = tmp_path / FILE_NAME
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    again = await opened(tmp_path)
+    assert await again.children("/a") == []
+    await again.create("/b")
+    await again.close(5.0)
+    last = await opened(tmp_path)
+    assert await last.children("/a") == []
+    assert await last.get("/b") is not None
+
+
 @pytest.mark.parametrize("cut", range(1, 40))
 async def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path, cut: int) -> None:
     store = await opened(tmp_path)
@@ -319,7 +368,7 @@ async def test_a_file_of_the_future_is_refused(tmp_path: Path) -> None:
 async def test_what_cannot_be_written_has_not_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a new file cannot be made or the one that is there cannot grow; afterwards everything goes on."""
+    """Whether a new file cannot be created or the existing one cannot grow; afterwards all continues."""
     failures: list[OSError] = []
     store = await opened(tmp_path)
     store.failed = failures.append
@@ -388,3 +437,30 @@ async def test_a_write_that_has_begun_ends_before_the_file_is_closed(
     again = FileStore(tmp_path / FILE_NAME)
     again.start()
     assert await again.children("/a") == ["b"]
+
+
+async def test_the_loop_takes_over_a_limited_number_of_operations_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait; one multi is never torn apart."""
+    monkeypatch.setattr(module, "WRITTEN_AT_ONCE", 10)
+    taken: list[int] = []
+    take = FileStore._take
+
+    def noted(self: FileStore, changes: module.Changes, *, tell: bool = False) -> None:
+        taken.append(len(changes))
+        take(self, changes, tell=tell)
+
+    monkeypatch.setattr(FileStore, "_take", noted)
+    store = FileStore(tmp_path / FILE_NAME)
+    store.start()
+    single = [[Create(f"/one{number}")] for number in range(34)]
+    together = [Create(f"/many{number}") for number in range(25)]
+    answers = await store.multi_all([*single, together, [Delete("/one3")], [Delete("/nowhere")]])
+    assert [isinstance(answer, list) for answer in answers] == [True] * 36 + [False]
+    assert taken == [10, 10, 10, 4, 25, 1]
+    await store.close(5.0)
+    again = FileStore(tmp_path / FILE_NAME)
+    again.start()
+    assert len([name for name in await again.children("/") or () if name]) == 34 + 25 - 1
+    await again.close(5.0)

@@ -1,4 +1,4 @@
-"""A broker by itself goes on from the `coordination.json` of a version before."""
+"""A standalone broker takes over the `coordination.json` of an earlier version."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from millstream_broker.coordination import CoordinationError, tree
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.coordination.takeover import OLD_FILE_NAME, find_old, take_over
-from millstream_broker.kafka_uuid import uuid_from
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.kafka_uuid import uuid_from
 from millstream_kafka.protocol import describe_configs, init_producer_id, metadata
 
 StartBroker = Callable[..., BrokerProcess]

@@ -1,4 +1,4 @@
-"""What brokers write into the tree, where somebody else changes it between two reads."""
+"""Brokers' writes into the tree while others change it between two reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that comes before the broker knows its cluster is handled whole when it does."""
+"""A request that comes before the broker knows its cluster is handled completely afterwards."""
 
 from __future__ import annotations
 

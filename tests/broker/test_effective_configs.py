@@ -1,4 +1,4 @@
-"""Settings that contradict each other are refused; where they are stored already, the broker goes on and says so."""
+"""Contradictory settings are refused; if they are stored already, the broker continues and reports them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def values(wire: Wire, kind: int, name: str) -> dict[str, str | None]:
 
 
 def works(wire: Wire, *topics: str) -> None:
-    """These topics take records, and more can be created."""
+    """Whether these topics accept records, and more can be created."""
     for name in topics:
         assert wire.produce(name, [record("x")]).error_code == 0
     assert create(wire, f"after-{len(topics)}-{wire.socket.getsockname()[1]}") == (0, None)
@@ -257,7 +257,7 @@ GARBAGE: list[tuple[str, Mapping[str, object], str]] = [
 def test_a_broker_starts_with_whatever_is_stored(
     subject: Subject, entity: str, config: Mapping[str, object], said: str
 ) -> None:
-    """What can be used of it is."""
+    """It uses the valid part."""
     with Wire(subject.broker.bootstrap) as wire:
         assert create(wire, "odd") == (0, None)
     subject.broker.stop()
@@ -278,7 +278,7 @@ def test_a_broker_starts_with_whatever_is_stored(
 def test_broken_json_in_zookeeper_stops_nobody(
     tmp_path: Path, shared_zookeeper: ZooKeeperProcess, entity: str, config: bytes
 ) -> None:
-    """Neither a broker that runs, nor one that starts, nor the notes that come after it."""
+    """Neither a running broker, nor a starting one, nor later notifications."""
     connect = shared_zookeeper.own_tree()
     client = KazooClient(connect)
     with BrokerProcess(tmp_path, {"zookeeper.connect": connect}) as broker:

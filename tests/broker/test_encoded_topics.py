@@ -1,4 +1,4 @@
-"""Metadata: topics are encoded once for each state, shared, in slices, and are always what the state says."""
+"""Metadata: topics are encoded once for each state, in slices, shared by clients, and always match the state."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_configurations_may_be_encoded_before() -> None:
 
 
 def test_every_version_answers_all_and_some(shared_broker: BrokerProcess) -> None:
-    """Through the wire: whichever way topics are asked for, the answer is the same."""
+    """Over the wire: the response is the same for every way to request topics."""
     name = unique("encoded")
     with Wire(shared_broker.bootstrap) as wire:
         wire.create(name)

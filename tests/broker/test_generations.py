@@ -1,4 +1,4 @@
-"""Which log directories vouch for their logs: older copies, restarted machines, brokers killed before acceptance."""
+"""Which log directories are trusted: older copies, restarted machines, brokers killed before acceptance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Life:
         self.generations: Generations
 
     async def start(self) -> bool:
-        """Whether it vouches for its logs."""
+        """Start; returns whether its logs are trusted."""
         await self.coordination.connect()
         self.logs = LogManager(self.paths, LogConfig(segment_bytes=4096))
         self.logs.lock()

@@ -1,4 +1,4 @@
-"""Requests of many elements are handled in slices, and answered like small ones."""
+"""Requests of many elements are handled in slices, with the same responses as small ones."""
 
 from __future__ import annotations
 

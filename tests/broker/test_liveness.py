@@ -1,4 +1,4 @@
-"""When another broker's process is taken for ended: on real sockets, which are closed one by one."""
+"""When another broker's process counts as ended: on real sockets, closed one by one."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_a_closed_listener_is_no_proof_while_the_connection_lasts() -> Non
 
 
 async def test_who_took_over_the_address_speaks_for_nobody_else() -> None:
-    """Another broker listens there now: the one that did may live elsewhere, as nothing refuses."""
+    """Another broker listens there now; the earlier one may live elsewhere, because no connection is refused."""
     process = await Process().listen()
     async with watching(record(process.port)) as (_, ended):
         await until(lambda: process.reached)

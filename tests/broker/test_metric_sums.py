@@ -1,4 +1,4 @@
-"""Bytes by topic: what they say survives scrapes that are broken off."""
+"""Bytes by topic stay correct after aborted scrapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller tells its own broker without a connection between, and no failure of the broker ends that."""
+"""A controller sends requests to its own broker without a connection, and no failure of the broker ends that."""
 
 from __future__ import annotations
 

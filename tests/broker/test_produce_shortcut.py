@@ -1,4 +1,4 @@
-"""Requests like one before them on their connection: decoded to the same, and answered in the same bytes."""
+"""Requests that resemble an earlier one on their connection: decoded to the same, with the same response bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent batches behind one that was refused for the moment."""
+"""Idempotent batches after one that was refused temporarily."""
 
 from __future__ import annotations
 

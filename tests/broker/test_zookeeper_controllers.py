@@ -1,4 +1,4 @@
-"""What leaders and controllers write into a real ZooKeeper, and what a deposed one cannot."""
+"""Writes of leaders and controllers to a real ZooKeeper; those of a deposed controller fail."""
 
 from __future__ import annotations
 

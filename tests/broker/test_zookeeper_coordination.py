@@ -1,4 +1,4 @@
-"""Brokers that agree by a real ZooKeeper: they join, are told, and ask; the tests play the controller where needed."""
+"""Brokers that coordinate by a real ZooKeeper: they join, get updates, and send requests; tests play the controller."""
 
 from __future__ import annotations
 
@@ -272,10 +272,11 @@ async def test_configuration_reaches_everybody(connect: str) -> None:
         for member in (one, two):
             await member.coordination.update(told(one, [one, two], led.values(), member))
         await creating
-        await one.coordination.set_topic_config("t", {"retention.ms": "5"})
+        topic_id = one.state.topics["t"].topic_id
+        await one.coordination.set_topic_config("t", topic_id, {"retention.ms": "5"}, ["retention.ms"])
         assert one.state.topics["t"].config == {"retention.ms": "5"}
         await until(lambda: two.state.topics["t"].config == {"retention.ms": "5"})
-        await two.coordination.set_topic_config("t", {"min.insync.replicas": "2"})
+        await two.coordination.set_topic_config("t", topic_id, {"min.insync.replicas": "2"}, [])
         await until(lambda: one.state.topics["t"].config == {"min.insync.replicas": "2"})
         await until(lambda: one.last(ConfigsChanged).topics == {"t": {"min.insync.replicas": "2"}})
         await two.coordination.set_broker_config(None, {"log.retention.ms": "9"})
@@ -286,8 +287,9 @@ async def test_configuration_reaches_everybody(connect: str) -> None:
             "version": 1,
             "config": {"log.retention.ms": "9"},
         }
-        with pytest.raises(Conflict):
-            await one.coordination.set_topic_config("none", {})
+        for name, of in (("none", topic_id), ("t", uuid.uuid4())):  # the second has taken over the name
+            with pytest.raises(Conflict):
+                await one.coordination.set_topic_config(name, of, {}, [])
         async with members(connect, 3) as (three,):
             assert three.coordination.stored_config("t") == {"min.insync.replicas": "2"}
             assert three.state.broker_configs == wanted
@@ -320,5 +322,7 @@ async def test_producer_ids_are_given_once(connect: str) -> None:
         blocks = await asyncio.gather(
             *(member.coordination.allocate_producer_ids() for member in (one, two) * 5)
         )
-        assert sorted(block.start for block in blocks) == list(range(0, 10_000, 1000))
+        starts = sorted(block.start for block in blocks)
+        assert starts == list(range(starts[0], starts[0] + 10_000, 1000))
+        assert starts[0] >= 1 << 32
         assert all(len(block) == 1000 for block in blocks)

@@ -1,4 +1,4 @@
-"""The session with a real ZooKeeper: calls, watches, and what is left of them when the server pauses, dies, returns."""
+"""The session with a real ZooKeeper: calls and watches while the server pauses, dies and returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classic tree's JSON: what Kafka wrote is read, and what is written is what Kafka wrote."""
+"""The classic tree's JSON: reads Kafka's, and writes the same as Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shared broker, the command that is told of it, and a topic."""
+"""A shared broker, the command connected to it, and a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 @pytest.fixture
 def run(shared_broker: BrokerProcess) -> Run:
-    """``run("topic", "list")`` against the shared broker; asserts that it succeeds unless ``status`` says otherwise."""
+    """``run("topic", "list")`` on the shared broker; asserts the exit status ``status``, by default 0."""
 
     def run(*arguments: str, stdin: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
         ended = millstream(*arguments, stdin=stdin, bootstrap=shared_broker.bootstrap)

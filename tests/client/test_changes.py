@@ -1,4 +1,4 @@
-"""What `millstream` changes: topics, configuration, offsets of groups; and what it only shows."""
+"""`millstream` changes topics, configuration and offsets of groups, and shows them."""
 
 from __future__ import annotations
 
@@ -156,10 +156,11 @@ def test_a_cluster_at_a_glance(run: Run, topic: str, shared_broker: BrokerProces
     assert f"{broker['host']}:{broker['port']}" == shared_broker.bootstrap
     assert broker["controller"]
     assert broker["leaders"] == broker["replicas"] == info["partitions"] >= 3
-    assert (info["underReplicated"], info["withoutLeader"]) == (0, 0)
+    assert (info["underReplicated"], info["withoutLeader"], info["unhealthyPartitions"]) == (0, 0, [])
     table = run("cluster", "info").stdout.decode()
     assert table.startswith(f"cluster {info['clusterId']}, 1 broker, controller {info['controller']}\n")
     assert "0 under-replicated, 0 without a leader" in table
+    assert "partitions that lack" not in table
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_a_group_goes_on_where_it_was(run: Run, topic: str) -> None:
 
 @pytest.fixture
 def follower(shared_broker: BrokerProcess, topic: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A member of the group of the topic's name that follows it."""
+    """A `consume --follow` in the group with the topic's name."""
     command = [COMMAND, "-b", shared_broker.bootstrap, "consume", topic, "--group", topic, "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         yield process

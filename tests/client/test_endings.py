@@ -1,4 +1,4 @@
-"""How `millstream` ends when something is in its way: outputs that are full or gone, Ctrl-C, records too large."""
+"""How `millstream` ends after failures: full or closed outputs, Ctrl-C, records too large."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 def into(output: int, *arguments: str, bootstrap: str) -> tuple[int, str]:
-    """Run it with its stdout there; exit status and stderr."""
+    """Run it with this stdout; returns exit status and stderr."""
     ended = subprocess.run(
         [COMMAND, *arguments],
         stdin=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ def test_a_stdin_that_is_closed_has_no_records(topic: str, shared_broker: Broker
 
 
 def redirected(command: str, bootstrap: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
-    """Run it as a shell does, with its redirections."""
+    """Run it by a shell, with redirections."""
     return subprocess.run(
         ["sh", "-c", f"{COMMAND} {command}"],
         capture_output=True,
@@ -186,7 +186,7 @@ def test_a_second_ctrl_c_ends_the_wait_for_brokers_that_have_gone(tmp_path: Path
 
 
 def until_read(stdin: IO[bytes]) -> None:
-    """Wait until the other end of a pipe has read all that is in it."""
+    """Wait until the reader of a pipe has emptied it."""
     left = 1
     while left:
         time.sleep(0.05)
@@ -223,7 +223,7 @@ def test_completion_scripts(run: Run, shell: str) -> None:
 
 
 def completed(line: str, bootstrap: str) -> list[str]:
-    """What bash would offer for the last word."""
+    """Bash's completions of the last word."""
     words = line.split(" ")
     asked = {"_MILLSTREAM_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     ended = subprocess.run(
@@ -234,7 +234,7 @@ def completed(line: str, bootstrap: str) -> list[str]:
 
 def test_completions(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
     bootstrap = shared_broker.bootstrap
-    assert completed("millstream to", bootstrap) == ["topic"]
+    assert completed("millstream to", bootstrap) == ["top", "topic"]
     assert completed("millstream topic de", bootstrap) == ["delete", "describe"]
     assert "--dry-run" in completed("millstream group reset g --", bootstrap)
     assert topic in completed(f"millstream topic describe {topic[:-1]}", bootstrap)

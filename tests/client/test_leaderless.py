@@ -1,4 +1,4 @@
-"""Partitions without a leader: `millstream` says so, and does not wait for ever."""
+"""Partitions without a leader: `millstream` reports them and does not hang."""
 
 from __future__ import annotations
 
@@ -42,4 +42,7 @@ def test_a_partition_without_a_leader(cluster: ClusterProcesses) -> None:
     assert [one["lag"] for one in group["partitions"] if one["partition"] == 1] == [None]
     info = json.loads(run("cluster", "info", "-o", "json")[0])
     assert info["withoutLeader"] >= 1
+    orders = [one for one in info["unhealthyPartitions"] if one["topic"] == "orders"]
+    assert orders == [{"topic": "orders", "partition": 1, "leader": -1, "replicas": [lost], "isr": []}]
+    assert f"orders 1 - {lost} none" in " ".join(run("cluster", "info")[0].split())
     assert lost not in [one["broker"] for one in info["brokers"]]

@@ -6,6 +6,7 @@ With ``COMPAT_PEER=kafka`` this is the codec against Apache Kafka: it reads our 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -50,6 +51,8 @@ from millstream_kafka.protocol import (
     list_partition_reassignments,
     list_transactions,
     metadata,
+    mirror_append,
+    mirror_truncate,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -294,6 +297,15 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
         list_config_resources.API: list_config_resources.ListConfigResourcesRequest(),
         consumer_group_heartbeat.API: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group, "member", -1, subscribed_topic_names=[topic]
+        ),
+        mirror_append.API: mirror_append.MirrorAppendRequest(
+            "source",
+            5000,
+            [mirror_append.MirrorTopic(topic, uuid.uuid4(), [mirror_append.MirrorPartition(0)])],
+        ),
+        mirror_truncate.API: mirror_truncate.MirrorTruncateRequest(
+            "source",
+            [mirror_truncate.TruncatedTopic(topic, uuid.uuid4(), [mirror_truncate.TruncatedPartition(0)])],
         ),
         # between brokers: one alone is told nothing
         update_metadata.API: update_metadata.UpdateMetadataRequest(),

@@ -11,10 +11,20 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import PolicyViolationError as AioPolicyViolationError
 from aiokafka.errors import TransactionalIdAuthorizationFailed
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from kafka import KafkaProducer
-from kafka.errors import TransactionalIdAuthorizationFailedError
+from kafka.errors import PolicyViolationError, TransactionalIdAuthorizationFailedError
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.java import KAFKA_VERSION, client_classpath, java_command
@@ -40,6 +50,45 @@ def test_librdkafka_has_no_transactions(broker: BrokerProcess) -> None:
     error = raised.value.args[0]
     assert error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert (error.fatal(), error.retriable()) == (True, False)
+
+
+MIRRORED = "elsewhere/AAAAAAAAQACAAAAAAAAAAQ"
+
+
+@pytest.fixture(scope="module")
+def mirror(broker: BrokerProcess) -> str:
+    """A topic that is a mirror's read-only replica."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    spec = NewTopic("mirror", 1, 1, config={"millstream.mirror.source": MIRRORED})
+    admin.create_topics([spec])["mirror"].result(20)
+    return "mirror"
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_librdkafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str, idempotent: bool) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": idempotent, "log_level": 0}
+    )
+    producer.produce(mirror, b"v", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    assert errors[0].code() == KafkaError.POLICY_VIOLATION
+    assert not errors[0].retriable()
+
+
+async def test_aiokafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+    await producer.start()
+    with pytest.raises(AioPolicyViolationError):
+        await producer.send_and_wait(mirror, b"v")
+    await producer.stop()
+
+
+def test_kafka_python_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    with pytest.raises(PolicyViolationError):
+        producer.send(mirror, b"v").get(PATIENCE_S)
+    producer.close(timeout=5)
 
 
 async def test_aiokafka_has_no_transactions(broker: BrokerProcess) -> None:
@@ -101,6 +150,59 @@ def test_librdkafka_has_classic_groups_only(broker: BrokerProcess) -> None:
         )
     finally:
         consumer.close()
+
+
+def test_librdkafka_says_that_there_are_no_access_rules(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        "t",
+        ResourcePatternType.LITERAL,
+        "User:a",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    (added,) = admin.create_acls([rule]).values()
+    with pytest.raises(KafkaException) as raised:
+        added.result(PATIENCE_S)
+    assert raised.value.args[0].code() == KafkaError.SECURITY_DISABLED
+
+
+@pytest.mark.parametrize(
+    ("security", "reason"),
+    [
+        ({"security.protocol": "SSL"}, "connecting to a PLAINTEXT broker listener?"),
+        (
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "u",
+                "sasl.password": "p",
+            },
+            "SASL PLAIN mechanism handshake failed",
+        ),
+    ],
+    ids=["TLS", "SASL"],
+)
+def test_librdkafka_names_why_it_cannot_connect(
+    shared_broker: BrokerProcess, security: dict[str, str], reason: str
+) -> None:
+    errors: list[str] = []
+    admin = AdminClient(
+        {
+            "bootstrap.servers": shared_broker.bootstrap,
+            "error_cb": lambda error: errors.append(error.str()),
+            "log_level": 0,
+            **security,
+        }
+    )
+
+    def told() -> list[str]:
+        admin.poll(0.1)
+        return errors
+
+    eventually(told, lambda found: any(reason in one for one in found), "the client names the reason")
 
 
 def speak_tls(address: tuple[str, int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.command import millstream
 from millstream_harness.java import SHORT_LIVED, run, run_kafka_tool
 from millstream_harness.zookeeper import ZooKeeperProcess, zookeeper_command
 
@@ -76,6 +77,10 @@ def test_under_replicated_partitions_and_preferred_leaders(cluster: ClusterProce
     cluster.brokers[2].stop(20)
     under = tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led")
     assert under.count("Partition:") == 3
+    info = json.loads(millstream("cluster", "info", "-o", "json", bootstrap=cluster.bootstrap).stdout)
+    ours = [one for one in info["unhealthyPartitions"] if one["topic"] == "led"]
+    assert [one["partition"] for one in ours] == [0, 1, 2], "as Kafka's tool says"
+    assert all(2 in one["replicas"] and 2 not in one["isr"] for one in ours)
     assert all(one.leader_id != 2 for one in cluster.partitions("led"))
     cluster.brokers[2].start()
     cluster.await_in_sync("led")

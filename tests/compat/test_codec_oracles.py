@@ -32,7 +32,7 @@ from kio.schema.errors import ErrorCode
 
 from millstream_harness.java import SPARK_JARS, client_classpath, fetched, java_command, kafka_jars, run
 from millstream_harness.messages import VERSIONS, messages
-from millstream_harness.protocol_document import ZOOKEEPER
+from millstream_harness.protocol_document import OWN, ZOOKEEPER
 from millstream_kafka.protocol import api_versions, consumer_group_heartbeat
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.schema import ZERO_UUID, Struct
@@ -41,7 +41,7 @@ AnyApi = Api[Any, Any]
 
 MESSAGES = Path(__file__).parent / "java" / "BrokerMessages.java"
 BETWEEN_BROKERS = [found for found in VERSIONS if found[0].name in ZOOKEEPER]
-CLIENTS = [found for found in VERSIONS if found not in BETWEEN_BROKERS]
+CLIENTS = [found for found in VERSIONS if found[0].name not in {*ZOOKEEPER, *OWN}]
 NULL = -1
 """Of a struct that may be null: the one value that our codec has where it never sends another."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.java import run_kafka_tool
@@ -100,6 +101,28 @@ def test_consumer_groups(tool: Tool, topic: str) -> None:
     tool("consumer-groups", "--delete-offsets", "--group", group, "--topic", topic)
     tool("consumer-groups", "--delete", "--group", group)
     assert group not in tool("consumer-groups", "--list").split()
+
+
+def test_groups_by_type(tool: Tool, bootstrap: str) -> None:
+    """ListGroups v5 (KIP-848): every group here is a classic one."""
+    name = unique("tools-groups")
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(name, b"value")
+    assert producer.flush(60) == 0
+    settings = {"bootstrap.servers": bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([name])
+    while (message := consumer.poll(1)) is None or message.error():
+        pass
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+    def listed(*options: str) -> list[list[str]]:
+        lines = tool("groups", "--list", *options).splitlines()
+        return [line.split() for line in lines if line.startswith(name)]
+
+    assert listed("--group-type", "classic") == [[name, "Classic", "consumer"]]
+    assert listed("--group-type", "consumer") == []
 
 
 def test_offsets_and_deleted_records(tool: Tool, topic: str, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from millstream_broker.config import BrokerConfig
 from millstream_broker.config_keys import BROKER_KEYS
-from millstream_broker.config_types import ConfigError
+from millstream_broker.config_types import ConfigError, as_text
 from millstream_broker.kafka_only_keys import why_without_effect
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.configuration_document import DIFFERENT, OLDER, OURS
 from millstream_harness.java import java_command, run
 from millstream_harness.wire import Wire
 
@@ -39,6 +40,24 @@ def test_each_of_kafkas_keys_is_known(kafka_jars: Path) -> None:
     assert strange == []
 
 
+def test_the_reference_names_each_key_that_differs_from_kafkas(kafka_jars: Path) -> None:
+    done = run(java_command(str(Path(__file__).parent / "java" / "BrokerDefaults.java")))
+    theirs = {
+        name: (default, mode)
+        for name, default, mode in (line.split("\t") for line in done.stdout.splitlines())
+    }
+    different, missing = set(), set()
+    for key in BROKER_KEYS.values():
+        if key.name not in theirs:
+            missing.add(key.name)
+        elif not key.inert:
+            default, mode = theirs[key.name]
+            same = (as_text(key.default) or "null") == default and key.dynamic == (mode == "dynamic")
+            different |= set() if same else {key.name}
+    assert different - {"advertised.listeners"} == set(DIFFERENT), "advertised.listeners is unset in both"
+    assert missing == {*OURS, *OLDER}
+
+
 def test_no_key_that_means_something_is_set_aside() -> None:
     assert [key for key in BROKER_KEYS if why_without_effect(key) and not BROKER_KEYS[key].inert] == []
 
@@ -50,8 +69,10 @@ def test_a_broker_starts_with_them_and_says_what_has_no_effect(
     said = broker.said()
     assert "ready: broker.id=7 " in said
     assert "process.roles has no effect: ZooKeeper coordinates, not KRaft" in said
-    assert "authorizer.class.name has no effect: nobody is asked who they are" in said
-    assert "num.network.threads has no effect: there is nothing that it tunes" in said
+    assert (
+        "authorizer.class.name has no effect: brokers have no authentication and no authorization yet" in said
+    )
+    assert "num.network.threads has no effect: this broker has nothing for it to tune" in said
     assert "log.retention.check.interval.ms" not in said
     with Wire(broker.bootstrap) as wire:
         wire.create("works")

@@ -1,4 +1,4 @@
-"""Each invariant, broken by hand: the checker finds it, and nothing in a history that is right."""
+"""Each invariant, broken by hand: the checker reports it, and reports nothing for a correct history."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_acknowledged_elsewhere() -> None:
 
 
 def test_two_values_of_an_offset_that_is_gone() -> None:
-    """A record that was read and another that was acknowledged in its place: both are lost, and they differ."""
+    """One record was read at an offset, another was acknowledged there: both are lost, and they differ."""
     events = [Read(1.0, "r#1", 0, 9, "w", 9), Acknowledged(2.0, "v", 0, 0, 9, 1.0)]
     assert [violation.kind for violation in check(events, {("", 0): []})] == ["lost", "lost", "value"]
 
@@ -130,7 +130,7 @@ def test_writers_do_not_mind_each_other() -> None:
 
 
 class TestCommits:
-    """Who asks while a commit is under way may be told of either."""
+    """A reader may see the old or the new position while a commit is under way."""
 
     def check(self, *events: Event) -> list[Violation]:
         covered = [Read(0.0, "group-1#1", 0, offset, "w", offset) for offset in range(4)]
@@ -172,7 +172,7 @@ class TestCommits:
 
 
 class TestTopicsMadeAnew:
-    """``old`` lived from 1 to 10 and its name was free at 11; ``new`` has it since 12."""
+    """``old`` lived from 1 to 10 and its name was free at 11; ``new`` has had the name since 12."""
 
     def check(self, *events: Event) -> list[Violation]:
         log = {("new", 0): [Entry(0, "w", 0, 5), Entry(1, "w", 0, 6)]}
@@ -213,7 +213,7 @@ class TestTopicsMadeAnew:
 
 
 class TestRecordsDeleted:
-    """The log has offsets 4 to 7; all before 6 was deleted at 10."""
+    """The log holds offsets 4 to 7; DeleteRecords removed everything before 6 at time 10."""
 
     DELETED = RecordsDeleted(11.0, "a", "t", 0, 6, 10.0)
 
@@ -316,7 +316,7 @@ class TestCompacted:
 
 
 class TestPositions:
-    """A position that no member guards is the last that was committed."""
+    """Without group members, a position equals the last committed one."""
 
     def check(self, *events: Event) -> list[Violation]:
         return check([*LIVES, *events], {})

@@ -1,4 +1,4 @@
-"""A short run of what `make faults` does for longer: a cluster is broken for some seconds, and all has to hold."""
+"""A short run of what `make faults` does for longer: break a cluster, then check every invariant."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_it_does_not_take(arguments: list[str], said: str) -> None:
 
 
 def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
-    """Neither a broker nor ZooKeeper outlives the run, even one that ends without a word."""
+    """Neither a broker nor ZooKeeper outlives the run, even if the run is killed."""
     need_namespaces()
     out = tmp_path / "run"
     command = [*COMMAND, "--zookeepers", "1", "--out", str(out)]
@@ -77,7 +77,7 @@ def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:
 
 
 def mentioning(text: str) -> list[str]:
-    """The command lines of the processes that name a folder."""
+    """The command lines of the processes that mention a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A few rounds of what `make faults FAULTS=loads` does for longer: loads are struck, and every row is there once."""
+"""A few rounds of what `make faults FAULTS=loads` does for longer: each row is there once."""
 
 from __future__ import annotations
 

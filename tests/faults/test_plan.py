@@ -1,4 +1,4 @@
-"""The plan: from a seed, with all there is, and never more at once than is meant to be survived."""
+"""The plan: drawn from a seed, with every kind of fault, never more at once than a cluster survives."""
 
 from __future__ import annotations
 

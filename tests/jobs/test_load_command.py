@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark import LoadProcess, publish, spark_jars
+from millstream_harness.load_conditions import ready
+from millstream_harness.spark import ENVIRONMENT, LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
 
 pytestmark = [
@@ -99,6 +100,7 @@ def test_killed_at_any_moment_and_started_again_every_row_is_there_once(
         "corruptRecords": 0,
         "error": "",
         "run": "year-0001",
+        "reason": "",
     }
     assert second.result == reported
     assert second.stdout.splitlines()[-1] == f"load: Succeeded: {DAYS * A_DAY:,} rows"
@@ -130,8 +132,47 @@ def test_an_output_that_cannot_be_written_is_one_line(year: dict[str, Any], tmp_
     assert ended.last_line.startswith(f"millstream-load: output.path: {path} cannot be written to: ")
     assert (ended.result["state"], ended.result["run"]) == ("Failed", "year-0001")
     assert ended.result["error"] == ended.last_line.removeprefix("millstream-load: ")
+    assert ready(ended.result)[:2] == ("False", "OutputNotWritable")
     assert "Traceback" not in ended.stderr
     assert "\tat " not in ended.stderr
+
+
+def test_a_topic_that_is_not_there_is_named(year: dict[str, Any], tmp_path: Path) -> None:
+    output = {"path": str(tmp_path / "lake")}
+    for part, said in (
+        ({"topic": "no-flights"}, "topics: no-flights is not there: "),
+        ({"partition": 2}, "offsets: year-of-loads-2 is not there: the topic has partitions 0 to 1"),
+    ):
+        offsets = [{**year["offsets"][0], **part}]
+        ended = LoadProcess(tmp_path, {**year, "offsets": offsets, "output": output}).wait()
+        assert ended.status == 1
+        assert ended.last_line.startswith(f"millstream-load: {said}")
+        assert ended.result["error"].startswith(said)
+        status, reason, message = ready(ended.result)
+        assert (status, reason) == ("False", "TopicNotFound")
+        assert "create it" in message or "add partitions" in message
+    assert not list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_a_spark_without_the_jars_says_what_it_does_not_have(
+    year: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jars").mkdir()
+    monkeypatch.setitem(ENVIRONMENT, "MILLSTREAM_SPARK_JARS", str(tmp_path / "jars"))
+    output = {"path": str(tmp_path / "lake")}
+    for more, lacking in (
+        ({}, "kafka"),
+        ({"format": "Iceberg", "table": ICEBERG_TABLE}, "org.apache.iceberg.spark.SparkCatalog"),
+    ):
+        ended = LoadProcess(tmp_path, {**year, "output": {**output, **more}}).wait()
+        assert ended.status == 1
+        said = f"Spark does not have {lacking}: a jar is missing: take the image millstream/spark"
+        assert ended.last_line.startswith(f"millstream-load: {said}")
+        assert ended.result["error"].startswith(said)
+        status, reason, message = ready(ended.result)
+        assert (status, reason) == ("False", "RunFailed")
+        assert said in message
+    assert not list((tmp_path / "lake").rglob("*.parquet"))
 
 
 def test_a_schema_that_spark_cannot_read_ends_with_status_2(year: dict[str, Any], tmp_path: Path) -> None:
@@ -141,3 +182,5 @@ def test_a_schema_that_spark_cannot_read_ends_with_status_2(year: dict[str, Any]
     assert 'value.schema: "number INTEGR" is not allowed' in ended.last_line
     assert ended.result["state"] == "Failed"
     assert "Traceback" not in ended.stderr
+    assert ready(ended.result)[:2] == ("False", "InvalidSpec")
+    assert not list((tmp_path / "lake").rglob("*.parquet"))

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pyarrow
 import pyarrow.dataset
+import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.load_conditions import ready
 from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import PY4J, SCHEMA, Loads, without_bytes
@@ -76,6 +78,8 @@ def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucke
     refused = LoadProcess(tmp_path / "refused", run).wait()
     assert refused.status == 1
     assert f"{path}: the store refuses the credentials: check AWS_ACCESS_KEY_ID" in refused.last_line
+    assert ready(refused.result)[:2] == ("False", "OutputNotWritable")
+    assert not server.filesystem.get_file_info(pyarrow.fs.FileSelector(f"{BUCKET}/{topic}", True, True))
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
     loaded = LoadProcess(tmp_path / "loaded", run).wait()

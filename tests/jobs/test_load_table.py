@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.load_conditions import ready_after
 from millstream_harness.scenario import eventually
 from millstream_harness.spark_loads import PY4J, Loads, without_bytes
 from millstream_jobs import completeness, table
@@ -163,8 +164,10 @@ def test_retention_that_overtakes_a_load_is_told_with_the_offsets_that_are_gone(
     gone = TopicPartition(loads.topic, 0, 4)
     admin.delete_records([gone])[gone].result(10)
     said = f"offsets {loads.topic}-0 0 to 4 are gone"
-    with pytest.raises(completeness.Incomplete, match=said):
+    with pytest.raises(completeness.Incomplete, match=said) as caught:
         loads.load((0, 0, 10), (1, 0, 3))
+    assert ready_after(caught.value)[:2] == ("False", "OffsetsGone")
+    assert "begin at a later position" in ready_after(caught.value)[2]
     assert not list(loads.path.rglob("*.parquet"))
     assert loads.load((0, 4, 10), (1, 0, 3)).rows == 9
 

@@ -12,6 +12,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.load_conditions import ready_after
 from millstream_harness.spark_loads import (
     ICEBERG_TABLE,
     PY4J,
@@ -87,20 +88,38 @@ def test_runs_add_up_columns_are_added_and_nothing_else(loads: FormatLoads) -> N
     )
 
     refused = [
-        ({"name": "run-0001"}, "run named run-0001 is published there with other offsets"),
-        ({"owner": "ns/other"}, "belongs to the load ns/daily: choose another path"),
-        ({}, "column more of the table is missing"),
+        (
+            {"name": "run-0001"},
+            "run named run-0001 is published there with other offsets .*: take another name or another path",
+            "OutputNotWritable",
+        ),
+        ({"owner": "ns/other"}, "belongs to the load ns/daily: choose another path", "ConflictingTable"),
+        (
+            {},
+            "column more of the table is missing: .*; keep it in the schema, or take another path",
+            "InvalidSpec",
+        ),
         (
             {"value": Value(schema=MORE.replace("DOUBLE", "STRING"))},
-            "column delay is double in the table, here string",
+            "column delay is double in the table, here string: a column keeps its type; take another name",
+            "InvalidSpec",
         ),
-        ({"value": with_more, "partition_by": ()}, r'the table is partitioned by \["date"\]'),
+        (
+            {"value": with_more, "partition_by": ()},
+            r'the table is partitioned by \["date"\]: take these, or another path',
+            "InvalidSpec",
+        ),
     ]
-    for given, said in refused:
+    files = set(files_of(loads.format, loads.loads.path))
+    for given, said, reason in refused:
         with pytest.raises(OutputError, match=said) as caught:
             loads.load((0, 0, 1), **({"name": "run-0003"} | given))
         assert "\n" not in str(caught.value)
+        status, condition, message = ready_after(caught.value)
+        assert (status, condition) == ("False", reason)
+        assert str(caught.value) in message
     assert loads.offsets() == whole
+    assert set(files_of(loads.format, loads.loads.path)) == files
 
 
 def test_a_driver_that_dies_anywhere_leaves_nothing_in_the_table(loads: FormatLoads) -> None:

@@ -85,7 +85,20 @@ def test_messages_of_one_type(loads: Loads) -> None:
 
 def everything() -> str:
     """A message with a field of each type."""
-    leg = descriptor_pb2.DescriptorProto(name="Leg", field=[field("to", 1, Field.TYPE_STRING)])
+    leg = descriptor_pb2.DescriptorProto(
+        name="Leg",
+        field=[
+            field("to", 1, Field.TYPE_STRING),
+            field("at", 2, Field.TYPE_MESSAGE, ".google.protobuf.Timestamp"),
+            Field(
+                name="calls",
+                number=3,
+                type=Field.TYPE_MESSAGE,
+                type_name=".google.protobuf.Timestamp",
+                label=3,
+            ),
+        ],
+    )
     entry = descriptor_pb2.DescriptorProto(
         name="SeatsEntry",
         field=[
@@ -131,6 +144,8 @@ def test_each_type_of_field_has_its_column(loads: Loads) -> None:
         big=2**64 - 1, small=2**32 - 1, ratio=0.5, raw=b"\x00\xff", state=1, maybe=False, numbers=[1, 2]
     )
     full.leg.to = "JFK"
+    full.leg.at.FromDatetime(AT)
+    full.leg.calls.add(seconds=-1, nanos=500_000_999)
     full.legs.add(to="EWR")
     full.seats["1A"].to = "LGA"
     full.wrapped.value = 0
@@ -145,9 +160,9 @@ def test_each_type_of_field_has_its_column(loads: Loads) -> None:
         "ratio": 0.5,
         "raw": b"\x00\xff",
         "state": "B",
-        "leg": {"to": "JFK"},
-        "legs": [{"to": "EWR"}],
-        "seats": [("1A", {"to": "LGA"})],
+        "leg": {"to": "JFK", "at": AT, "calls": [dt.datetime(1969, 12, 31, 23, 59, 59, 500_000, dt.UTC)]},
+        "legs": [{"to": "EWR", "at": None, "calls": []}],
+        "seats": [("1A", {"to": "LGA", "at": None, "calls": []})],
         "wrapped": 0,
         "maybe": False,
         "numbers": [Decimal(1), Decimal(2)],
@@ -161,7 +176,20 @@ def test_a_time_that_no_column_can_have_is_corrupt() -> None:
     late = kind(carrier="UA")
     late.at.seconds = 2**60
     assert row(SMALL, "flights.Flight", late.SerializeToString()) is None
-    assert row(SMALL, "flights.Flight", UA) == ("UA", -2, AT)
+    micros = int(AT.timestamp()) * 1_000_000
+    assert row(SMALL, "flights.Flight", UA) == ("UA", -2, micros)
+    for seconds, nanos in ((-62_135_596_800, 0), (253_402_300_799, 999_999_999)):
+        edge = kind(carrier="UA")
+        edge.at.seconds, edge.at.nanos = seconds, nanos
+        assert row(SMALL, "flights.Flight", edge.SerializeToString()) == (
+            "UA",
+            0,
+            seconds * 1_000_000 + nanos // 1000,
+        )
+        edge.at.seconds += -1 if seconds < 0 else 1
+        assert row(SMALL, "flights.Flight", edge.SerializeToString()) is None
+        edge.at.seconds, edge.at.nanos = seconds, -1
+        assert row(SMALL, "flights.Flight", edge.SerializeToString()) is None
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from millstream_harness import spark_publications as publications
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import PARTITIONS, Topic
-from millstream_jobs import publication, sending
+from millstream_jobs import positions, publication, sending
 from millstream_jobs.files import PosixFiles
+from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.publish import publish
 from millstream_jobs.publish_file import Content, Publish, Source, read_publish
 from millstream_jobs.run import BadRun, Result
@@ -81,7 +85,9 @@ def test_a_publication_that_was_begun_goes_on_behind_its_last_row(
     source = {**wanted["source"], "query": "SELECT * FROM source ORDER BY rand()"}
     half = read({**wanted, "source": source, "partitioner": "RoundRobin"}, tmp_path)
     files = PosixFiles(half.staging)
-    plan = publication.make(spark, half, files)
+    plan, others = publication.make(spark, half, files)
+    assert not others
+    assert publication.make(spark, half, files) == (plan, True), "the first one decides"
     rows = publication.staged(spark, half, plan).where("number < 10 * (target + 1)")
     sending.send(spark, half, plan, rows, False)
     assert len(topic.ids()) == 60
@@ -100,12 +106,68 @@ def test_a_row_that_another_driver_sent_too_is_told(
     spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
 ) -> None:
     given = read({**wanted, "partitioner": "RoundRobin"}, tmp_path)
-    plan = publication.make(spark, given, PosixFiles(given.staging))
+    plan, _ = publication.make(spark, given, PosixFiles(given.staging))
     sending.send(spark, given, plan, publication.staged(spark, given, plan), False)
     sending.check(spark, given, plan)
     topic.produce(b"", 1, headers=[(sending.PUBLICATION, b"delays"), (sending.ROW, b"7")])
     with pytest.raises(sending.SendingError, match=r"-1: 1 rows are there more than once, the first is .* 7"):
         sending.check(spark, given, plan)
+
+
+class Clock:
+    """A clock that only sleeping moves; each sleep first lets somebody send a record."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._now, self._send = 0.0, send
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._send()
+        self._now += seconds
+
+
+@pytest.mark.parametrize("whose", ["delays", "other", ""], ids=["another driver", "others", "nobody"])
+def test_another_driver_that_is_alive_is_told(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    numbers = itertools.count()
+
+    def send() -> None:
+        if whose:
+            headers = [(sending.PUBLICATION, whose.encode()), (sending.ROW, str(next(numbers)).encode())]
+            topic.produce(b"", 1, headers=headers)
+
+    monkeypatch.setattr(sending, "time", Clock(send))
+    with positions.consumer(topic.bootstrap) as consumer:
+        part = TopicPartition(topic.name, 1)
+        if whose == "delays":
+            with pytest.raises(
+                sending.SendingError, match="another driver of delays is alive: it sent 1 rows"
+            ):
+                sending._settle(consumer, part, 0, "delays")
+        else:
+            sending._settle(consumer, part, 0, "delays")
+
+
+def test_a_topic_that_is_created_again_gets_none_of_the_rows(
+    spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    given = read({**wanted, "partitioner": "RoundRobin"}, tmp_path)
+    plan, _ = publication.make(spark, given, PosixFiles(given.staging))
+    rows = publication.staged(spark, given, plan).where("number < 10")
+    sending.send(spark, given, plan, rows, False)
+    assert len(topic.ids()) == 30
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(30)
+    admin.create_topics([NewTopic(topic.name, PARTITIONS, 1)])[topic.name].result(10)
+    topic.produce(b'{"id": 0}', 0)
+    with pytest.raises(
+        TopicReplaced, match=f"topic: {topic.name} was deleted and created again: .*another name"
+    ):
+        publish(spark, given)
+    assert topic.ids() == [0]
 
 
 def test_a_rate_is_kept(spark: SparkSession, wanted: dict[str, Any], tmp_path: Path) -> None:

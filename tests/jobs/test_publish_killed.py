@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.spark import ENVIRONMENT
+from millstream_harness.spark import job_process
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import Topic, publication
 from millstream_jobs.publish import publish
@@ -26,26 +20,6 @@ from millstream_jobs.publish_file import read_publish
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.filterwarnings(PY4J)]
 ROWS = 3000
-
-
-@contextlib.contextmanager
-def process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """``millstream-publish`` with all its processes in a session of its own."""
-    executable = str(Path(sys.executable).parent / "millstream-publish")
-    with path.with_suffix(".log").open("ab") as log:
-        started = subprocess.Popen(
-            [executable, str(path)],
-            start_new_session=True,
-            env={**os.environ, **ENVIRONMENT},
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        yield started
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait()
 
 
 def test_killed_at_random_moments_each_row_is_there_once(
@@ -59,7 +33,7 @@ def test_killed_at_random_moments_each_row_is_there_once(
     path.write_text(json.dumps(settings))
     before = 0
     for _ in range(3):
-        with process(path) as started:
+        with job_process("publish", path) as started:
             deadline = time.monotonic() + 300
             while len(topic.messages()) <= before:
                 assert started.poll() is None, path.with_suffix(".log").read_text()[-2000:]

@@ -90,7 +90,7 @@ def test_a_run_is_read_as_it_is_written(tmp_path: Path) -> None:
         (changed("output.format", "Iceberg"), "output.table: is missing: Iceberg needs NAMESPACE.TABLE"),
         (changed("output.table", "a.b"), "output.table is not allowed with output.format Parquet"),
         (changed("output.mode", "Replace"), "output.mode: Replace is not allowed with output.format Parquet"),
-        (changed("output.mode", "Merge"), 'output.mode: "Merge" is not allowed: Append, Replace'),
+        (changed("output.mode", "Merge"), 'output.mode: "Merge" is not allowed: Append, New, Replace'),
         (iceberg(path="s3a://b/t"), "output.catalog.type: Hadoop is not allowed with s3a://b/t"),
         (iceberg(catalog={"type": "JDBC"}), 'output.catalog.uri: "" is not allowed with type JDBC: jdbc:…'),
         (iceberg(catalog={"uri": "jdbc:x"}), "is not allowed with type Hadoop: leave it out"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.load_conditions import ready_after
 from millstream_harness.schema_registry import SchemaRegistry, avro, confluent
-from millstream_harness.spark_loads import PY4J, Loads
+from millstream_harness.spark_loads import PY4J, Loads, read_table
 from millstream_jobs.registry import RegistryError
 from millstream_jobs.run import BadRun
 from millstream_jobs.value import Record, Value
@@ -121,8 +122,11 @@ def test_a_registry_that_does_not_answer_is_told_with_its_url(loads: Loads) -> N
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
             RegistryError, match=f"value.schemaRegistry.url: {url} does not answer: .*refused"
-        ):
+        ) as silent:
             loads.load((0, 0, 1), value=Value("Avro", schema_registry=RegistryAt(url)))
+        assert ready_after(silent.value)[:2] == ("False", "RunFailed")
+        assert "check the URL, and that the registry runs" in ready_after(silent.value)[2]
+        assert not list(loads.path.rglob("*.parquet"))
     with SchemaRegistry() as registry:
         registry.register("flights-value", FLIGHT)
         elsewhere = Value("Avro", schema_registry=RegistryAt(f"{registry.url}/apis/ccompat/v7"))
@@ -172,10 +176,27 @@ def test_more_corrupt_records_than_allowed_publish_nothing(loads: Loads) -> None
             f"value.maxCorruptRecords: 3 of 10 records do not parse, allowed: {limit};"
             f" the first is {loads.topic}-0 at offset 7; nothing was published"
         )
-        with pytest.raises(BadRun, match=said):
+        with pytest.raises(BadRun, match=said) as caught:
             loads.load((0, 0, 10), value=value)
+        assert ready_after(caught.value)[:2] == ("False", "CorruptRecords")
+        assert "correct value or the producer, or raise the limit" in ready_after(caught.value)[2]
         assert not list(loads.path.rglob("*.parquet"))
     assert loads.load((0, 0, 10), value=Value(schema="a INT", max_corrupt_records="30%")).corrupt_records == 3
+
+
+def test_a_million_malformed_records_are_set_aside_up_to_the_limit(loads: Loads) -> None:
+    million = 1_000_000
+    loads.publish([(None, b"{")] * (million // 2) + [(None, b"{}")] * 3, [(None, b"?")] * (million // 2))
+    ranges = ((0, 0, million // 2 + 3), (1, 0, million // 2))
+    said = "1,000,000 of 1,000,003 records do not parse, allowed: 999999"
+    with pytest.raises(BadRun, match=said):
+        loads.load(*ranges, value=Value(schema="a INT", max_corrupt_records=million - 1))
+    assert not list(loads.path.rglob("*.parquet"))
+    result = loads.load(*ranges, value=Value(schema="a INT", max_corrupt_records=million))
+    assert (result.rows, result.corrupt_records) == (million + 3, million)
+    corrupt = read_table("Parquet", loads.path).column("_corrupt_record")
+    counts = {one["values"]: one["counts"] for one in corrupt.value_counts().to_pylist()}
+    assert counts == {"{": million // 2, None: 3, "?": million // 2}
 
 
 @pytest.mark.parametrize(

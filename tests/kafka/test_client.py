@@ -195,7 +195,7 @@ async def test_an_http_server_is_not_a_broker() -> None:
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
     async with ScriptedBroker(http, []).listening() as broker:
-        with pytest.raises(ConnectFailed, match="a response of 1213486160 bytes: 4 to 104857600 are allowed"):
+        with pytest.raises(ConnectFailed, match="a response of 1213486160 bytes: 4 to 65536 are allowed"):
             await broker.open()
 
 
@@ -313,6 +313,27 @@ async def test_a_broker_that_does_not_read_holds_the_writer_back() -> None:
         assert all(isinstance(error, RequestTimedOut) for error in done)
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 17_000_000
+        await connection.close()
+
+
+async def test_requests_leave_in_the_order_of_their_calls_after_back_pressure() -> None:
+    async with ScriptedBroker(ok).listening() as broker:
+        connection = await broker.open()
+
+        def call(number: int) -> asyncio.Task[heartbeat.HeartbeatResponse]:
+            request = heartbeat.HeartbeatRequest("group", number, "member")
+            return asyncio.create_task(connection.call(heartbeat.API, 0, request))
+
+        connection.pause_writing()
+        calls = [call(0), call(1)]
+        await asyncio.sleep(0)  # both wait
+        calls.append(call(2))  # begins in the same turn of the loop in which the others may go on
+        connection.resume_writing()
+        await asyncio.gather(*calls)
+        sent = [
+            request.generation_id for header, request in broker.seen if header.api_key == heartbeat.API.key
+        ]
+        assert sent == [0, 1, 2]
         await connection.close()
 
 

@@ -12,7 +12,11 @@ import pytest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess
 
-CONFIG = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "3"}
+CONFIG = {
+    "group.initial.rebalance.delay.ms": "200",
+    "offsets.topic.num.partitions": "3",
+    "log.cleaner.backoff.ms": "100",
+}
 
 StartMirror = Callable[..., MirrorProcess]
 

@@ -1,4 +1,4 @@
-"""The configuration file: what is wrong is said by field, value and what is allowed; nothing is started."""
+"""The configuration file: an error names the field, the value and what is allowed; nothing starts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def test_good_file() -> None:
     ]
 
 
+def test_a_request_to_rejoin() -> None:
+    asked = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
+    assert parse(json.dumps(asked)).rejoin == "2026-11-25"
+    assert parse(json.dumps(GOOD)).rejoin == ""
+
+
 def test_defaults_mirror_all_but_internal_topics() -> None:
     config = parse(json.dumps({key: GOOD[key] for key in ("name", "sources", "target")}))
     assert config.naming is Naming.SAME
@@ -54,10 +60,47 @@ def test_groups_are_selected_but_for_those_of_mirrors() -> None:
     ]
 
 
+def secured(**source: Any) -> dict[str, Any]:
+    return {"sources": [{"name": "west", "bootstrap": "a:1", **source}]}
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"rejoin": {"requestId": "1"}},
+        "rejoin: with mode Aggregate topics of the target are no replicas: expected Identity",
+    ),
+    ({"mode": "Identity", "rejoin": {}}, "rejoin.requestId: missing"),
+    (
+        {"mode": "Identity", "rejoin": {"requestId": "a b"}},
+        "rejoin.requestId: \"a b\" is not allowed: expected 1 to 63 letters, digits, '.', '_' or '-'",
+    ),
+    (
+        secured(tls={"certificate": {"file": "/a"}}),
+        "sources[0].tls: set both certificate and key, or neither",
+    ),
+    (
+        secured(maxBytesPerSecond=100),
+        "sources[0].maxBytesPerSecond: 100 is not allowed: expected 1024 or more",
+    ),
+    (
+        secured(tls={"verifyHostname": "no"}),
+        'sources[0].tls.verifyHostname: "no" is not allowed: expected true or false',
+    ),
+    (
+        secured(sasl={"mechanism": "GSSAPI", "username": {"value": "a"}, "password": {"file": "/a"}}),
+        'sources[0].sasl.mechanism: "GSSAPI" is not allowed: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512',
+    ),
+    (
+        secured(sasl={"mechanism": "PLAIN", "username": {"value": "a"}, "password": "hunter2"}),
+        "sources[0].sasl.password: expected an object with file: a secret is never in this document",
+    ),
+    (
+        {"target": {"bootstrap": "c:1", "sasl": {"mechanism": "PLAIN", "username": {"value": "a"}}}},
+        "target.sasl.password: missing",
+    ),
     ({"naming": "Both"}, 'naming: "Both" is not allowed: expected Same or Prefixed'),
     ({"onGap": "Ignore"}, 'onGap: "Ignore" is not allowed: expected Stop or SkipToEarliest'),
-    ({"mode": "Identity"}, 'mode: "Identity" is not allowed: expected Aggregate'),
+    ({"mode": "Copy"}, 'mode: "Copy" is not allowed: expected Aggregate or Identity'),
     ({"name": "a b"}, "name: \"a b\" is not allowed: expected 1 to 63 letters, digits, '.', '_' or '-'"),
     ({"sources": []}, "sources: [] is not allowed: expected a list of at least one source"),
     ({"sources": [{"name": "w"}]}, "sources[0].bootstrap: missing"),
@@ -93,8 +136,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"topics": {"includes": []}}, "topics.includes: unknown field: expected exclude, include"),
     (
         {"replicas": 2},
-        "replicas: unknown field: expected groups, http, logFormat, mode, name, namespace, naming, onGap, sources,"
-        " target, topics",
+        "replicas: unknown field: expected configs, groups, http, logFormat, mode, name, namespace, naming, onGap,"
+        " rejoin, sources, target, topics",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""The mirror worker when things break: whatever is killed, no record is lost, none comes twice, order stays."""
+"""The mirror worker under faults: no record is lost or repeated, and order holds, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PARTITIONS = 2
 
 
 def pinned(broker: BrokerProcess) -> BrokerProcess:
-    """Let it come back at the same address after a restart."""
+    """Fix its address, so that it has the same one after a restart."""
     broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
     return broker
 
 
 class Feed:
-    """Produces on and on in small batches, in a thread: thousands of records a second, not all that go."""
+    """Produces small batches in a thread: thousands of records a second, below the maximum."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self._broker = broker
@@ -78,7 +78,7 @@ def same_content(source: BrokerProcess, target: BrokerProcess, topic: str) -> No
 
 
 def records(mirror: MirrorProcess) -> int:
-    """How many it has written since it was started."""
+    """Number of records written since its start."""
     lines = mirror.get("/metrics").splitlines()
     return sum(
         int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
@@ -219,7 +219,7 @@ def test_a_partition_stops_where_the_source_deleted_records_until_somebody_decid
     eventually(lambda: mirror.status()["sources"][0]["gaps"], lambda now: now == [gap], "the gap")
     said = (
         f"{topic}-0: the source deleted offsets 50 to 69 before they were mirrored: mirroring of this partition"
-        " stopped: set onGap to SkipToEarliest to go on"
+        " stopped: set onGap to SkipToEarliest to continue"
     )
     assert mirror.status()["sources"][0]["lastError"] == said
     produce(west, topic, range(200, 300), 2)

@@ -105,7 +105,7 @@ def test_the_targets_own_consumers_come_first(
     got = there.consume(40, timeout=10)
     assert [message.offset() for message in got] == list(range(10, 50))
     commit(west, group, topic, 20)
-    said = f"group {group}: it has members in the target: its positions there are its own"
+    said = f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
     eventually(
         lambda: mirror.status()["sources"][0]["lastError"], lambda now: now == said, "what is in the way"
     )
@@ -155,7 +155,7 @@ def test_groups_are_selected_and_new_partitions_are_followed(
 def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """The group's records that are not there yet come behind its position, so it reads them again and misses none."""
+    """Records that are still missing follow its position, so it reads them again and misses none."""
     topic, group = unique("behind"), unique("app")
     create(west, topic)
     produce(west, topic, range(100))

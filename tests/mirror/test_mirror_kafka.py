@@ -1,4 +1,4 @@
-"""The mirror worker with Apache Kafka on the other side: as the source, transactions included, and as the target."""
+"""The mirror worker with Apache Kafka as the source, transactions included, and as the target."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.mirror_conditions import is_degraded
 from millstream_harness.mirror_groups import commit, committed, follows, in_step
 from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
@@ -139,3 +140,71 @@ async def test_positions_go_into_kafka(
     mirror.start()
     commit(west, group, topic, 321)
     follows(kafka, group, topic, 358)
+
+
+async def test_a_replica_of_a_topic_in_kafka(
+    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("replica"), unique("app")
+    create(kafka, topic, retention_ms="86400000", max_message_bytes="2000000")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        produce(kafka, topic, range(500), compression_type=codec, enable_idempotence=True)
+    commit(kafka, group, topic, 1234)
+    mirror = start_mirror(
+        {"kafka": kafka.bootstrap},
+        east.bootstrap,
+        name=topic,
+        mode="Identity",
+        topics={"include": [topic]},
+        groups={"include": [group]},
+    )
+    arrived(east, topic, [2500])
+    assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
+    follows(east, group, topic, 1234)
+    status = eventually(mirror.status, lambda now: now["lag"]["records"] == 0, "lag")
+    assert status["sources"][0]["lastError"] == ""
+    mirror.stop()
+    produce(kafka, topic, range(500))
+    mirror.start()
+    arrived(east, topic, [3000])
+    assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
+
+
+async def test_transactions_are_refused_in_a_replica(
+    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("transactions")
+    create(kafka, topic)
+    produce(kafka, topic, range(10))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"v")
+    producer.commit_transaction(60)
+    mirror = start_mirror(
+        {"kafka": kafka.bootstrap}, east.bootstrap, name=topic, mode="Identity", topics={"include": [topic]}
+    )
+    arrived(east, topic, [10])
+    wanted = (
+        f"{topic}-0: the batch at offset 10 belongs to a transaction, which mode Identity cannot mirror yet:"
+        " exclude the topic, or mirror it with mode Aggregate"
+    )
+    assert is_degraded(mirror, "BatchNotMirrored") == wanted
+    assert mirror.status()["sources"][0]["lastError"] == wanted
+    arrived(east, topic, [10])
+
+
+def test_kafka_cannot_be_the_target_of_replicas(
+    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("no-replica")
+    create(east, topic)
+    mirror = start_mirror(
+        {"east": east.bootstrap}, kafka.bootstrap, name=topic, mode="Identity", topics={"include": [topic]}
+    )
+    eventually(
+        lambda: mirror.status()["sources"][0]["lastError"],
+        lambda error: "mode Identity needs a Millstream as the target" in error,
+        "the refusal",
+    )
+    assert topic not in admin(kafka).list_topics(timeout=20).topics

@@ -1,4 +1,4 @@
-"""A lane's numbers: what is acknowledged when answers come in any order, fail, or never come."""
+"""A lane's numbers: acknowledgements when responses come in any order, fail, or never come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
-from millstream_mirror.lane import Lane, Sent
+from millstream_mirror.lane import RECORD_TOO_LARGE, Lane, Sent
 from millstream_mirror.progress import Progress
 from millstream_mirror.rewrite import Outgoing
 
@@ -55,6 +55,24 @@ def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -
     assert not of.may_fetch(1 << 20), "one batch first, to see whether the target is in step"
 
 
+def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
+    of = lane()
+    of.fail("the batch is too large", reason=RECORD_TOO_LARGE)
+    of.rewind(of.acknowledged)
+    of.saw(110)
+    assert (of.error, of.reason) == ("the batch is too large", RECORD_TOO_LARGE)
+    sent = of.send(batches(of, 10))
+    of.saw(110)
+    of.succeeded(sent, 0)
+    assert (of.error, of.reason) == ("", "")
+    of.fail("the target is away")
+    of.saw(110)
+    assert of.error == "the target is away", "nothing was fetched since"
+    of.rewind(of.acknowledged)
+    of.saw(110)
+    assert of.error == ""
+
+
 def test_what_the_target_has_is_passed_over() -> None:
     of = lane()
     of.skip_to = advance_sequence(of.sequence, 15)
@@ -82,7 +100,7 @@ def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> No
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: int) -> None:
-    """The target takes the next number or none; answers get lost, and come in any order."""
+    """The target accepts only the next number; responses get lost and come in any order."""
     dice = random.Random(seed)
     of, taken = lane(), START.sequence
     stored: list[int] = []

@@ -1,4 +1,4 @@
-"""Spans: which offset of the target a source offset has become."""
+"""Spans: translation of source offsets to target offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_batches_side_by_side_are_one_span_however_many_requests_they_came_in() 
 
 
 def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_forgotten() -> None:
-    """Against the plain list of where each record went."""
+    """Compared with a plain list of each record's offset."""
     for seed in range(200):
         chance = random.Random(seed)
         known = OffsetMap(START, limit=chance.choice([1, 3, 50]))

@@ -1,4 +1,4 @@
-"""Batches as fetched → batches to produce: what changes, what must not, what is left out."""
+"""From fetched batches to batches to produce: fields that change, fields that must not, and omitted records."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_corruption_is_not_given_a_valid_crc() -> None:
 def test_numbers_stand_for_the_same_records_wherever_reading_starts(
     sizes: list[int], sequence: int, data: st.DataObject
 ) -> None:
-    """What exactly-once rests on: from any batch on, with the number it had, all numbers come out as before."""
+    """The basis of exactly-once: from any batch with its number on, all records get the same numbers as before."""
     batches, offset = [], 0
     for size in sizes:
         batches.append(batch(offset, size))

@@ -71,10 +71,33 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
             "1x120",
         )
     ],
+    "MillstreamGroupStuck": [
+        (
+            f'millstream_operator_attention{{{NAMED},kind="ConsumerGroup",type="Stuck",reason="NothingCommitted"}}',
+            "_x120",
+            "1x120",
+        )
+    ],
     "MillstreamGroupsNotLoaded": [(f"millstream_group_partitions_loading{{{POD}}}", "0x120", "1x120")],
     "MillstreamMirrorSourceUnreachable": [
         (f'millstream_mirror_source_reachable{{{LINK},pod="a"}}', "1x120", "0x120"),
         (f'millstream_mirror_source_reachable{{{LINK},pod="b"}}', "0x120", "0x120"),
+    ],
+    "MillstreamMirrorTargetUnreachable": [
+        (f'millstream_mirror_target_reachable{{{LINK},pod="a"}}', "1x120", "0x120"),
+        (f'millstream_mirror_target_reachable{{{LINK},pod="b"}}', "0x120", "0x120"),
+    ],
+    "MillstreamMirrorDegraded": [
+        (
+            f'millstream_operator_attention{{{NAMED},kind="MirrorMaker",type="Degraded",reason="Diverged"}}',
+            "_x120",
+            "1x120",
+        ),
+        (
+            f'millstream_operator_attention{{{NAMED},kind="MirrorMaker",type="Degraded",reason="RecordsMissing"}}',
+            "1x120",
+            "_x120",
+        ),
     ],
     "MillstreamMirrorBehind": [(f"millstream_mirror_lag_seconds{{{LINK}}}", "5x120", "700x120")],
     "MillstreamMirrorRecordsMissing": [  # a worker finds them as it starts

@@ -1,4 +1,4 @@
-"""The operator holds stored resources to the CRDs: once for each spec, and by the same validator as a laptop."""
+"""The operator validates stored resources against the CRDs: once for each spec, with the laptop's validator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_stored_resource_that_breaks_its_crd_is_refused_until_its_spec_is_mend
 
 
 def test_fields_of_a_newer_release_are_ignored_in_a_stored_resource_and_refused_in_a_manifest() -> None:
-    """After `helm rollback`, or beside a newer release: definitions stay as new as they were."""
+    """After `helm rollback`, or beside a newer release: the definitions stay at the newer version."""
     newer = {
         **REF,
         "partitions": 3,

@@ -1,4 +1,4 @@
-"""Clusters through the real API server and a running operator; pods are e2e's, here none is scheduled."""
+"""Clusters through the real API server and a running operator; no pod is scheduled here, only in e2e."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def objects(namespace: Namespace) -> dict[str, Json]:
 
 
 def versions(namespace: Namespace) -> dict[str, str]:
-    """Of what only the operator writes: a StatefulSet's generation leaves out what its controller reports."""
+    """Versions of objects that only the operator writes; a generation excludes the controller's reports."""
     return {
         name: str(found["metadata"].get("generation") or found["metadata"]["resourceVersion"])
         for name, found in objects(namespace).items()
@@ -46,7 +46,7 @@ def versions(namespace: Namespace) -> dict[str, str]:
 
 
 class CountingKube(Kube):
-    """The API server, and what was applied."""
+    """The API server, with a count of applied objects."""
 
     applied: tuple[str, ...] = ()
 
@@ -336,7 +336,7 @@ RESTRICTED = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "res
 
 @contextlib.contextmanager
 def restricted(namespace: Namespace, provisioner: str) -> Iterator[None]:
-    """A restricted namespace with a Cluster whose volumes are of a storage class of that provisioner."""
+    """A restricted namespace with a Cluster whose storage class has this provisioner."""
     storage_class = f"class-{namespace.name}"
     manifest = {
         "apiVersion": "storage.k8s.io/v1",
@@ -362,7 +362,7 @@ def test_a_restricted_namespace_takes_the_pods(operator: OperatorProcess, namesp
 def test_a_cluster_says_what_kubernetes_has_against_its_pods(
     operator: OperatorProcess, namespace: Namespace
 ) -> None:
-    """Volumes of the node belong to root, so an init container that is root gives them away."""
+    """Volumes of the node belong to root, so an init container that runs as root changes their owner."""
     with restricted(namespace, "kubernetes.io/host-path"):
         found = namespace.wait_condition("cluster", "default", status="False", reason="PodsRefused")
         (ready,) = (one for one in found["status"]["conditions"] if one["type"] == "Ready")

@@ -1,4 +1,4 @@
-"""Watches that fall behind, on the real API server: it answers 410 Gone, and the operator begins anew."""
+"""Watches that fall behind, on the real API server: it responds with 410 Gone, and the operator lists again."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.kube import CommandFailed, Json, Namespace, until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kafka_admin import KafkaAdmin
@@ -52,7 +52,7 @@ def produce(broker: BrokerProcess, count: int) -> None:
 
 @contextmanager
 def consuming(broker: BrokerProcess, group_id: str) -> Iterator[None]:
-    """A member of the group, that polls and commits until the end."""
+    """A member of the group that polls and commits until the block ends."""
     config = {"group.id": group_id, "client.id": "c-1", "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "auto.commit.interval.ms": 200, **config})
     consumer.subscribe(["flights"])
@@ -88,7 +88,9 @@ def test_a_group_from_its_start_to_its_end(
     namespace.wait_condition(KIND, "watch", "Lagging", reason="AboveMaxLag")
     status = namespace.get(KIND, "watch")["status"]
     assert (status["state"], status["lag"]["records"], status["memberCount"]) == ("Empty", 30, 0)
-    assert status["topics"] == [{"topic": "flights", "partitions": 3, "lag": 30}]
+    (topic,) = status["topics"]
+    assert (topic["topic"], topic["partitions"], topic["lag"]) == ("flights", 3, 30)
+    assert topic["topicId"] == admin.identities(["flights"])["flights"].topic_id
     assert admin.committed(["watch"]) == {"watch": {Partition("flights", p): 0 for p in range(3)}}
 
     with consuming(broker, "watch"):
@@ -150,3 +152,53 @@ def test_offsets_are_deleted_when_the_last_member_has_left(
     there = ("get", KIND, "-o", "name")
     until("the resource gone", lambda: not namespace.kubectl(*there), 60)
     assert admin.committed(["busy"]) == {"busy": {}}
+
+
+def test_a_reset_waits_for_its_members_and_runs_once(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+) -> None:
+    produce(broker, 9)
+    reset = {"requestId": "again", "to": "Earliest"}
+    with consuming(broker, "watch"):
+        namespace.apply(group("watch", topics=["flights"]))
+        read = {Partition("flights", p): 3 for p in range(3)}
+        until("all consumed", lambda: admin.committed(["watch"])["watch"] == read, 30)
+        namespace.patch(KIND, "watch", {"spec": {"reset": reset}})
+        namespace.wait_condition(KIND, "watch", "Reset", status="False", reason="WaitingForMembers")
+        assert "stop c-1 (127.0.0.1)" in namespace.condition(KIND, "watch", "Reset")["message"]
+    namespace.wait_condition(KIND, "watch", "Reset", reason="ResetDone")
+    (shown,) = namespace.get(KIND, "watch")["status"]["lastReset"]["topics"]
+    assert (shown["before"], shown["after"]) == ([3, 3, 3], [0, 0, 0])
+    moved = {Partition("flights", 0): 2}
+    assert admin.commit("watch", moved) is None
+    operator.stop()
+    operator.start()
+    operator.has_looked_at(f"ConsumerGroup {namespace.name}/watch")
+    assert admin.committed(["watch"])["watch"] == {Partition("flights", p): 0 for p in range(3)} | moved
+
+
+def test_a_workload_from_its_start_to_its_end(
+    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+) -> None:
+    """Its pods are never scheduled; Kubernetes alone decides about them."""
+    nowhere = {"millstream.dev/test": "no-such-node"}
+    template = {"spec": {"nodeSelector": nowhere, "containers": [{"name": "c", "image": "ours"}]}}
+    wanted = {"topics": ["flights"], "startAt": "Earliest", "deletionPolicy": "Delete"}
+    namespace.apply(group("work", **wanted, workload={"template": template}))
+    namespace.wait_condition(KIND, "work", "WorkloadReady", status="False", reason="WorkloadStarting")
+    until(
+        "the Deployment", lambda: namespace.kubectl("get", "deployment", "work-consumers", "-o", "name"), 30
+    )
+    namespace.kubectl("scale", KIND, "work", "--replicas=3")
+    until("three", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3, 30)
+    namespace.kubectl("scale", "deployment", "work-consumers", "--replicas=5")  # the resource decides
+    until("three again", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3, 30)
+    scaling = {"min": 0, "max": 2, "targetLag": 1}
+    namespace.patch(KIND, "work", {"spec": {"workload": {"replicas": None, "scaling": scaling}}})
+    until("two at most", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 2, 30)
+    with pytest.raises(CommandFailed, match="replicas are not allowed with scaling, which chooses them"):
+        namespace.kubectl("scale", KIND, "work", "--replicas=1")
+    assert "millstream-consumers" in namespace.get(KIND, "work")["status"]["selector"]
+    namespace.kubectl("delete", KIND, "work")
+    assert not namespace.kubectl("get", "deployment", "-o", "name")
+    assert admin.committed(["work"]) == {"work": {}}

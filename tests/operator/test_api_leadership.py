@@ -1,4 +1,4 @@
-"""Operators beside each other on the real API server: of one release one acts, of a namespace one release."""
+"""Several operators on the real API server: one of each release acts, and one release in each namespace."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
 def test_a_release_does_not_act_on_a_cluster_where_another_one_does(
     new_namespace: NewNamespace, namespace: Namespace, start_operator: StartOperator
 ) -> None:
-    """Both would give one topic what their own Topics say: the ages of these are compared by one release only."""
+    """Both would apply their own Topics to one topic, because each release compares only its own Topics by age."""
     other = new_namespace()
     shared = cluster("shared", allowedNamespaces=[other.name])
     shared["metadata"]["annotations"] = {"millstream.dev/paused": "true"}  # its pods are of no interest

@@ -1,6 +1,6 @@
-"""BatchLoads through the real API server, a running operator and a real broker: what runs them is made and followed.
+"""BatchLoads through the real API server, a running operator and a real broker: their Jobs and statuses.
 
-The loads themselves run in e2e; here their pods may wait for an image for ever.
+The loads themselves run in e2e; here their pods wait for an image.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_a_run_is_pinned_and_started_once(
 
 
 def end_well(namespace: Namespace, pod: dict[str, Any], run: str, rows: int) -> None:
-    """Play the node: the pod's driver has ended and reported."""
+    """As the node would: report the end of the pod's driver."""
     message = json.dumps({"run": run, "state": "Succeeded", "rows": rows, "corruptRecords": 0, "error": ""})
     driver = {"name": "driver", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
     ended = {"exitCode": 0, "reason": "Completed", "message": message}
@@ -229,11 +229,16 @@ def test_a_load_that_cannot_run_says_why_and_heals(
     namespace.wait_condition(KIND, "early", status="False", reason="ClusterNotFound")
     namespace.apply(cluster("later"))
     namespace.wait_condition(KIND, "early", status="False", reason="ClusterNotReady")
+    namespace.apply(a_load("odd", schedule={"cron": "61 * * * *"}))
+    refused = namespace.wait_condition(KIND, "odd", status="False", reason="InvalidSpec")
+    said = refused["status"]["conditions"][0]["message"]
+    assert "cron: '61 * * * *' is not allowed: bad minute; expected minute hour" in said
+    assert not namespace.list("job,configmap", "-l", "app.kubernetes.io/name=millstream-load")
 
 
 @pytest.fixture
 def spark_crd(tmp_path: Path) -> Iterator[Path]:
-    """The Spark operator's own definition of a SparkApplication; installed by the test, taken away here."""
+    """The Spark operator's CRD of SparkApplication: the test installs it, this fixture deletes it."""
     if run("kubectl", "get", "crd", SPARK_CRD, "--ignore-not-found", "-o", "name"):
         pytest.fail(
             f"{SPARK_CRD} is in this Kubernetes already: this test needs one without the Spark operator"

@@ -1,4 +1,4 @@
-"""`kubectl apply` of what cannot be: the API server says which field, which value, and what is allowed."""
+"""`kubectl apply` of invalid resources: the API server names the field, the value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def outside(**fields: Any) -> dict[str, Any]:
     }
 
 
+HOST = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
 PLAIN = {"allowPlaintext": True}
 CLAIM = {"name": "v", "persistentVolumeClaim": {"claimName": "theirs"}}
 
@@ -112,7 +113,7 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         ("annotations: keys of",),
     ),
     ("ConsumerGroup", {**REF, "topics": [".."]}, ("topics: . and .. are not allowed",)),
-    ("Cluster", outside(), ("needs allowPlaintext: true: without TLS whoever reaches it",)),
+    ("Cluster", outside(), ("needs allowPlaintext: true: without TLS, anyone who reaches it",)),
     ("Cluster", outside(type="NodePort", allowPlaintext=False), ("needs allowPlaintext: true",)),
     (
         "Cluster",
@@ -189,14 +190,25 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         {**LOAD, "spark": {"driver": {"resources": {"limits": {"memory": "1Gi"}}}}},
         ("resources: memory follows from the Java process",),
     ),
-    ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: the topics it holds for are required",)),
+    ("ConsumerGroup", {**REF, "reset": {"requestId": "r", "to": "Shift"}}, ("reset: shift is required",)),
+    (
+        "ConsumerGroup",
+        {**REF, "topics": ["t"], "workload": {"template": {"spec": {"containers": []}}}},
+        ("spec.workload.template.spec.containers", "should have at least 1 items"),
+    ),
+    (
+        "ConsumerGroup",
+        {**REF, "topics": ["t"], "workload": {"template": {"spec": {"containers": [HOST]}}}},
+        ('unknown field "spec.workload.template.spec.containers[0].securityContext"',),
+    ),
+    ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: list its topics in topics",)),
     ("ConsumerGroup", {**REF, "maxLag": {}}, ("spec.maxLag",)),
     (
         "MirrorMaker",
         {**MIRROR, "target": {}},
         ("target: exactly one of clusterRef and bootstrap is required",),
     ),
-    ("MirrorMaker", {**MIRROR, "mode": "Identity"}, ("spec.mode",)),
+    ("MirrorMaker", {**MIRROR, "mode": "Copy"}, ("spec.mode",)),
     ("BatchLoad", {**LOAD, "value": {"format": "JSON"}}, ("schema is required with formats JSON and CSV",)),
     ("BatchLoad", {**LOAD, "from": {"position": "Offsets"}}, ("offsets are required with position Offsets",)),
     ("BatchLoad", {**LOAD, "spark": {"conf": {"spark.jars": "x"}}}, ("conf: a key is not allowed",)),
@@ -238,7 +250,7 @@ def test_services_can_be_named_after_a_cluster(namespace: Namespace, name: str) 
 
 
 def test_what_a_template_may_not_have_never_reaches_the_operator(namespace: Namespace) -> None:
-    """A client that does not ask for strict validation gets a warning, and the field is not stored."""
+    """A client without strict validation gets a warning, and the field is not stored."""
     spec = {"hostPID": True, "nodeSelector": {"disk": "ssd"}, "serviceAccountName": "admin"}
     document = json.dumps(manifest("Cluster", template(spec=spec)))
     apply = ("kubectl", "-n", namespace.name, "apply", "--validate=warn", "-f", "-")
@@ -303,12 +315,17 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("Topic", REF, {"clusterRef": {"name": "other"}}, "clusterRef: cannot change"),
     ("ConsumerGroup", {**REF, "groupId": "g"}, REF, "spec.groupId: cannot change"),
     ("BatchLoad", LOAD, {**LOAD, "clusterRef": {"name": "other"}}, "clusterRef: cannot change"),
-    ("MirrorMaker", MIRROR, {**MIRROR, "target": {"bootstrap": "b:1"}}, "target: cannot change"),
+    (
+        "MirrorMaker",
+        MIRROR,
+        {**MIRROR, "target": {"bootstrap": "b:1"}},
+        "target: clusterRef and bootstrap cannot change",
+    ),
     (
         "Cluster",
         {"brokers": {"storage": {"size": "2Gi"}}},
         {"brokers": {"storage": {"size": "1500Mi"}}},
-        "a volume may grow, never shrink",
+        "a volume can grow, but not shrink",
     ),
     (
         "Cluster",

@@ -1,4 +1,4 @@
-"""MirrorMakers through the real API server and a running operator: what their workers are, and what is refused.
+"""MirrorMakers through the real API server and a running operator: their workers' objects, and refusals.
 
 The workers themselves run in the local runtime's tests and in e2e.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from millstream_harness.broker import BrokerProcess
 from millstream_harness.kube import CommandFailed, Namespace, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
+from millstream_harness.promoting import NOWHERE, World
 
 KIND = "mirrormaker.millstream.dev"
 StartOperator = Callable[..., OperatorProcess]
@@ -106,3 +109,91 @@ def test_groups_and_gaps_are_told_to_the_workers(operator: OperatorProcess, name
     namespace.apply(a_mirror("wrong", groups={"include": ["("]}, replicas=0))
     refused = namespace.wait_condition(KIND, "wrong", status="False", reason="InvalidSpec")
     assert "'(' is not a regular expression" in refused["status"]["conditions"][0]["message"]
+
+
+def test_topics_are_promoted_without_source_and_workers(
+    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+) -> None:
+    """The operator is killed as soon as it has recorded the request, and another one takes over. Its target is a real
+    broker; no pod of a worker can run here, and nothing answers at the source's address."""
+    broker = start_broker()
+    with closing(World(broker.bootstrap, "copy")) as there:
+        names = [there.replica(f"copy-{number}").name for number in range(3)]
+        namespace.apply(cluster("east"))
+        running = start_operator({"east": broker.bootstrap})
+        spec: dict[str, Any] = {
+            "sources": [{"name": "west", "bootstrap": NOWHERE}],
+            "topics": {"include": ["copy-.*"]},
+            "mode": "Identity",
+            "replicas": 0,
+        }
+        with pytest.raises(CommandFailed, match="promote: only with mode Identity"):
+            namespace.apply(a_mirror("copy", **spec | {"mode": "Aggregate"}, promote={"requestId": "a"}))
+        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "a", "topics": [names[0], "copy-9"]}))
+        namespace.wait_condition(KIND, "copy", "Promoted", status="False", reason="PromotionRefused")
+        message = namespace.condition(KIND, "copy", "Promoted")["message"]
+        assert message.startswith(
+            "request a: there is no topic copy-9 in the target; this mirror's topics are "
+        )
+        with pytest.raises(CommandFailed, match="promote: other topics need another requestId"):
+            namespace.apply(a_mirror("copy", **spec, promote={"requestId": "a", "topics": [names[0]]}))
+        assert there.writable(*names) == [False] * 3
+
+        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "b", "topics": [names[0]]}))
+        until("the request is recorded", lambda: last_promotion(namespace).get("requestId") == "b")
+        running.kill()
+        running.start()
+        namespace.wait_condition(KIND, "copy", "Promoted", reason="Promoted")
+        last = last_promotion(namespace)
+        assert (last["state"], last["notMirrored"]) == ("Done", 7)
+        (row,) = last["topics"]
+        assert (row["ends"], row["sourceEnds"], row["sourceEndsFrom"]) == ([3], [10], "LastKnown")
+        assert there.writable(*names) == [True, False, False]
+
+        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "c"}))
+        until("all are promoted", lambda: there.writable(*names) == [True] * 3)
+        namespace.wait_condition(KIND, "copy", "Ready", reason="Promoted")
+        assert last_promotion(namespace)["message"].startswith(
+            f"2 topics promoted; promoted before: {names[0]}; "
+        )
+        until("no workers are left", lambda: not namespace.list("deployment"))
+        reasons = {one["reason"] for one in namespace.list("event")}
+        assert {"PromotionRefused", "Promoted"} <= reasons
+
+        # the same manifest, applied again: it says that they were promoted, and changes nothing
+        namespace.kubectl("delete", KIND, "copy")
+        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "c"}))
+        namespace.wait_condition(KIND, "copy", "Promoted", reason="Promoted")
+        words = f"promoted before: {', '.join(names)}; 21 records"
+        assert last_promotion(namespace)["message"].startswith(words)
+
+
+def last_promotion(namespace: Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = namespace.get(KIND, "copy").get("status", {}).get("lastPromotion", {})
+    return found
+
+
+def test_a_promoted_mirror_is_no_part_of_a_loop(
+    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+) -> None:
+    """After a failover, a mirror in the other direction may be there beside it."""
+    east = start_broker()
+    start_operator({"east": east.bootstrap, "west": NOWHERE})
+    for name in ("east", "west"):
+        namespace.apply(cluster(name))
+    with closing(World(east.bootstrap, "copy")) as there:
+        there.replica("copy-orders")
+        spec: dict[str, Any] = {"topics": {"include": ["copy-.*"]}, "mode": "Identity", "replicas": 0}
+        namespace.apply(a_mirror("copy", **spec))
+        until("its Deployment", lambda: namespace.list("deployment"))
+        back = {
+            "sources": [{"name": "east", "clusterRef": {"name": "east"}}],
+            "target": {"clusterRef": {"name": "west"}},
+        }
+        made = datetime.fromisoformat(namespace.get(KIND, "copy")["metadata"]["creationTimestamp"])
+        until("the next second", lambda: datetime.now(UTC) - made > timedelta(seconds=1))
+        namespace.apply(a_mirror("back", **spec, **back))
+        namespace.wait_condition(KIND, "back", status="False", reason="MirrorLoop")
+        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "failover"}))
+        namespace.wait_condition(KIND, "copy", "Ready", reason="Promoted")
+        namespace.wait_condition(KIND, "back", status="False", reason="NoWorkers")

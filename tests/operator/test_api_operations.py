@@ -1,4 +1,4 @@
-"""What docs/operations.md tells an administrator to do, done on the real API server."""
+"""Runs the steps of docs/operations.md on the real API server."""
 
 from __future__ import annotations
 

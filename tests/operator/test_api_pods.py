@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from millstream_harness.kube import CommandFailed, Namespace, run
-from millstream_operator.models import BatchLoad, Cluster, MirrorMaker, decode_as
+from millstream_operator.models import BatchLoad, Cluster, ConsumerGroup, MirrorMaker, decode_as
 from millstream_operator.resources import cluster as brokers
 from millstream_operator.resources import load as loads
 from millstream_operator.resources import mirror as mirrors
+from millstream_operator.resources import workload as workloads
 from millstream_operator.resources import zookeeper
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
@@ -36,7 +37,7 @@ def restricted(namespace: Namespace) -> Namespace:
 
 
 def template(container: str) -> Spec:
-    """With what could matter to the standard."""
+    """A template with every field that the standard concerns."""
     mounts = [{"name": "scratch", "mountPath": "/mnt/a"}, {"name": "ca", "mountPath": "/mnt/b"}]
     env = [{"name": "TZ", "value": "UTC"}]
     containers = [{"name": container, "env": env, "volumeMounts": mounts}]
@@ -90,6 +91,16 @@ def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]
         },
     )
     yield "mirror", mirrors.deployment(mirror, {}, images)["spec"]["template"]
+    consumers = template("c")
+    consumers["spec"]["containers"][0]["image"] = "i"
+    group = decoded(
+        ConsumerGroup,
+        {"clusterRef": {"name": "x"}, "topics": ["t"], "workload": {"template": consumers}},
+    )
+    yield (
+        "consumers",
+        workloads.deployment(group, group.spec.workload, "x:9092", 1, images)["spec"]["template"],
+    )
     load = decoded(
         BatchLoad,
         {
@@ -140,7 +151,7 @@ def test_every_pod_is_a_restricted_one(restricted: Namespace, user_ids: UserIds)
 
 @pytest.mark.parametrize("user_ids", UserIds)
 def test_only_what_changes_a_volumes_owner_is_more(restricted: Namespace, user_ids: UserIds) -> None:
-    """docs/security.md names it as the one exception; FsGroup does without."""
+    """docs/security.md names it as the one exception; with FsGroup there is none."""
     changing = {name: pod for name, pod in pods(user_ids, owner=True) if "volume-owner" in str(pod)}
     assert changing.keys() == {"broker", "zookeeper", "job", "driver"}
     for name, pod in changing.items():

@@ -69,7 +69,7 @@ def prometheus(
     namespace: Namespace,
     start_operator: Callable[..., OperatorProcess],
 ) -> Iterator[PrometheusProcess]:
-    """It scrapes a broker, a mirror worker and an operator, which have something to do."""
+    """A Prometheus that scrapes a busy broker, mirror worker and operator."""
     west, east = start_broker(), start_broker()
     admin = KafkaAdmin(west.bootstrap)
     admin.create_topics([NewTopic("flights", 3, 1, {})])
@@ -157,7 +157,7 @@ def test_dashboards_and_rules_work_on_what_is_served(prometheus: PrometheusProce
 
 
 def check_rules(prometheus: PrometheusProcess) -> None:
-    """None fails, and the group that lags is noticed."""
+    """No rule fails, and the lagging group raises its alert."""
 
     def rules() -> list[dict[str, Any]]:
         return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
@@ -178,7 +178,7 @@ def check_rules(prometheus: PrometheusProcess) -> None:
 
 
 def check_tables(prometheus: PrometheusProcess) -> None:
-    """What is served is in the tables, as the tables have it; and the other way round."""
+    """The served metrics and the tables agree, in both directions."""
     served = prometheus.get("metadata")
     table = {one.name: one for one in TABLE}
     # since 0.0.4 has no type for the endings, Prometheus files a counter under its whole name

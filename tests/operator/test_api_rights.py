@@ -44,7 +44,7 @@ POLICIES = "admissionregistration.k8s.io/v1"
 
 
 def rendered(namespace: Namespace) -> list[dict[str, Any]]:
-    """The chart for an operator of its own that watches this namespace."""
+    """The chart for a separate operator that watches this namespace."""
     settings = f"cluster.enabled=false,operator.watchNamespaces={{{namespace.name}}}"
     arguments = ["-n", namespace.name, "--kube-version", "1.34", "--set", settings, "--no-hooks"]
     arguments += ["--api-versions", f"{POLICIES}/ValidatingAdmissionPolicy"]
@@ -54,7 +54,7 @@ def rendered(namespace: Namespace) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def watched(namespace: Namespace) -> Namespace:
-    """A namespace that an operator of its own watches, with the chart's rights there."""
+    """A namespace that a separate operator watches, with the chart's rights there."""
     for document in rendered(namespace):
         if document["kind"] in RIGHTS:
             namespace.apply(document)
@@ -86,12 +86,12 @@ def as_account(namespace: Namespace, account: str) -> str:
 
 
 def who(namespace: Namespace, account: str) -> tuple[str, ...]:
-    """How kubectl acts for a service account, or by a kubeconfig."""
+    """Options of kubectl to act as a service account, or by a kubeconfig."""
     return ("--kubeconfig", account) if "/" in account else (as_account(namespace, account),)
 
 
 def refused(namespace: Namespace, account: str, manifest: dict[str, Any]) -> str:
-    """Why the account may not create this; empty when it may."""
+    """Why the account may not create this; "" if it may."""
     arguments = ("create", "--dry-run=server", "-f", "-", *who(namespace, account))
     try:
         namespace.kubectl(*arguments, stdin=json.dumps(manifest).encode())
@@ -129,7 +129,7 @@ def token(namespace: Namespace, account: str, *bound: str) -> str:
 
 
 def kubeconfig(file: Path, token: str) -> str:
-    """The API server for whoever has a token."""
+    """A kubeconfig with this token."""
     admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
     admin["users"][0]["user"] = {"token": token}
     file.write_text(json.dumps(admin))
@@ -271,7 +271,7 @@ ESCALATING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture
 def foreign(policed: Namespace) -> Namespace:
-    """With a ConfigMap, a pod and a service account of somebody else's."""
+    """A namespace with another user's ConfigMap, pod and service account."""
     policed.apply(config_map("theirs", {}))
     policed.apply(a_pod({}))
     policed.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}})
@@ -420,6 +420,6 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
 
 
 def executors_left(namespace: Namespace) -> list[Any]:
-    """Pods that nobody has asked to end; without a kubelet they stay while they end."""
+    """Pods that are not being deleted; without a kubelet, deleted ones stay."""
     pods = namespace.list("pod", "-l", "spark-role=executor")
     return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]

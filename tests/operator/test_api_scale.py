@@ -1,4 +1,4 @@
-"""Many topics, groups and Clusters: soon ready, in little memory, and when nothing changes nothing is written."""
+"""Many topics, groups and Clusters: ready soon, in little memory, and no writes while nothing changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_thousand_topics(
 
 @pytest.mark.timeout(600)
 def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> None:
-    """`make operator-scale` at a small size: what is written does not grow with the traffic."""
+    """`make operator-scale` at a small size: writes do not grow with the traffic."""
     size = Size(
         clusters=4, topics=200, groups=40, brokers=4, period_s=2.0, steady_s=40.0, edits=20, frozen=0.25
     )

@@ -1,4 +1,4 @@
-"""Statuses and deletions on the real API server: who has an old view changes nothing that is newer."""
+"""Statuses and deletions on the real API server: an operator with an old view changes nothing newer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kube(api_server: None) -> Kube:
 
 
 def an_operator(kube: Kube, namespace: Namespace, kind: str, name: str) -> tuple[Services, Any]:
-    """One that has seen a resource as it is now, and what it has seen."""
+    """An operator that has seen the current resource, and the resource."""
     services = Services(kube)
     live = kube.get(API_VERSION, kind, namespace.name, name)
     assert live is not None

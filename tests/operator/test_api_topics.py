@@ -313,7 +313,7 @@ def test_an_operator_that_is_killed_goes_on_where_it_was(
 def test_a_finalizer_that_a_restored_copy_brought_along_goes_too(
     namespace: Namespace, operator: OperatorProcess
 ) -> None:
-    """It belongs to whoever applied the copy, not to the operator."""
+    """Its field manager is that of the copy, not the operator."""
     copy = topic("flights", deletionPolicy="Delete")
     namespace.apply({**copy, "metadata": {**copy["metadata"], "finalizers": [FINALIZER, "example.com/kept"]}})
     namespace.wait_condition(KIND, "flights", reason="TopicReady")

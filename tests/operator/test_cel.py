@@ -1,4 +1,4 @@
-"""The CRDs' rules, and what Kubernetes adds to CEL for them."""
+"""The CRDs' rules, and Kubernetes' extensions of CEL for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart, rendered: bad values are refused, rights are least, the operator takes what comes out."""
+"""The rendered chart: invalid values fail, rights are minimal, and the operator accepts the options."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_the_upgrade_hook_has_every_definition() -> None:
 
 
 def test_definitions_are_upgraded_and_never_taken_back() -> None:
-    """Of a rollback's hooks, Helm runs those of the older chart: they would drop stored fields of the newer one."""
+    """In a rollback, Helm runs the hooks of the older chart, which would drop stored fields of the newer one."""
     hooks = [one["metadata"].get("annotations", {}).get("helm.sh/hook") for one in render()]
     assert set(hooks) >= {"pre-upgrade", "post-delete"}
     assert not [hook for hook in hooks if hook and "rollback" in hook]

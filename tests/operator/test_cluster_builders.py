@@ -305,7 +305,7 @@ def test_no_external_listener_takes_the_place_of_what_is_inside(name: str) -> No
 def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
     listeners: list[dict[str, Any]], listeners_hash: str
 ) -> None:
-    """So their roll waits for its turn and its window. The hashes are those that the operator wrote then."""
+    """So their roll waits for its turn and its window. The hashes are those of the older operator."""
     now = annotations(cluster(listeners=listeners), release="2")
     before = {**now, build.LISTENERS_HASH: listeners_hash, build.TEMPLATE_HASH: "old", RELEASE: "1"}
     assert restart_reasons(0, before, now) == ("Upgrade",)
@@ -314,7 +314,7 @@ def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
 
 
 def test_the_brokers_own_listener_steps_aside_for_one_that_has_its_port() -> None:
-    """The port of an Internal listener cannot change, so a Cluster of before 9091 was taken goes on with it."""
+    """The port of an Internal listener cannot change, so a Cluster from before 9091 was reserved keeps it."""
     wanted = cluster(**THREE, listeners=[{**INTERNAL, "port": 9091}, {**EXTERNAL, "port": 9090}])
     listeners = "INTERNAL://0.0.0.0:9091,OUT_SIDE://0.0.0.0:9090,REPLICATION-9091://0.0.0.0:9089"
     assert broker_config(wanted)["listeners"] == listeners
@@ -552,7 +552,7 @@ class Addresses {
 
 
 def test_java_keeps_the_addresses_of_zookeeper_servers_no_longer_than_a_second(tmp_path: Path) -> None:
-    """What the init container writes, read by Java itself as the server gets it."""
+    """The init container's file, read by Java as the server does."""
     ensemble = zookeeper_objects(cluster(**THREE), image="zk:1", pull_policy="Never")[-1]
     (prepare,) = ensemble["spec"]["template"]["spec"]["initContainers"]
     variables = {one["name"]: one["value"] for one in prepare["env"]}

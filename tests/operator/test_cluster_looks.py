@@ -1,4 +1,4 @@
-"""Looks at a Cluster: what is done to its objects and brokers, what it shows, and when to look again."""
+"""Reconciles of a Cluster: changes to its objects and brokers, its status, and when the next one is due."""
 
 from __future__ import annotations
 
@@ -139,13 +139,13 @@ def test_brokers_wait_for_the_addresses_of_their_listeners() -> None:
     assert east.says() == (
         "False",
         "ListenersPending",
-        "waiting for the address of public of broker 0, wan of broker 0; brokers are as they were",
+        "waiting for the address of public of broker 0, wan of broker 0; the brokers are unchanged",
     )
     assert east.touched == {"Service"}
 
 
 def given(east: East, *names: str) -> None:
-    """Have load balancers give these Services an address."""
+    """Give these Services an address, as load balancers do."""
     for name in names:
         ingress = [{"ip": f"192.0.2.{name[-1]}"}]
         east.kube.objects["Service", name]["status"] = {"loadBalancer": {"ingress": ingress}}
@@ -191,7 +191,7 @@ def test_brokers_that_would_advertise_one_address_stay_as_they_are() -> None:
         "False",
         "InvalidSpec",
         "spec.listeners: listener public: brokers 0 and 1 both advertise kafka.example.com:9094, so clients could not "
-        "tell them apart: put {broker} into advertisedHost, or name both in brokers; brokers are as they were",
+        "tell them apart: put {broker} into advertisedHost, or name both in brokers; the brokers are unchanged",
     )
     assert east.touched == {"Service"}
 
@@ -266,7 +266,7 @@ def test_configuration_that_brokers_refuse_reaches_no_file() -> None:
     assert east.says() == (
         "False",
         "InvalidConfig",
-        "spec.config: 2 is too little; brokers are as they were",
+        "spec.config: 2 is too little; the brokers are unchanged",
     )
     assert east.touched == set()
     assert "configKeys" not in east.status

@@ -1,4 +1,4 @@
-"""A Cluster's objects brought to its spec: in which order, what is left alone, what is said."""
+"""A Cluster's objects brought to its spec: order, foreign objects, and reports."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_volume_claim_of_somebody_else_is_not_changed(labels: dict[str, str]) 
     assert sizes(found) == {}
     assert said[0][0] is Reason.OBJECT_NOT_OURS
     assert said[0][1].startswith(
-        "PersistentVolumeClaim data-east-brokers-0 is not ours, so it is not grown to 2Gi: "
+        "PersistentVolumeClaim data-east-brokers-0 does not belong to the operator, so it is not enlarged to 2Gi: "
     )
 
 
@@ -149,7 +149,7 @@ def test_an_operator_that_may_not_look_at_nodes_says_so() -> None:
     found.kube.refused["Node"] = KubeError(403, "Forbidden", "no")
     cluster = a_cluster(brokers={"rack": {}})
     _, said = brokers(found, cluster)
-    words = "spec.brokers.rack: the operator may not look at nodes: brokers have no rack"
+    words = "spec.brokers.rack: the operator has no right to read nodes: brokers have no rack"
     assert said == [(Reason.RACKS_UNKNOWN, words)]
     found.kube.refused["Node"] = KubeError(500, "", "down")
     with pytest.raises(KubeError, match="down"):
@@ -168,7 +168,7 @@ def test_volumes_get_an_owner_where_they_need_one(how: VolumeOwnership) -> None:
 
 
 def balancer(name: str, ip: str) -> dict[str, Any]:
-    """A Service whose provider has given it an address."""
+    """A Service with an address from its provider."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""Looks at a Cluster whose brokers have to restart: in which order, what they wait for, and upgrades in turns."""
+"""Reconciles of a Cluster whose brokers must restart: order, waiting, and upgrades in turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from millstream_operator.turns import Turns
 
 
 def changed(brokers: int = 3, **spec: Any) -> East:
-    """One whose brokers have to restart."""
+    """A Cluster whose brokers must restart."""
     east = running(brokers)
     east.change(brokers, config={"log.retention.hours": "9"}, **spec)
     return east
@@ -58,7 +58,7 @@ def test_brokers_restart_one_after_the_other_and_the_controller_last() -> None:
     assert [one for one in east.kube.events if one.reason == "ConfigurationChanged"] == restarts
     assert east.look(**answers(WHOLE)) == SETTLED
     assert east.says("RollingUpdate") is None
-    complete = ("Normal", "RollingUpdateComplete", "every pod runs as the Cluster says")
+    complete = ("Normal", "RollingUpdateComplete", "all pods match the Cluster's spec")
     assert east.kube.events.count(complete) == 1
 
 
@@ -155,7 +155,7 @@ def test_warnings_are_told_once_each() -> None:
     east = East(brokers={"rack": {}})
     east.kube.refused["Node"] = KubeError(403, "Forbidden", "no")
     east.look()
-    words = "spec.brokers.rack: the operator may not look at nodes: brokers have no rack"
+    words = "spec.brokers.rack: the operator has no right to read nodes: brokers have no rack"
     assert east.says("Warning") == ("True", "RacksUnknown", words)
 
 
@@ -186,7 +186,7 @@ def test_a_process_may_live_unless_all_containers_have_ended(states: tuple[str, 
 
 
 def upgraded(east: East, **services: Any) -> None:
-    """A new release of the operator looks after it."""
+    """A new release of the operator reconciles it."""
     images = Images(broker="broker:later")
     found = dataclasses.replace(east.memory.services, images=images, **services)
     object.__setattr__(east.memory, "services", found)
@@ -220,7 +220,7 @@ def test_what_its_user_changes_waits_for_no_window_and_takes_the_upgrade_along()
 
 
 def earlier(monkeypatch: pytest.MonkeyPatch, **spec: Any) -> East:
-    """Its brokers run as a release made them that called ZooKeeper's servers otherwise."""
+    """Its brokers are from a release that named ZooKeeper's servers differently."""
     with monkeypatch.context() as before:
         before.setattr(broker_config, "connect_of", lambda cluster: "old-name:2181")
         east = running(3, **spec)
@@ -287,7 +287,7 @@ def test_an_upgrade_ends_with_the_last_broker_and_gives_its_turn_to_the_next_clu
 
 
 def half_upgraded() -> East:
-    """The last of its brokers is going, to come back with the new image."""
+    """The last of its brokers is terminating and will return with the new image."""
     east = running(3)
     upgraded(east)
     for _ in range(2):
@@ -299,7 +299,7 @@ def half_upgraded() -> East:
 
 
 def waits_for(east: East) -> bool:
-    """Does another Cluster wait for its upgrade?"""
+    """Whether another Cluster waits for its upgrade."""
     turns, store = east.memory.services.turns, east.memory.services.store
     return turns.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "east")
 

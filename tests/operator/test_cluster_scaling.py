@@ -1,4 +1,4 @@
-"""Looks at a Cluster that grows or shrinks: where its replicas move, and when its brokers come and go."""
+"""Reconciles of a Cluster that grows or shrinks: moves of replicas, and when brokers start and stop."""
 
 from __future__ import annotations
 

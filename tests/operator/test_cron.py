@@ -1,4 +1,4 @@
-"""Times of schedules: what cron says of them, and what a change of the clock does to them."""
+"""Times of schedules: cron expressions, and changes of the clock."""
 
 from __future__ import annotations
 

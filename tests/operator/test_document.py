@@ -1,4 +1,4 @@
-"""What documents say of the resources is what the code says."""
+"""Documents and code agree about the resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of a Lease: at no time do two candidates act, whenever they look and whatever is lost on the way."""
+"""The rules of a Lease: two candidates never act at once, whatever the order of requests and losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WALL = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 
 
 class Server:
-    """The API server: one Lease, changed only by who names its version."""
+    """The API server with one Lease; a change must name its version."""
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
@@ -37,7 +37,7 @@ class Server:
 
 
 def look(server: Server, one: Election, now: float) -> bool:
-    """Read, and write what may be written; was it?"""
+    """Read the Lease and write it if allowed; returns whether it was written."""
     lease = server.lease
     one.see(lease, now)
     if not one.may_write(now):
@@ -98,7 +98,7 @@ def test_a_lease_that_is_gone_protects_nobody() -> None:
     st.dictionaries(st.sampled_from("abc"), st.floats(-1e6, 1e6)),
 )
 def test_no_two_act_at_once(steps: list[tuple[str, float, bool]], offsets: dict[str, float]) -> None:
-    """Whoever looks whenever; an answer may get lost, and no clock knows another one's time."""
+    """Any order of candidates; responses may get lost, and clocks are independent."""
     server, now = Server(), 0.0
     candidates = {name: Election(name) for name in "abc"}
     ends: dict[str, float] = {}  # until when each may act, by the true time
@@ -116,7 +116,7 @@ def test_no_two_act_at_once(steps: list[tuple[str, float, bool]], offsets: dict[
 
 
 class SlowServer:
-    """An API server each of whose answers takes a while on a clock of its own."""
+    """An API server whose responses take time on its own clock."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.waits = 100.0, seconds, 0

@@ -1,4 +1,4 @@
-"""The ZooKeeper servers of a Cluster: their objects, what brokers wait for, and one restart at a time."""
+"""The ZooKeeper servers of a Cluster: their objects, the quorum that brokers wait for, and one restart at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Said = list[tuple[Reason, str]]
 
 
 def servers(*states: str) -> list[RollingPod]:
-    """Each "ready", "down" or "ended", and "stale" if it has yet to be restarted: "ready stale"."""
+    """Each "ready", "down" or "ended", with "stale" if its restart is due: "ready stale"."""
     return [
         RollingPod(
             number,
@@ -119,7 +119,7 @@ def test_no_restart_takes_a_second_server_away_and_each_roll_ends(states: list[s
 
 
 def with_servers(*states: str) -> InMemory:
-    """An ensemble that is there, with its pods."""
+    """An existing ensemble, with its pods."""
     found = in_memory()
     ensemble(found, a_cluster(**ENSEMBLE))
     live = found.kube.objects["StatefulSet", "east-zookeeper"]
@@ -311,7 +311,7 @@ def test_servers_of_an_earlier_release_wait_for_their_upgrade() -> None:
 
 
 def test_servers_without_a_quorum_wait_for_nothing() -> None:
-    """As when their image was not there: nobody could upgrade a Cluster that waits for its brokers."""
+    """For example after a missing image: a Cluster that waits for its brokers could not be upgraded."""
     found, cluster = in_memory(), a_cluster(**ENSEMBLE)
     apply_ensemble(found.services, cluster, lambda *_: None)
     live = f"{cluster.name}-zookeeper"

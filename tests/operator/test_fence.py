@@ -1,4 +1,4 @@
-"""An operator that may not write any more: no request that changes something reaches a real broker; reads go on."""
+"""An operator that lost its Lease: no write reaches a real broker; reads continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST = Partition("flights", 0)
 
 
 class Lease:
-    """Valid for so many writes."""
+    """A Lease that is valid for this many writes."""
 
     def __init__(self) -> None:
         self.left = 1000
@@ -44,7 +44,7 @@ def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 @pytest.fixture
 def fenced(broker: BrokerProcess, lease: Lease) -> Iterator[InMemory]:
-    """A Cluster whose brokers are real, an operator that writes as long as the Lease is valid."""
+    """A Cluster with real brokers, and an operator that writes while the Lease is valid."""
     found = in_memory(stored(cluster("default")))
     services = dataclasses.replace(found.services, admins=AdminPool(), address_of=lambda _: broker.bootstrap)
     services.obey(lease.check)
@@ -55,7 +55,7 @@ def fenced(broker: BrokerProcess, lease: Lease) -> Iterator[InMemory]:
 
 @pytest.fixture
 def other(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
-    """Somebody else at the same broker."""
+    """Another client of the same broker."""
     admin = KafkaAdmin(broker.bootstrap)
     admin.create_topics([NewTopic("flights", 1, 1, {})])
     assert admin.commit("watch", {FIRST: 0}) is None
@@ -71,6 +71,7 @@ WRITES: dict[str, Callable[[KafkaAdmin], object]] = {
     ),
     "delete_topics": lambda admin: admin.delete_topics(["flights"]),
     "commit": lambda admin: admin.commit("other", {FIRST: 0}),
+    "delete_offsets": lambda admin: admin.delete_offsets("watch", [FIRST]),
     "delete_groups": lambda admin: admin.delete_groups(["watch"]),
     "reassign": lambda admin: admin.reassign({("flights", 0): [0]}),
     "change_brokers_config": lambda admin: admin.change_brokers_config(
@@ -89,6 +90,7 @@ READS: dict[str, Callable[[KafkaAdmin], object]] = {
     "identities": lambda admin: admin.identities(["flights"]),
     "groups": lambda admin: admin.groups(["watch"]),
     "committed": lambda admin: admin.committed(["watch"]),
+    "marks": lambda admin: admin.marks(["watch"]),
     "offsets": lambda admin: admin.offsets({FIRST: EARLIEST}),
 }
 

@@ -1,4 +1,4 @@
-"""The operator's finalizer is taken off an object that others write at the same time."""
+"""The operator removes its finalizer from an object that others write at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HELD = stored(topic("t"), finalizers=["others", FINALIZER])
 
 
 class Contested(MemoryKube):
-    """Refuses the first changes, each because of another one."""
+    """Rejects the first changes, each with a conflict."""
 
     def __init__(self, conflicts: int, status: int = 409) -> None:
         super().__init__(HELD)

@@ -1,4 +1,4 @@
-"""Looks at ConsumerGroups: what is asked of the brokers, what the resources show, and when to look again."""
+"""Reconciles of ConsumerGroups: requests to brokers, statuses, and when the next one is due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group
-from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, GroupState, Partition, Refusal
+from millstream_operator.kafka_records import (
+    EARLIEST,
+    LATEST,
+    AdminError,
+    GroupState,
+    Partition,
+    Refusal,
+    TopicIdentity,
+)
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
 from millstream_operator.status import FINALIZER
@@ -20,7 +28,7 @@ ENDS = {A0: 10, A1: 20, B0: 30}
 
 
 def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Of logs that begin at 2, whose last record was written now."""
+    """Offsets of logs that start at 2 and whose last record is new."""
     known = {EARLIEST: dict.fromkeys(ENDS, 2), LATEST: ENDS}
     return {partition: known.get(when, ENDS)[partition] for partition, when in wanted.items()}
 
@@ -28,12 +36,14 @@ def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
 def brokers(
     committed: Mapping[str, Mapping[Partition, int]], state: str = "Empty", **more: Any
 ) -> dict[str, Any]:
-    """Answers of brokers with the topics a and b."""
+    """Responses of brokers with the topics a and b."""
     counts = {"a": 2, "b": 1}
     return {
         "groups": lambda ids: {one: GroupState(state, ()) for one in ids},
         "committed": {name: dict(one) for name, one in committed.items()},
-        "partitions": lambda topics: {topic: counts[topic] for topic in topics if topic in counts},
+        "identities": lambda topics: {
+            topic: TopicIdentity(f"id-{topic}", counts[topic]) for topic in topics if topic in counts
+        },
         "offsets": offsets,
         **more,
     }
@@ -62,8 +72,8 @@ def test_a_group_is_shown_with_its_lag() -> None:
     assert (status["state"], status["observedGeneration"]) == ("Empty", 2)
     assert status["lag"]["records"] == 6
     assert status["topics"] == [
-        {"topic": "a", "partitions": 2, "lag": 6},
-        {"topic": "b", "partitions": 1, "lag": 0},
+        {"topic": "a", "topicId": "id-a", "partitions": 2, "lag": 6},
+        {"topic": "b", "topicId": "id-b", "partitions": 1, "lag": 0},
     ]
     assert ready(found) == ("True", "GroupObserved", "the group exists")
     assert found.again["watch"] == 10
@@ -101,7 +111,12 @@ def test_groups_of_a_cluster_cost_a_handful_of_requests() -> None:
         ("groups", ["id-x", "id-y", "id-z"]),
         ("committed", ["id-x", "id-y", "id-z"]),
     ]
-    assert len(found.brokers.asked) == 4
+    assert [request for request, *_ in found.brokers.asked[2:]] == [
+        "identities",
+        "committed",  # once more, since the topics' ids were not known before
+        "offsets",
+        "identities",
+    ]
     shown = {name: found.status("ConsumerGroup", name).get("topics") or [] for name in "xyz"}
     assert {name: [one["topic"] for one in topics] for name, topics in shown.items()} == {
         "x": ["a"],

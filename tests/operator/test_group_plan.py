@@ -11,11 +11,18 @@ import pytest
 from millstream_operator.admission import decode
 from millstream_operator.kafka_records import GroupMember, GroupState, Partition
 from millstream_operator.lag_age import Wanted
-from millstream_operator.models import API_VERSION, ConsumerGroup, ConsumerGroupStatus, Lag, MaxLag
+from millstream_operator.models import (
+    API_VERSION,
+    ConsumerGroup,
+    ConsumerGroupStatus,
+    Lag,
+    MaxLag,
+    Standstill,
+)
+from millstream_operator.reconcile import group as plans
 from millstream_operator.reconcile.group import (
     Observed,
     above,
-    build_status,
     lag_by_partition,
     plan_start,
     wanted_ages,
@@ -36,6 +43,13 @@ def group(status: dict[str, Any] | None = None, **fields: Any) -> ConsumerGroup:
     decoded = decode(document)
     assert isinstance(decoded, ConsumerGroup)
     return decoded
+
+
+def build_status(
+    group: ConsumerGroup, observed: Observed, seconds: int, now: datetime
+) -> ConsumerGroupStatus:
+    """The status of a group that has just committed."""
+    return plans.build_status(group, observed, seconds, Standstill(since=now, positions="p", records=0), now)
 
 
 def as_json(status: ConsumerGroupStatus) -> dict[str, Any]:
@@ -93,7 +107,9 @@ def test_the_status_shows_it_all_and_stays_the_same_when_nothing_happens() -> No
     observed = Observed(GroupState("Stable", members), {A0: 5, A1: 8}, {A0: 8, A1: 8})
     status = build_status(group(topics=["a"], maxLag={"records": 2}), observed, 100, NOW)
     shown = as_json(status)
-    assert shown["members"] == [{"clientId": "c-1", "host": "10.0.0.1", "partitions": ["a-0", "a-1"]}]
+    assert shown["members"] == [
+        {"clientId": "c-1", "host": "10.0.0.1", "partitions": ["a-0", "a-1"], "partitionCount": 2}
+    ]
     assert (shown["state"], shown["memberCount"], shown["lag"]) == (
         "Stable",
         1,
@@ -103,6 +119,7 @@ def test_the_status_shows_it_all_and_stays_the_same_when_nothing_happens() -> No
     assert [(c["type"], c["status"], c["reason"]) for c in shown["conditions"]] == [
         ("Ready", "True", "GroupObserved"),
         ("Lagging", "True", "AboveMaxLag"),
+        ("Stuck", "False", "Consuming"),
     ]
     later = datetime(2026, 11, 21, tzinfo=UTC)
     again = build_status(group(shown, topics=["a"], maxLag={"records": 2}), observed, 105, later)
@@ -118,7 +135,8 @@ def test_a_missing_topic_and_a_dropped_max_lag() -> None:
     observed = Observed(GroupState("Dead", ()), {}, {}, missing=("a",))
     status = build_status(group(before, topics=["a"]), observed, 0, NOW)
     assert [(c.type, c.reason, c.message) for c in status.conditions or ()] == [
-        ("Ready", "TopicNotFound", "there is no topic a")
+        ("Ready", "TopicNotFound", "there is no topic a"),
+        ("Stuck", "Consuming", "the group commits, or its lag does not grow"),
     ]
 
 
@@ -133,7 +151,7 @@ def test_another_age_is_shown(seconds: int) -> None:
 
 
 def shown_age(before: int, seconds: int) -> int | None:
-    """The age shown where nothing was consumed or produced since the last look."""
+    """The age shown if nothing was consumed or produced since the last reconcile."""
     observed = Observed(GroupState("Empty", ()), {A0: 5}, {A0: 8})
     shown = build_status(
         group({"lag": {"records": 3, "seconds": before}}, topics=["a"]), observed, seconds, NOW
@@ -151,7 +169,11 @@ def test_a_group_that_has_caught_up_is_not_behind_by_any_time() -> None:
     ("state", "missing", "expected"),
     [
         ("Stable", (), ("True", "GroupObserved", "the group exists")),
-        ("Dead", (), ("True", "GroupObserved", "no consumer has used the group yet")),
+        (
+            "Dead",
+            (),
+            ("True", "GroupUnused", "the group does not exist yet: no consumer has joined it or committed"),
+        ),
         ("Stable", ("a", "b"), ("False", "TopicNotFound", "there is no topic a, b")),
     ],
 )
@@ -159,7 +181,8 @@ def test_ready_says_whether_there_is_a_group(
     state: str, missing: tuple[str, ...], expected: tuple[str, str, str]
 ) -> None:
     status = build_status(group(), Observed(GroupState(state, ()), {}, {}, missing), 0, NOW)
-    assert [(c.status, c.reason, c.message) for c in status.conditions or ()] == [expected]
+    ready = (status.conditions or ())[0]
+    assert (ready.status, ready.reason, ready.message) == expected
 
 
 def test_within_its_lag_a_group_does_not_lag() -> None:
@@ -177,3 +200,9 @@ def test_a_hundred_members_are_shown_and_all_are_counted() -> None:
     members = tuple(GroupMember(f"c-{index}", "h", ()) for index in range(101))
     status = build_status(group(), Observed(GroupState("Stable", members), {}, {}), 0, NOW)
     assert (status.member_count, len(status.members or ())) == (101, 100)
+
+
+def test_a_hundred_partitions_of_a_member_are_shown_and_all_are_counted() -> None:
+    member = GroupMember("c", "h", tuple(Partition("a", index) for index in range(101)))
+    (shown,) = build_status(group(), Observed(GroupState("Stable", (member,)), {}, {}), 0, NOW).members or ()
+    assert (len(shown.partitions), shown.partition_count) == (100, 101)

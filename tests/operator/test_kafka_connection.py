@@ -43,10 +43,10 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
 def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Around a broker's restart: its partitions are described, its configuration is not."""
+    """During a broker's restart: its partitions are described, but not its configuration."""
     partition = {"partition_index": 0, "replica_nodes": [0], "isr_nodes": [0]}
     answers = iter([[{"name": "a", "error_code": 0, "partitions": [partition]}], {"topic": {"a": {}}}])
     admin = KafkaAdmin("127.0.0.1:1")
     monkeypatch.setattr(admin, "call", lambda operation: next(answers))
-    with pytest.raises(AdminError, match="do not tell the configuration of a"):
+    with pytest.raises(AdminError, match="do not return the configuration of a"):
         admin.replicas(["a"], min_isr=True)

@@ -1,4 +1,4 @@
-"""One table of kinds: what else lists them has those of the table, no more and no fewer."""
+"""One table of kinds: all other lists have exactly its kinds."""
 
 from __future__ import annotations
 

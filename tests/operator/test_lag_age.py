@@ -1,4 +1,4 @@
-"""How old the record at an offset is: right, and known without asking once a partition has been looked at."""
+"""Age of the record at an offset: correct, and without a request once a partition was observed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_age_is_right_for_what_was_never_seen_before(
     limit=st.integers(1, 400),
 )
 def test_what_was_seen_is_not_asked_again(steps: list[int], reader: float, limit: int) -> None:
-    """A log grows by so many records between looks that are 10 s apart."""
+    """A log grows by this many records between observations that are 10 s apart."""
     logs, times, now = Logs({A0: []}), OffsetTimes(), START
     times.saw_ends(logs.ends(), now)
     for count in steps:

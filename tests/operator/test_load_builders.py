@@ -18,6 +18,7 @@ from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
+from millstream_operator.models.load import Asked, Committed
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
@@ -62,7 +63,7 @@ def conf_of(load: BatchLoad) -> dict[str, str]:
 
 
 def restricted(pod: dict[str, Any]) -> bool:
-    """Would the "restricted" Pod Security Standard take it?"""
+    """Whether the "restricted" Pod Security Standard accepts it."""
     whole = pod["securityContext"]
     return (
         whole["runAsNonRoot"]
@@ -91,6 +92,31 @@ def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
     assert run.value.schema == "carrier STRING, date DATE"
     assert (run.output.path, run.output.partition_by) == ("/lake/flights", ("date",))
     assert run.result == "/dev/termination-log"
+
+
+def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Path) -> None:
+    """The status is all that a load knows of a table: one that was made again knows nothing of its predecessor's."""
+
+    def told(load: BatchLoad, **changed: Any) -> tuple[dict[str, str], str]:
+        status = msgspec.structs.replace(load.status, **changed)
+        file = tmp_path / "run.json"
+        manifest = resources.run_file(msgspec.structs.replace(load, status=status), "b:1", result="")
+        file.write_text(json.dumps(manifest))
+        run = read_run(file)
+        return run.topic_ids, run.output.mode
+
+    identity = "FFoprDM1SJK7NOYIyM9Pww"
+    offsets = (OffsetRange(topic="flights", partition=0, from_=0, until=1, topic_id=identity),)
+    asked = Asked(generation=1, spec="s", from_="f", positions="p", path="/lake/flights")
+    assert told(a_load(), offsets=offsets, asked=asked) == ({"flights": identity}, "New")
+    here = Committed(path="/lake/flights", from_="f", offsets=())
+    assert told(a_load(), asked=asked, committed=here) == ({}, "Append")
+    elsewhere = msgspec.structs.replace(here, path="/lake/others")
+    assert told(a_load(), asked=asked, committed=elsewhere)[1] == "New"
+    rerun = Run(name="daily-0001-u-1", trigger="Rerun")
+    assert told(a_load(), asked=asked, last_run=rerun)[1] == "Append", "it adds rows again"
+    again = a_load(**{"from": {"position": "Earliest", "requestId": "1"}})
+    assert told(again, asked=asked)[1] == "Append"
 
 
 def test_a_run_that_an_older_release_began_keeps_the_name_of_its_rows() -> None:

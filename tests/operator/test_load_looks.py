@@ -1,8 +1,9 @@
-"""Looks at a BatchLoad on Kubernetes: a run begins in one look and is started in the next."""
+"""Reconciles of a BatchLoad on Kubernetes: a run begins in one and is started in the next."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def a_load(status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
 
 
 def look(found: InMemory, seen: dict[str, Any] | None = None) -> float:
-    """One look; ``seen``: what the watch showed, if that is not what there is."""
+    """One reconcile; ``seen``: the watch's view, if it differs from the stored one."""
     manifest = seen or found.kube.objects["BatchLoad", "daily"]
     return reconcile_load(found.services, decode_as(BatchLoad, manifest))
 
@@ -54,7 +55,7 @@ def run_state(found: InMemory) -> str:
 
 
 def written(found: InMemory) -> list[str]:
-    """Kinds of what was applied, but the load's own status."""
+    """Kinds of the applied objects, without the load's status."""
     return [one["kind"] for one in found.kube.applied if one["kind"] != "BatchLoad"]
 
 
@@ -66,6 +67,34 @@ def test_a_run_is_in_the_status_before_anything_is_started() -> None:
     assert look(found) == SOON
     assert written(found) == ["ServiceAccount", "RoleBinding", "ConfigMap", "Job"]
     assert run_state(found) == "Pending"
+
+
+@pytest.mark.parametrize("before", ["ServiceAccount", "RoleBinding", "ConfigMap", "Job"])
+def test_an_operator_that_dies_between_two_writes_of_a_start(before: str) -> None:
+    found = in_memory(CLUSTER, a_load(), **BROKERS)
+    look(found)
+    found.kube.refused[before] = KubeError(500, "", "died")
+    with pytest.raises(KubeError, match="died"):
+        look(found)
+    found.kube.refused.clear()
+    found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)  # records have come since
+    assert look(found) == SOON
+    assert sorted(written(found)) == ["ConfigMap", "Job", "RoleBinding", "ServiceAccount"], "each once"
+    told = json.loads(found.kube.objects["ConfigMap", "daily-0001-u-daily"]["data"]["run.json"])
+    assert told["offsets"] == [{"topic": "flights", "partition": 0, "from": 2, "until": 10}]
+    assert found.status("BatchLoad", "daily")["offsets"] == OFFSETS
+
+
+@pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
+def test_a_run_keeps_its_runner_when_an_edit_names_another(runner: str) -> None:
+    there, other = (a_job(), "SparkApplication") if runner == "Job" else (spark(), "Job")
+    found = in_memory(CLUSTER, a_load(PENDING, runner=other), there)
+    assert look(found) == SOON
+    assert written(found) == []
+    theirs = {**there, "metadata": {**OWN, "ownerReferences": [{"uid": "u-somebody"}]}}
+    found = in_memory(CLUSTER, a_load(PENDING, runner=other), theirs)
+    look(found)
+    assert written(found)[-1] == other
 
 
 def test_a_watch_that_is_behind_begins_no_second_run() -> None:
@@ -94,7 +123,7 @@ def paused(found: InMemory, value: str | None = "true") -> InMemory:
 def test_a_paused_load_begins_no_run_until_it_is_resumed() -> None:
     found = paused(in_memory(CLUSTER, a_load(), **BROKERS))
     assert look(found) == SOON
-    words = "no run is started: paused by annotation millstream.dev/paused; remove it to resume"
+    words = "no run starts: paused by annotation millstream.dev/paused; remove it to resume"
     assert says(found) == ("False", "ReconcilePaused", words)
     assert (says(found, "Paused") or ())[:2] == ("True", "ReconcilePaused")
     assert "lastRun" not in found.status("BatchLoad", "daily")
@@ -134,24 +163,64 @@ def test_a_load_waits_for_records() -> None:
     assert says(found, "Succeeded") == ("Unknown", "WaitingForRecords", "8 of 9 records")
 
 
+def at(position: str, moment: Any) -> dict[str, Any]:
+    if position == "Timestamp":
+        return {"position": position, "timestamp": moment}
+    offsets = [{"topic": "flights", "partition": 0, "offset": moment}]
+    return {"position": position, "offsets": offsets}
+
+
 @pytest.mark.parametrize(
-    ("spec", "brokers", "there", "reason"),
+    ("spec", "brokers", "there", "reason", "words"),
     [
-        ({"output": {"path": "/lake"}}, BROKERS, True, "InvalidSpec"),
-        ({"spark": {"image": "mine"}}, BROKERS, True, "InvalidSpec"),
-        ({}, BROKERS, False, "ClusterNotFound"),
-        ({}, {"identities": {}}, True, "TopicNotFound"),
-        ({"from": {"position": "Offsets", "offsets": []}}, BROKERS, True, "InvalidSpec"),
+        ({"output": {"path": "/lake"}}, BROKERS, True, "InvalidSpec", "allowed: a folder on a volume"),
+        ({"spark": {"image": "mine"}}, BROKERS, True, "InvalidSpec", "spec.spark.image: mine is not allowed"),
+        ({}, BROKERS, False, "ClusterNotFound", "default"),
+        ({}, {"identities": {}}, True, "TopicNotFound", "flights in the cluster: create it, or correct"),
+        (
+            {"from": {"position": "Offsets", "offsets": []}},
+            BROKERS,
+            True,
+            "InvalidSpec",
+            "an offset for every partition is required; missing: flights-0",
+        ),
+        (
+            {"from": at("Offsets", 5), "until": at("Offsets", 4)},
+            BROKERS,
+            True,
+            "InvalidSpec",
+            "spec.until: 4 of flights-0 is not allowed: it is before its spec.from; allowed: 5 or above",
+        ),
+        (
+            {
+                "from": at("Timestamp", "2026-11-20T00:00:00Z"),
+                "until": at("Timestamp", "2026-11-19T00:00:00Z"),
+            },
+            BROKERS,
+            True,
+            "InvalidSpec",
+            "it is before spec.from; allowed: 2026-11-20T00:00:00Z or later",
+        ),
+        (
+            {},
+            {**BROKERS, "identities": {"flights": TopicIdentity("T1", 20_000)}},
+            True,
+            "InvalidSpec",
+            "spread the topics over several BatchLoads",
+        ),
     ],
-    ids=["output", "image", "cluster", "topic", "offsets"],
+    ids=["output", "image", "cluster", "topic", "offsets", "until", "time", "partitions"],
 )
 def test_a_run_that_cannot_begin_says_why_and_is_tried_again(
-    spec: dict[str, Any], brokers: dict[str, Any], there: bool, reason: str
+    spec: dict[str, Any], brokers: dict[str, Any], there: bool, reason: str, words: str
 ) -> None:
+    """And nothing is started that could change the table."""
     found = in_memory(*([CLUSTER] if there else []), a_load(**spec), **brokers)
     assert look(found) == SOON
     assert (says(found) or ())[:2] == ("False", reason)
+    assert words in (says(found) or ())[2]
     assert "lastRun" not in found.status("BatchLoad", "daily")
+    assert written(found) == []
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed"])
@@ -258,7 +327,7 @@ def test_a_volume_that_a_broker_may_get_later_is_not_an_output(status: dict[str,
     ("path", "image"), [("/opt/flights", None), ("/lake/flights", "mine")], ids=["path", "image"]
 )
 def test_a_spec_that_changes_before_the_start_is_checked_again(path: str, image: str | None) -> None:
-    """Else a run that began well could be started with its author's own code."""
+    """Otherwise a valid run could be started with its author's own code."""
     spark = {"image": image} if image else {}
     found = in_memory(
         CLUSTER, a_load(PENDING, output={"path": path, "volumeClaimName": "lake"}, spark=spark), **BROKERS
@@ -323,8 +392,8 @@ def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
     assert says(found) == (
         "False",
         "RunnerNotAvailable",
-        "SparkApplication is no kind of this Kubernetes: install Kubeflow's Spark operator, or set spec.runner to Job "
-        "(runner: Job)",
+        "SparkApplication is not a kind of this Kubernetes: install Kubeflow's Spark operator, or set spec.runner to"
+        " Job (runner: Job)",
     )
     found.kube.refused["SparkApplication"] = KubeError(500, "", "down")
     with pytest.raises(KubeError, match="down"):
@@ -388,6 +457,76 @@ def test_a_pod_that_kubernetes_refuses_is_told() -> None:
     words = "daily-0001-u-daily with 0 records waits for its pods: exceeded quota: small"
     assert says(found) == ("False", "PodsPending", words)
     assert (says(found, "Succeeded") or ())[0] == "Unknown"
+
+
+def test_a_volume_that_cannot_be_mounted_is_told() -> None:
+    """The pod itself says no more than ContainerCreating."""
+    pod = a_pod("daily-0001-u-daily", "Pending")
+    pod["metadata"]["uid"] = "u-pod"
+    events = [
+        {
+            "kind": "Event",
+            "metadata": {"namespace": "ns", "name": f"e{number}"},
+            "involvedObject": {"uid": "u-pod"},
+            "reason": "FailedMount",
+            "lastTimestamp": f"2026-11-22T07:00:0{number}Z",
+            "message": message,
+        }
+        for number, message in enumerate(("an older one", "server nfs does not answer"))
+    ]
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(), pod, *events)
+    look(found)
+    words = "daily-0001-u-daily with 0 records waits for its pods: server nfs does not answer"
+    assert says(found) == ("False", "PodsPending", words)
+
+
+REFUSED = (
+    "io.fabric8.kubernetes.client.KubernetesClientException: Failure executing: POST at:"
+    " https://kubernetes.default.svc/api/v1/namespaces/ns/pods. Message: pods"
+    ' "daily-0001-u-daily-exec-1" is forbidden: exceeded quota: small, requested: memory=1Gi. Received status:'
+    " Status(apiVersion=v1, code=403)."
+)
+
+
+@pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
+def test_executors_that_kubernetes_refuses_hold_the_run_up(runner: str) -> None:
+    """There is no pod of theirs that could say so, only the driver's log."""
+    driver = a_pod("daily-0001-u-daily", "Running")
+    driver["metadata"]["uid"] = "u-driver"
+    application = spark(
+        applicationState={"state": "RUNNING"}, driverInfo={"podName": driver["metadata"]["name"]}
+    )
+    found = in_memory(
+        CLUSTER, a_load(PENDING, runner=runner), a_job() if runner == "Job" else application, driver
+    )
+    container = "driver" if runner == "Job" else "spark-kubernetes-driver"
+    look(found)
+    assert (says(found) or ())[:2] == ("True", "Running")
+    found.kube.logs[driver["metadata"]["name"], container] = ["26/11/21 WARN x", REFUSED, "\tat a.b.C"]
+    assert look(found) == SOON
+    refused = (
+        'Kubernetes refuses its executors: pods "daily-0001-u-daily-exec-1" is forbidden: exceeded quota: small, '
+        "requested: memory=1Gi"
+    )
+    assert says(found) == ("False", "PodsPending", f"daily-0001-u-daily loads 0 records: {refused}")
+    assert (says(found, "Succeeded") or ())[:2] == ("Unknown", "PodsPending")
+    executor = a_pod("daily-0001-u-daily", "Running", "2")
+    executor["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "u-driver"}]
+    found.kube.objects["Pod", executor["metadata"]["name"]] = executor
+    look(found)
+    assert (says(found) or ())[:2] == ("True", "Running")
+
+
+def test_offsets_that_are_gone_when_a_run_reads_them_are_bad_data() -> None:
+    pod = a_pod("daily-0001-u-daily", "Failed")
+    report = '{"state": "Failed", "error": "offsets flights-0 2 to 5 are gone", "reason": "OffsetsGone"}'
+    pod["status"]["containerStatuses"] = [{"name": "driver", "state": {"terminated": {"message": report}}}]
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy"}]}
+    found = in_memory(CLUSTER, a_load(PENDING), a_job(**failed), pod)
+    look(found)
+    words = "daily-0001-u-daily: offsets flights-0 2 to 5 are gone"
+    for which in ("Ready", "Succeeded", "DataQuality"):
+        assert says(found, which) == ("False", "OffsetsGone", words)
 
 
 def test_a_failed_run_keeps_the_end_of_its_drivers_log() -> None:
@@ -482,17 +621,19 @@ def iceberg(table: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("theirs", "mine", "taken"),
     [
-        ({"path": "s3a://bucket/flights/"}, {"path": "s3a://bucket/flights"}, True),
-        ({"path": "s3a://bucket/flights"}, {"path": "s3a://bucket/others"}, False),
-        ({"path": "/lake/x", "volumeClaimName": "a"}, {"path": "/lake/x", "volumeClaimName": "a"}, True),
-        ({"path": "/lake/x", "volumeClaimName": "b"}, {"path": "/lake/x", "volumeClaimName": "a"}, False),
-        (iceberg("db.flights"), iceberg("db.flights"), True),
-        (iceberg("db.flights"), iceberg("db.others"), False),
+        ({"path": "s3a://bucket/flights/"}, {"path": "s3a://bucket/flights"}, "is"),
+        ({"path": "s3a://bucket/flights"}, {"path": "s3a://bucket/others"}, ""),
+        ({"path": "s3a://bucket/flights"}, {"path": "s3a://bucket/flights-b"}, ""),
+        ({"path": "s3a://bucket/flights"}, {"path": "s3a://bucket/flights/b"}, "is inside"),
+        ({"path": "/lake/x", "volumeClaimName": "a"}, {"path": "/lake/x", "volumeClaimName": "a"}, "is"),
+        ({"path": "/lake/x", "volumeClaimName": "a"}, {"path": "/lake//./x/", "volumeClaimName": "a"}, "is"),
+        ({"path": "/lake/x", "volumeClaimName": "a"}, {"path": "/lake", "volumeClaimName": "a"}, "contains"),
+        ({"path": "/lake/x", "volumeClaimName": "b"}, {"path": "/lake/x", "volumeClaimName": "a"}, ""),
+        (iceberg("db.flights"), iceberg("db.flights"), "is"),
+        (iceberg("db.flights"), iceberg("db.others"), ""),
     ],
 )
-def test_a_table_belongs_to_the_oldest_load(
-    theirs: dict[str, Any], mine: dict[str, Any], taken: bool
-) -> None:
+def test_a_table_belongs_to_the_oldest_load(theirs: dict[str, Any], mine: dict[str, Any], taken: str) -> None:
     older = a_load(output=theirs)
     older["metadata"] |= {"name": "older", "uid": "u-older", "creationTimestamp": "2025-01-01T00:00:00Z"}
     found = in_memory(CLUSTER, older, a_load(output=mine), **BROKERS)
@@ -500,10 +641,11 @@ def test_a_table_belongs_to_the_oldest_load(
     if taken:
         field = "table" if "table" in mine else "path"
         words = (
-            f"spec.output.{field}: {mine[field]} is the table of BatchLoad older, which is older: "
+            f"spec.output.{field}: {mine[field]} {taken} the table of BatchLoad older, which is older: "
             f"choose another {field}"
         )
         assert (says(found) or ())[:2] == ("False", "ConflictingTable")
         assert (says(found) or ())[2].startswith(words)
+        assert written(found) == []
     # The older one has its table.
     assert reconcile_load(found.services, decode_as(BatchLoad, older)) == AT_ONCE

@@ -1,4 +1,4 @@
-"""BatchLoad: whatever happens to operator, driver, clock and spec, each record is in the table once.
+"""BatchLoad: each record is in the table once, whatever happens to operator, driver, clock and spec.
 
 Hypothesis plays a load with a schedule: records come, time passes and jumps, over changes to and from summer time too,
 the operator makes passes and dies before or after it has written a status, the driver publishes, ends, or dies before
@@ -79,7 +79,7 @@ class Story(RuleBasedStateMachine):
     @precondition(lambda self: self.drivers)
     @rule(data=st.data(), ends=st.sampled_from(["well", "dies", "dies after it has published"]))
     def a_driver_ends(self, data: st.DataObject, ends: str) -> None:
-        """Also one whose run was stopped, or ended for the operator long ago."""
+        """Also a driver whose run was stopped, or ended long ago from the operator's view."""
         name = data.draw(st.sampled_from(sorted(self.drivers)))
         rows, ranges = self.drivers.pop(name)
         if ends != "dies":
@@ -162,7 +162,7 @@ class Story(RuleBasedStateMachine):
             assert conditions["Succeeded"] == "Unknown"
 
     def teardown(self) -> None:
-        """In quiet times everything is loaded in the end."""
+        """Without further faults, everything is loaded in the end."""
         if not hasattr(self, "load"):
             return
         self.spec["schedule"] = {"cron": "*/5 * * * *"}

@@ -1,4 +1,4 @@
-"""Where the partitions of a load begin and end, as the brokers say."""
+"""Start and end offsets of a load's partitions, from the brokers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_topics_that_are_not_there_are_named() -> None:
     assert isinstance(found, Problem)
     assert (found.reason, found.message) == (
         "TopicNotFound",
-        "spec.topics: there is no topic x, y in the cluster",
+        "spec.topics: there is no topic x, y in the cluster: create it, or correct spec.topics",
     )
 
 

@@ -240,7 +240,7 @@ def test_a_load_that_is_made_again_has_runs_of_its_own() -> None:
 
 
 def scheduled(**schedule: Any) -> BatchLoad:
-    """A load of which the schedule was seen at NOW."""
+    """A load whose schedule was seen at NOW."""
     return observed(a_load(schedule={"cron": "30 * * * *", **schedule}))
 
 

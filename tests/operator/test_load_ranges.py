@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from millstream_harness.loads import FLIGHTS, a_load, ended, listed, started
 from millstream_operator.conditions import Reason
-from millstream_operator.reconcile.load_ranges import Ends, goes_on, resolve, resolve_rerun
+from millstream_operator.models import BatchLoadStatus, Run, Unsettled
+from millstream_operator.reconcile.load import with_status
+from millstream_operator.reconcile.load_ranges import (
+    Ends,
+    check_size,
+    committed_by,
+    goes_on,
+    resolve,
+    resolve_rerun,
+)
 from millstream_operator.reconcile.problem import Problem
+from millstream_operator.resources.load import run_file
 
 
 def offsets_of(*arguments: Any) -> list[tuple[int, int]]:
@@ -42,7 +55,11 @@ def test_positions_by_time_end_behind_the_last_record_where_nothing_is_that_late
 @pytest.mark.parametrize(
     ("field", "offsets", "message"),
     [
-        ("from", [(0, 10)], "spec.from.offsets: one for every partition is required; missing: flights-1"),
+        (
+            "from",
+            [(0, 10)],
+            "spec.from.offsets: an offset for every partition is required; missing: flights-1",
+        ),
         (
             "from",
             [(0, 10), (1, 20), (2, 0)],
@@ -67,7 +84,26 @@ def test_an_end_before_the_start_is_refused() -> None:
     spec = {"from": listed((0, 20), (1, 30)), "until": listed((0, 10), (1, 30))}
     found = resolve(a_load(**spec), FLIGHTS)
     assert isinstance(found, Problem)
-    assert found.message == "spec.until: 10 of flights-0 is not allowed: it is before its spec.from, 20"
+    assert found.reason is Reason.INVALID_SPEC
+    assert found.message == (
+        "spec.until: 10 of flights-0 is not allowed: it is before its spec.from; allowed: 20 or above"
+    )
+
+
+@pytest.mark.parametrize("field", ["spec", "spec.rerun"])
+def test_an_end_in_time_before_the_start_is_refused(field: str) -> None:
+    begin = {"position": "Timestamp", "timestamp": "2026-11-20T00:00:00Z"}
+    end = {"position": "Timestamp", "timestamp": "2026-11-19T23:00:00Z"}
+    span = {"from": begin, "until": end}
+    load = a_load(**(span if field == "spec" else {"rerun": {"requestId": "1", **span}}))
+    rerun = load.spec.rerun
+    found = resolve(load, FLIGHTS) if rerun is None else resolve_rerun(load, rerun, FLIGHTS)
+    assert isinstance(found, Problem)
+    assert found.reason is Reason.INVALID_SPEC
+    assert found.message == (
+        f"{field}.until: 2026-11-19T23:00:00Z is not allowed: it is before {field}.from; "
+        "allowed: 2026-11-20T00:00:00Z or later"
+    )
 
 
 def test_from_and_until_have_a_time_each() -> None:
@@ -78,6 +114,32 @@ def test_from_and_until_have_a_time_each() -> None:
     )
     assert not isinstance(found, Problem)
     assert [(part.from_, part.until) for part in found] == [(40, 60)]
+
+
+def test_a_load_of_the_most_partitions_fits_into_a_resource() -> None:
+    """With all that its status may have besides, below the 1.5 MiB that etcd takes."""
+    for name, most in (("f", 4_000), ("f" * 249, 1_100)):
+        partitions = {(name, number): Ends(0, 10**12, topic_id="T" * 22) for number in range(most)}
+        load = a_load(topics=[name])
+        offsets = resolve(load, partitions)
+        assert not isinstance(offsets, Problem)
+        assert check_size(offsets) is None
+        committed = committed_by(load, "/lake", offsets, "f" * 16)
+        unsettled = Unsettled("run", "/lake", "f" * 16, offsets)
+        last = Run(error="x" * 4096, log=("x" * 400,) * 20)
+        kept = replace(last, offsets=offsets[:32])
+        status = BatchLoadStatus(
+            offsets=offsets, committed=committed, unsettled=unsettled, last_run=last, runs=(kept,) * 6
+        )
+        assert len(msgspec.json.encode(status)) < 1_500_000
+        run = run_file(with_status(load, replace(status, last_run=replace(last, name="r"))), "b:1", result="")
+        assert len(json.dumps(run, indent=1)) < 1_000_000
+        many = {(name, number): Ends(0, 10**12, topic_id="T" * 22) for number in range(5 * most)}
+        found = resolve(load, many)
+        assert not isinstance(found, Problem)
+        problem = check_size(found)
+        assert problem is not None
+        assert problem.message.startswith(f"spec.topics: {5 * most:,} partitions are not allowed")
 
 
 @pytest.mark.parametrize(("missing", "more"), [(10, ""), (11, " and 1 more"), (12, " and 2 more")])
@@ -128,7 +190,7 @@ def test_a_topic_that_was_created_again_is_recognised() -> None:
     assert isinstance(found, Problem)
     assert found.reason is Reason.TOPIC_REPLACED
     assert found.message.startswith(
-        "topic flights was deleted and created again: its id is T2, and was T1 when the last success ended; "
+        "topic flights was deleted and created again: its id is T2, and was T1 when the last successful run ended; "
     )
     anew = ended(started(a_load()), **{"from": {"position": "Earliest", "requestId": "new-topic"}})
     assert offsets_of(anew, again) == [(0, 500), (0, 500)]
@@ -143,7 +205,7 @@ def test_a_topic_that_was_created_again_is_recognised() -> None:
         ),
         (
             Ends(0, 7, topic_id="T1"),
-            "flights-0 ends at 7, before 100, where the last success ended: records were lost",
+            "flights-0 ends at 7, before 100, where the last successful run ended: records were lost",
         ),
     ],
 )

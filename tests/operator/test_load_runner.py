@@ -1,4 +1,4 @@
-"""BatchLoad: what Jobs, SparkApplications and pods say, as the state of a run."""
+"""BatchLoad: the state of a run, from Jobs, SparkApplications and pods."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_every_state_of_a_spark_application(named: str, state: RunState) -> None
 
 def test_a_spark_application_nobody_has_seen_is_pending() -> None:
     seen = see_spark_application({"metadata": {}}, None, RUN)
-    assert (seen.state, seen.message) == (RunState.PENDING, "the Spark operator has not seen it")
+    assert (seen.state, seen.message) == (RunState.PENDING, "waiting for the Spark operator")
 
 
 def test_a_spark_application_that_completed_tells_rows_from_its_driver() -> None:
@@ -211,7 +211,7 @@ LOST = (
         ("OOMKilled (exit status 137)", Reason.OOM_KILLED, "raise spec.spark.driver.memory"),
         (
             "OutOfMemoryError: Java heap space",
-            None,
+            Reason.OOM_KILLED,
             "raise spec.spark.driver.memory or spec.spark.executor.memory",
         ),
     ],
@@ -227,6 +227,58 @@ def test_corrupt_records_and_bytes_are_told() -> None:
     report = RESULT.replace('"corruptRecords": 0', '"corruptRecords": 5, "bytes": 1234')
     seen = see_job(a_job("Complete"), [a_pod("Succeeded", report)], RUN)
     assert (seen.rows, seen.corrupt_records, seen.bytes) == (336776, 5, 1234)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [("TopicReplaced", Reason.TOPIC_REPLACED), ("Succeeded", None), ("Nonsense", None), ("", None)],
+)
+def test_a_job_may_give_the_reason_of_its_failure_and_no_other(given: str, reason: Reason | None) -> None:
+    report = f'{{"state": "Failed", "error": "topics: no", "reason": "{given}"}}'
+    failed = a_pod("Failed", report, exitCode=2)
+    assert see_job(a_job("Failed", reason="PodFailurePolicy"), [failed], RUN).reason is reason
+    failed = a_pod("Failed", report, "spark-kubernetes-driver", exitCode=2)
+    application = {"status": {"applicationState": {"state": "FAILED"}}}
+    assert see_spark_application(application, failed, RUN).reason is reason
+
+
+def test_an_init_container_that_cannot_start_or_fails_is_told() -> None:
+    """One changes the owner of a volume, others are users' own: while they wait the driver only says so."""
+    waits = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    starts = {"name": "driver", "state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = {
+        "metadata": {**OWNED, "name": "p"},
+        "status": {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "volume-owner", "state": waits}],
+            "containerStatuses": [starts],
+        },
+    }
+    assert see_job(a_job(), [pod], RUN).message == "ErrImagePull: no such image"
+    ended = {"terminated": {"exitCode": 1, "message": "chown:\nnot permitted\n"}}
+    pod["status"] = {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": "volume-owner", "state": ended}],
+        "containerStatuses": [starts],
+    }
+    seen = see_job(a_job("Failed", reason="BackoffLimitExceeded"), [pod], RUN)
+    assert seen.error == "init container volume-owner ended with exit status 1: not permitted"
+
+
+def test_a_run_is_held_up_while_none_of_its_executors_runs() -> None:
+    driver = a_pod("Running")
+    driver["metadata"] = {**driver["metadata"], "uid": "u-driver"}
+    own = {"ownerReferences": [{"kind": "Pod", "uid": "u-driver"}]}
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}
+    waits = {
+        "metadata": {"name": "e-1", **own},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "x", "state": waiting}]},
+    }
+    runs = {"metadata": {"name": "e-2", **own}, "status": {"phase": "Running"}}
+    for executors, reason in (([waits], Reason.PODS_PENDING), ([waits, runs], None), ([runs], None)):
+        seen = see_job(a_job(), [driver, *executors], RUN)
+        assert (seen.state, seen.reason) == (RunState.RUNNING, reason)
+        assert (seen.message == "executor e-1 waits: ImagePullBackOff: no") is (waits in executors)
 
 
 def test_an_executor_that_waits_is_told() -> None:

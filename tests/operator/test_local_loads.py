@@ -1,4 +1,4 @@
-"""Batch loads of the local runtime: real Spark, started when the records are there."""
+"""Batch loads of the local runtime: real Spark, started when there are enough records."""
 
 from __future__ import annotations
 
@@ -99,6 +99,14 @@ def test_a_load_that_is_made_again_runs_its_own_job(
     assert found["status"]["lastRun"]["rows"] == 10
     assert list((sandbox.data / "volumes/lake/new").rglob("*.parquet"))
     assert json.loads((folder / "result.json").read_text()) == report
+
+    # Made again once more, with its table: it does not add the records a second time.
+    rows = list((sandbox.data / "volumes/lake/new").rglob("*.parquet"))
+    assert sandbox.run("delete", "-f", str(sandbox.manifests / "BatchLoad-daily.yaml")).returncode == 0
+    outcome = sandbox.runtime().up(sandbox.manifests)
+    assert "has offset" in outcome.failures["BatchLoad default/daily"]
+    assert sandbox.ready("BatchLoad", "daily")[:2] == ("False", "AlreadyLoaded")
+    assert list((sandbox.data / "volumes/lake/new").rglob("*.parquet")) == rows
 
 
 def test_a_schedule_runs_between_two_commands(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Manifests of the local runtime: every mistake is named, nothing is taken half."""
+"""Manifests of the local runtime: every mistake is named, and nothing is applied in part."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
         (
             "Topic",
             "{clusterRef: {name: west}, topicName: a b}",
-            'spec.topicName: "a b" is not allowed; allowed: what matches ^[a-zA-Z0-9._-]+$',
+            'spec.topicName: "a b" is not allowed; allowed: text that matches ^[a-zA-Z0-9._-]+$',
         ),
         (
             "Topic",
@@ -118,7 +118,7 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
         (
             "ConsumerGroup",
             "{clusterRef: {name: west}, startAt: Latest}",
-            "spec: startAt: the topics it holds for",
+            "spec: startAt: list its topics",
         ),
         (
             "MirrorMaker",
@@ -183,6 +183,10 @@ def test_mistakes_in_a_spec(tmp_path: Path, kind: str, spec: str, expected: str)
         ),
         (f"{CLUSTER}---\n{CLUSTER}", "Cluster/west: metadata.name: is in all.yaml already"),
         ("- 1\n", "all.yaml: document 1 is no object with apiVersion and kind"),
+        (
+            "kind: List\nitems: [1]\n",
+            "all.yaml: document 1: items[0] is no object with apiVersion and kind",
+        ),
         ("a: 1\na: 2\n", "all.yaml: line 2: not YAML: 'a' is there twice"),
         ("a: [1\n", "all.yaml: line 2: not YAML: "),
         ("a: !!python/object:os.system 1\n", "all.yaml: line 1: not YAML: could not determine a constructor"),
@@ -339,7 +343,7 @@ def test_configuration_that_was_taken_before_is_not_checked_again(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "example", sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+    "example", sorted({path.parent.name for path in (ROOT / "examples").glob("*/*.yaml")})
 )
 def test_every_example_is_valid(example: str) -> None:
     assert read(ROOT / "examples" / example, {}).resources
@@ -429,3 +433,68 @@ def test_values_a_schema_takes() -> None:
     )
     assert list(validate("10Gi", {"x-kubernetes-int-or-string": True})) == []
     assert with_defaults({"a": None}, {"properties": {"a": {"default": 3}}}) == {"a": 3}
+
+
+MIRROR = """{sources: [{name: kafka, bootstrap: "k:9093", sasl: {mechanism: PLAIN, username: {value: me},
+  password: {secretKeyRef: {name: login, key: password}}}}], target: {clusterRef: {name: west}},
+  topics: {include: [a]}}"""
+SECRET = "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\n{values}\n"
+
+
+def test_secrets_that_mirrors_name_are_taken(tmp_path: Path) -> None:
+    values = "data: {password: b25l, more: dHdv}\nstringData: {password: three}"
+    found = take(
+        tmp_path,
+        CLUSTER,
+        document("MirrorMaker", "m", MIRROR),
+        SECRET.format(name="login", values=values),
+        SECRET.format(name="other", values="stringData: {a: b}"),
+    )
+    assert found.secrets == {("default", "login"): {"password": b"three", "more": b"two"}}
+    assert found.without_effect == ["Secret/other: belongs to Kubernetes"]
+    assert "three" not in str(found.resources)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("data: {password: hunter2!}", "data.password: is not base64; stringData takes plain text"),
+        ("stringData: {password: 4711}", "stringData.password: must be a text; put it in quotes"),
+        ("data: [hunter2!]", "data: must be an object of texts"),
+    ],
+)
+def test_a_bad_secret_is_named_without_its_values(tmp_path: Path, values: str, expected: str) -> None:
+    said = refused(tmp_path, CLUSTER, SECRET.format(name="login", values=values))
+    assert said == f"all.yaml: Secret/login: {expected}"
+    assert "hunter2" not in said
+    assert "4711" not in said
+    twice = SECRET.format(name="login", values="stringData: {a: b}")
+    assert "metadata.name: is there twice" in refused(tmp_path, CLUSTER, twice, twice)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{name: w, clusterRef: {name: west}, tls: {}}", "tls and sasl are for bootstrap only"),
+        (
+            "{name: w, bootstrap: 'k:1', tls: {certificate: {secretKeyRef: {name: a, key: b}}}}",
+            "set both certificate and key, or neither",
+        ),
+        (
+            "{name: w, bootstrap: 'k:1', tls: {caCertificates: [{secretKeyRef: {name: a, key: ../b}}]}}",
+            "spec.sources[0].tls.caCertificates[0].secretKeyRef.key",
+        ),
+        (
+            "{name: w, bootstrap: 'k:1', sasl: {mechanism: GSSAPI, username: {value: a}, password: {}}}",
+            "allowed: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        (
+            "{name: w, bootstrap: 'k:1', sasl: {mechanism: PLAIN, username: {}, "
+            "password: {secretKeyRef: {name: a, key: b}}}}",
+            "exactly one of value and secretKeyRef is required",
+        ),
+    ],
+)
+def test_credentials_that_are_not_allowed(tmp_path: Path, source: str, expected: str) -> None:
+    spec = f"{{sources: [{source}], target: {{bootstrap: 'k:2'}}, topics: {{include: [a]}}}}"
+    assert expected in refused(tmp_path, document("MirrorMaker", "m", spec))

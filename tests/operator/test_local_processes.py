@@ -6,8 +6,10 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -90,6 +92,31 @@ def test_a_daemon_is_found_though_its_pid_was_never_noted(tmp_path: Path, starte
     assert processes._marked_by_ps(f"{processes.MARK}=of-this-one") == [daemon.pid]
     assert processes.stop(found)
     assert store.load().daemons == {}
+
+
+@pytest.mark.parametrize("moment", ["posix_spawnp", "waitpid"])
+def test_a_start_that_is_interrupted_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The signal comes before the pid is known, or when it has just been."""
+    call = getattr(os, moment)
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(os, moment, call)
+        found = call(*arguments, **more)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(os, moment, interrupted)
+    mark = uuid.uuid4().hex
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes.start([sys.executable, "-c", SERVE], tmp_path / "log", mark=mark)
+        assert processes.found(Daemon(0, "", [], "", mark=mark)) is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+        processes.stop_marked(mark)
 
 
 @pytest.mark.parametrize(

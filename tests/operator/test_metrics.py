@@ -1,4 +1,4 @@
-"""What the operator tells Prometheus."""
+"""The operator's metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at a MirrorMaker on Kubernetes: what its workers are told, and what they say."""
+"""Reconciles of a MirrorMaker on Kubernetes: its workers' configuration and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",)),))
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of the workers that were asked; each has reported."""
+    """The addresses of the queried workers; each has reported."""
     addresses: list[str] = []
 
     def ask_all(wanted: Iterable[str]) -> tuple[WorkerReport, ...]:
@@ -67,7 +67,7 @@ def workers(name: str = "copy") -> dict[str, Any]:
 
 
 def working(found: InMemory, **status: Any) -> InMemory:
-    """With what Kubernetes says of the workers' Deployment."""
+    """With this status of the workers' Deployment."""
     look(found)
     found.kube.objects["Deployment", "copy-mirror"]["status"] = status
     found.kube.applied.clear()

@@ -1,270 +1,30 @@
-"""MirrorMaker: what is refused, what the status says, what the workers are."""
+"""What a MirrorMaker's status says, from what its workers say."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import msgspec
 import pytest
 
-from millstream_operator.conditions import Reason
-from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus, decode_as
+from millstream_harness.mirror_maker import a_mirror
+from millstream_operator.conditions import Condition, Reason
+from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus
+from millstream_operator.models.mirror import Rate, SetAside
 from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile.mirror import GapReport, SourceReport, WorkerLag, WorkerReport, Workers
-from millstream_operator.reconcile.mirror_workers import ask, ask_all
+from millstream_operator.reconcile.mirror import (
+    GapReport,
+    ProblemReport,
+    SourceReport,
+    TargetReport,
+    WorkerLag,
+    WorkerRate,
+    WorkerReport,
+    Workers,
+)
 from millstream_operator.reconcile.problem import Problem
-from millstream_operator.resources import mirror as resources
-from millstream_operator.resources.images import Images
-from millstream_operator.resources.mirror import Endpoint
-from millstream_operator.resources.volumes import UserIds
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-BOOTSTRAPS = {f"prod/{name}": f"{name}-bootstrap.prod.svc:9092" for name in ("west", "east", "north")}
-
-
-def a_mirror(name: str = "west-to-east", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> MirrorMaker:
-    return decode_as(
-        MirrorMaker,
-        {
-            "apiVersion": "millstream.dev/v1alpha1",
-            "kind": "MirrorMaker",
-            "metadata": {"name": name, "namespace": "prod", "uid": f"u-{name}", "creationTimestamp": created},
-            "spec": {
-                "sources": [{"name": "west", "clusterRef": {"name": "west"}}],
-                "target": {"clusterRef": {"name": "east"}},
-                "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
-                **spec,
-            },
-        },
-    )
-
-
-def check(mirror: MirrorMaker) -> str:
-    problem = plan.check(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
-    assert problem is None or problem.reason is Reason.SAME_CLUSTER
-    return problem.message if problem else ""
-
-
-def test_two_clusters_may_be_mirrored() -> None:
-    assert check(a_mirror()) == ""
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        {"clusterRef": {"name": "west"}},
-        {"clusterRef": {"name": "west", "namespace": "prod"}},
-        {"bootstrap": "west-bootstrap.prod.svc:9092"},
-        {"bootstrap": "other:9092,WEST-bootstrap.prod.svc.cluster.local.:9092"},
-    ],
-)
-def test_a_source_that_is_the_target_is_refused(target: dict[str, Any]) -> None:
-    assert check(a_mirror(target=target)).startswith("spec.target: is the source west (")
-
-
-def test_addresses_of_one_machine_are_told_apart_by_port() -> None:
-    here, same, other = (Endpoint("x", b) for b in ("localhost:9092", "127.0.0.1:9092", "127.0.0.1:9093"))
-    assert plan.same_cluster(here, same)
-    assert not plan.same_cluster(here, other)
-
-
-def test_sources_that_are_one_cluster_are_refused() -> None:
-    sources = [
-        {"name": "west", "clusterRef": {"name": "west"}},
-        {"name": "again", "bootstrap": BOOTSTRAPS["prod/west"]},
-    ]
-    assert check(a_mirror(sources=sources)).startswith("spec.sources: west and again are one cluster")
-
-
-def test_prefixed_copies_in_the_same_cluster_must_not_be_mirrored_again() -> None:
-    west = {"clusterRef": {"name": "west"}}
-    assert check(a_mirror(target=west, naming="Prefixed")) == ""
-    everything = a_mirror(target=west, naming="Prefixed", topics={"include": [".*"]})
-    assert "add west[.].* to spec.topics.exclude" in check(everything)
-    excluded = a_mirror(target=west, naming="Prefixed", topics={"include": [".*"], "exclude": ["west[.].*"]})
-    assert check(excluded) == ""
-
-
-@pytest.mark.parametrize(
-    ("include", "naming", "refused"),
-    [
-        ("orders.*", "Same", True),
-        ("orders", "Same", True),
-        (r"orders\.eu", "Same", True),
-        ("orders[.]eu", "Same", True),
-        ("invoices.*", "Same", False),
-        ("orders-test", "Same", False),
-        ("orders.*", "Prefixed", False),
-    ],
-)
-def test_the_younger_of_two_mirrors_in_a_circle_is_refused(include: str, naming: str, refused: bool) -> None:
-    older = a_mirror()
-    younger = a_mirror(
-        "east-to-west",
-        created="2026-02-01T00:00:00Z",
-        sources=[{"name": "east", "clusterRef": {"name": "east"}}],
-        target={"clusterRef": {"name": "west"}},
-        topics={"include": [include]},
-        naming=naming,
-    )
-
-    def found(mirror: MirrorMaker, other: MirrorMaker) -> bool:
-        others = [(other, *plan.endpoints_of(other, BOOTSTRAPS))]
-        problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), others)
-        assert problem is None or problem.reason is Reason.MIRROR_LOOP
-        return problem is not None
-
-    assert found(younger, older) is refused
-    assert not found(older, younger)
-    assert not found(older, older)
-
-
-def loop(mirror: MirrorMaker, *others: MirrorMaker) -> str:
-    known = [(other, *plan.endpoints_of(other, BOOTSTRAPS)) for other in others]
-    problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), known)
-    return problem.message if problem else ""
-
-
-def back(name: str = "back", **more: Any) -> MirrorMaker:
-    """The other way round."""
-    sources = [{"name": "east", "clusterRef": {"name": "east"}}]
-    return a_mirror(name, sources=sources, target={"clusterRef": {"name": "west"}}, **more)
-
-
-def test_of_two_mirrors_made_at_once_one_goes_on() -> None:
-    assert bool(loop(a_mirror(), back())) is not bool(loop(back(), a_mirror()))
-
-
-def test_a_mirror_is_not_its_own_rival() -> None:
-    itself = a_mirror(target={"clusterRef": {"name": "west"}})
-    assert loop(itself, itself) == ""
-
-
-def test_an_older_mirror_is_found_behind_others_that_are_none() -> None:
-    prefixed = back("a", created="2025-01-01T00:00:00Z", naming="Prefixed")
-    younger = back("b", created="2027-01-01T00:00:00Z")
-    older = back("c", created="2025-01-01T00:00:00Z")
-    assert "MirrorMaker c in namespace prod" in loop(a_mirror(), prefixed, younger, older)
-
-
-def way(name: str, source: str, target: str, created: str, **more: Any) -> MirrorMaker:
-    sources = [{"name": source, "clusterRef": {"name": source}}]
-    return a_mirror(name, sources=sources, target={"clusterRef": {"name": target}}, created=created, **more)
-
-
-def test_a_circle_of_three_is_closed_by_nobody() -> None:
-    first = way("first", "west", "east", "2025-01-01T00:00:00Z")
-    second = way("second", "east", "north", "2025-02-01T00:00:00Z")
-    third = way("third", "north", "west", "2025-03-01T00:00:00Z")
-    assert loop(third, second, first) == (
-        "spec.topics: MirrorMakers first in namespace prod and second in namespace prod mirror the same topics from "
-        "the target to north (such as orders): records would loop; allowed: other topics, or naming Prefixed"
-    )
-    assert loop(second, first, third) == loop(first, second, third) == ""
-    other = way("second", "east", "north", "2025-02-01T00:00:00Z", topics={"include": ["others"]})
-    assert loop(third, other, first) == ""
-    prefixed = way("second", "east", "north", "2025-02-01T00:00:00Z", naming="Prefixed")
-    assert loop(third, prefixed, first) == ""
-
-
-@pytest.mark.parametrize(
-    "pattern", ["[a-z]+-events", "orders-(eu|us)", "orders-[0-9]{3}", "(?i)orders", "orders$", "[[:alpha:]]+"]
-)
-def test_equal_patterns_share_a_topic(pattern: str) -> None:
-    topics = {"include": [pattern]}
-    assert "mirrors" in loop(
-        a_mirror(topics=topics), back("older", created="2025-01-01T00:00:00Z", topics=topics)
-    )
-
-
-def test_patterns_share_a_topic_that_is_made_of_neither() -> None:
-    older = back("older", created="2025-01-01T00:00:00Z", topics={"include": [".*-eu"]})
-    assert "(such as orders-eu)" in loop(a_mirror(topics={"include": ["orders.*"]}), older)
-    assert loop(a_mirror(topics={"include": ["orders.*"], "exclude": [".*-(eu|us)"]}), older) == ""
-
-
-def test_what_cannot_be_compared_is_refused_and_says_how_to_be_explicit() -> None:
-    topics = {"include": [r"\pL+"]}
-    found = loop(a_mirror(topics=topics), back("older", created="2025-01-01T00:00:00Z", topics=topics))
-    assert r"\pL+ cannot be compared with other patterns; list the names in include" in found
-    assert loop(a_mirror(topics=topics), way("other", "east", "north", "2025-01-01T00:00:00Z")) == ""
-
-
-def test_three_prefixed_mirrors_make_no_new_names_round_after_round() -> None:
-    """Two that mirror back and forth are seen by the workers."""
-    everything = {"topics": {"include": [".*"]}, "naming": "Prefixed"}
-    first = way("first", "west", "east", "2025-01-01T00:00:00Z", **everything)
-    second = way("second", "east", "north", "2025-02-01T00:00:00Z", **everything)
-    third = way("third", "north", "west", "2025-03-01T00:00:00Z", **everything)
-    assert "add east[.]west[.]north[.].* to spec.topics.exclude" in loop(third, second, first)
-    there = way("there", "east", "west", "2025-01-01T00:00:00Z", **everything)
-    assert loop(second, there, way("again", "north", "east", "2025-01-01T00:00:00Z", **everything)) == ""
-    originals = {"topics": {"include": ["[a-z]+"]}, "naming": "Prefixed"}
-    assert loop(way("third", "north", "west", "2025-03-01T00:00:00Z", **originals), second, first) == ""
-
-
-def test_a_circle_needs_a_topic_that_goes_all_the_way() -> None:
-    """Each two of them share a topic, all three do not."""
-    first = way("first", "west", "east", "2025-01-01T00:00:00Z", topics={"include": ["a", "b"]})
-    second = way("second", "east", "north", "2025-02-01T00:00:00Z", topics={"include": ["b", "c"]})
-    third = way("third", "north", "west", "2025-03-01T00:00:00Z", topics={"include": ["c", "a"]})
-    assert loop(third, second, first) == ""
-
-
-def test_the_workers_file() -> None:
-    mirror = a_mirror(naming="Prefixed")
-    assert resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS)) == {
-        "name": "west-to-east",
-        "namespace": "prod",
-        "sources": [{"name": "west", "bootstrap": "west-bootstrap.prod.svc:9092"}],
-        "target": {"bootstrap": "east-bootstrap.prod.svc:9092"},
-        "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
-        "mode": "Aggregate",
-        "naming": "Prefixed",
-        "onGap": "SkipToEarliest",
-        "http": "0.0.0.0:9404",
-    }
-    following = a_mirror(groups={"include": [".*"], "exclude": ["test"]}, onGap="Stop")
-    file = resources.mirror_file(following, *plan.endpoints_of(following, BOOTSTRAPS))
-    assert (file["groups"], file["onGap"]) == ({"include": [".*"], "exclude": ["test"]}, "Stop")
-    assert resources.specified(file)["groups"] == file["groups"]
-
-
-def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_file() -> None:
-    mirror = a_mirror(replicas=3)
-    file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
-    images = Images(broker="registry.example/broker:1", pull_policy="Always")
-    deployment = resources.deployment(mirror, file, images)
-    assert deployment["metadata"]["name"] == "west-to-east-mirror"
-    assert deployment["metadata"]["ownerReferences"][0]["uid"] == "u-west-to-east"
-    assert deployment["spec"]["replicas"] == 3
-    template = deployment["spec"]["template"]
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    pod = template["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assigned = dataclasses.replace(images, user_ids=UserIds.ASSIGNED)
-    context = resources.deployment(mirror, file, assigned)["spec"]["template"]["spec"]["securityContext"]
-    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert pod["automountServiceAccountToken"] is False
-    (container,) = pod["containers"]
-    assert container["image"] == "registry.example/broker:1"
-    assert container["command"] == ["millstream-mirror", "/etc/millstream/mirror.json"]
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
-    assert json.loads(resources.config_map(mirror, file)["data"]["mirror.json"]) == file
-    other = resources.deployment(mirror, {**file, "naming": "Prefixed"}, images)["spec"]["template"]
-    assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
-
-
 TOPICS = ("orders", "orders-eu", "orders-us")
 
 
@@ -286,6 +46,109 @@ def status_of(mirror: MirrorMaker, *reports: WorkerReport, ready: int | None = N
 
 def conditions(status: MirrorMakerStatus) -> dict[str, tuple[str, str]]:
     return {entry.type: (entry.status, entry.reason) for entry in status.conditions or ()}
+
+
+@pytest.mark.parametrize("reason", ["CredentialsMissing", "TlsFailed", "AuthenticationFailed"])
+def test_why_a_cluster_cannot_be_reached_is_a_reason(reason: str) -> None:
+    source = SourceReport("west", reachable=False, last_error="why", reason=reason)
+    seen = Workers(1, 1, (WorkerReport(sources=(source,)),))
+    found = {one.type: one for one in plan.status_of(a_mirror(), seen, NOW).conditions or ()}
+    for kind in ("Ready", "SourceReachable"):
+        assert (found[kind].status, found[kind].reason, found[kind].message) == (
+            "False",
+            reason,
+            "west: why",
+        )
+    reached = SourceReport("west", reachable=True)
+    report = WorkerReport(sources=(reached,), target=TargetReport(False, reason, "why"))
+    found = {
+        one.type: one for one in plan.status_of(a_mirror(), Workers(1, 0, (report,)), NOW).conditions or ()
+    }
+    assert (found["Ready"].reason, found["Ready"].message) == (reason, "target: why")
+    assert found["SourceReachable"].status == "True"
+    starting = WorkerReport(sources=(reached,), target=TargetReport(False))
+    found = {
+        one.type: one for one in plan.status_of(a_mirror(), Workers(1, 0, (starting,)), NOW).conditions or ()
+    }
+    assert found["Ready"].reason == "WorkersStarting", "the target was not tried yet"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["Diverged", "BatchNotMirrored", "RecordTooLarge", "TopicRefused", "MirroredTwice", "MirrorLoop"],
+)
+def test_what_is_not_mirrored_is_named(reason: str) -> None:
+    source = SourceReport("west", reachable=True, problems=(ProblemReport(reason, "what to do"),))
+    other = SourceReport("west", reachable=True, problems=(ProblemReport("Unheard", "of"),))
+    seen = Workers(1, 1, (WorkerReport(sources=(source,)), WorkerReport(sources=(other,))))
+    found = conditions_by_type(seen)
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", reason)
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", reason)
+    assert found["Ready"].message == "what to do"
+
+
+def test_of_several_problems_the_worst_is_the_reason() -> None:
+    problems = [
+        ProblemReport(reason, reason.lower()) for reason in ("MirrorLoop", "TopicRefused", "Diverged")
+    ]
+    source = SourceReport("west", reachable=True, problems=tuple(problems))
+    found = conditions_by_type(Workers(1, 1, (WorkerReport(sources=(source,)),)))
+    assert (found["Degraded"].reason, found["Degraded"].message) == ("Diverged", "diverged")
+
+
+def test_a_topic_that_rejoins_is_not_caught_up_although_it_has_no_lag() -> None:
+    said = "topic orders: rejoins the source, and is not its replica yet"
+    source = SourceReport("west", reachable=True, problems=(ProblemReport("Rejoining", said),))
+    reports = (WorkerReport(sources=(source,)), WorkerReport(sources=(source,)))
+    found = conditions_by_type(Workers(1, 1, reports))
+    for kind in ("Ready", "CaughtUp"):
+        assert (found[kind].status, found[kind].reason, found[kind].message) == ("False", "Rejoining", said)
+    assert found["Degraded"].status == "False"
+
+
+def conditions_by_type(workers: Workers) -> dict[str, Condition]:
+    return {one.type: one for one in plan.status_of(a_mirror(), workers, NOW).conditions or ()}
+
+
+@pytest.mark.parametrize(
+    ("matched", "reason"), [((0, 0), "NoTopics"), ((0, None), "Mirroring"), ((0, 1), "Mirroring")]
+)
+def test_patterns_that_match_nothing_are_said(matched: tuple[int | None, ...], reason: str) -> None:
+    reports = tuple(
+        WorkerReport(sources=(SourceReport("west", reachable=True, matched=number),)) for number in matched
+    )
+    status = plan.status_of(a_mirror(), Workers(1, 1, reports), NOW)
+    ready = (status.conditions or ())[0]
+    assert (ready.status, ready.reason) == ("True", reason)
+    assert ("no topic of west matches spec.topics" in ready.message) == (reason == "NoTopics")
+
+
+def test_rates_add_up_whatever_a_worker_says() -> None:
+    rates = (WorkerRate(10.4, 1000), WorkerRate(5.2, 500), WorkerRate(float("inf"), 1), WorkerRate(-99, 0))
+    reports = tuple(
+        WorkerReport(sources=(SourceReport("west", reachable=True, rate=rate),)) for rate in rates[:3]
+    )
+    (source,) = plan.status_of(a_mirror(), Workers(1, 1, reports), NOW).sources or ()
+    assert source.rate == Rate(records=16, bytes=1500)
+    report = WorkerReport(sources=(SourceReport("west", reachable=True, rate=rates[3]),))
+    (source,) = plan.status_of(a_mirror(), Workers(1, 1, (report,)), NOW).sources or ()
+    assert source.rate == Rate(records=0, bytes=0)
+
+
+def test_what_was_set_aside_is_in_the_status_once() -> None:
+    aside = [
+        SetAside(
+            topic="orders", partition=partition, common_offset=7, records=3, copied_to="orders.set-aside"
+        )
+        for partition in range(120)
+    ]
+    leading = WorkerReport(sources=(SourceReport("west", reachable=True, set_aside=tuple(aside[::-1])),))
+    former = WorkerReport(sources=(SourceReport("west", reachable=True, set_aside=(aside[0],)),))
+    other = WorkerReport(sources=(SourceReport("west", reachable=True),))
+    (source,) = plan.status_of(a_mirror(), Workers(3, 3, (former, leading, other)), NOW).sources or ()
+    assert source.set_aside == tuple(aside[:100])
+    (source,) = plan.status_of(a_mirror(), Workers(1, 1, (other,)), NOW).sources or ()
+    assert source.set_aside is None
 
 
 def test_workers_shares_add_up() -> None:
@@ -324,7 +187,7 @@ def test_records_that_the_source_deleted_first_are_named() -> None:
     stopped = told(GapReport("orders-0", 100, 150, False), GapReport("orders-1", 7, 8, True))
     words = (
         "west deleted offsets 7 to 7 of orders-1 before they were mirrored; mirroring of these partitions stopped: set"
-        " spec.onGap: SkipToEarliest to go on with what there is"
+        " spec.onGap: SkipToEarliest to continue with the remaining records"
     )
     assert stopped["Degraded"] == ("True", "StoppedAtGap", words)
     assert stopped["Ready"] == ("False", "StoppedAtGap", words)
@@ -447,77 +310,3 @@ def test_a_refused_mirror_keeps_what_was_last_seen_of_its_workers() -> None:
 
 def test_no_workers_wanted() -> None:
     assert conditions(plan.status_of(a_mirror(replicas=0), Workers(), NOW))["Ready"] == ("False", "NoWorkers")
-
-
-@contextmanager
-def a_worker(body: bytes, status: int = 200) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/status"
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
-    said = {
-        "topics": 2,
-        "lag": {"records": 4, "seconds": 0.013},
-        "member": "m",
-        "sources": [{"name": "west"}],
-    }
-    with (
-        a_worker(json.dumps(said).encode()) as good,
-        a_worker(b"nonsense") as bad,
-        a_worker(b"{}", 503) as starting,
-    ):
-        (report,) = ask_all([good, bad, starting])
-        closed = good
-    assert (report.topics, report.lag.records) == (2, 4)
-    assert report.sources[0].reachable is False
-    assert ask(closed) is None
-
-
-@contextmanager
-def a_flood(head: bytes, part: bytes, pause_s: float) -> Iterator[str]:
-    """A pod with the labels of a worker whose answer has no end."""
-
-    def answer(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection, suppress(OSError):
-            connection.recv(4096)
-            connection.sendall(head)
-            while not ended.wait(pause_s):
-                connection.sendall(part)
-
-    ended = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=answer, args=(server,))
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        ended.set()
-        thread.join()
-
-
-HEAD = b"HTTP/1.1 200 OK\r\n"
-
-
-@pytest.mark.parametrize(
-    ("head", "part", "pause_s"),
-    [(HEAD, b"a", 0.1), (HEAD + b"\r\n", b" ", 0.1), (HEAD + b"\r\n", b" " * (1 << 20), 0.0)],
-    ids=["slow head", "slow", "long"],
-)
-@pytest.mark.timeout(60)
-def test_an_answer_without_end_holds_nobody(head: bytes, part: bytes, pause_s: float) -> None:
-    with a_flood(head, part, pause_s) as address:
-        assert ask(address) is None

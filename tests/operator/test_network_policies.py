@@ -1,4 +1,4 @@
-"""Who may reach the pods of a Cluster, where it has NetworkPolicies."""
+"""Peers that may reach the pods of a Cluster with NetworkPolicies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cluster(**spec: Any) -> Cluster:
 
 
 def who(policy: Spec) -> dict[int | str, list[Spec] | None]:
-    """Who may reach each port; None for everybody. A port of several rules has the peers of all."""
+    """Allowed peers of each port; None for all. A port of several rules has the peers of all."""
     found: dict[int | str, list[Spec] | None] = {}
     for rule in policy["spec"]["ingress"]:
         for port in rule["ports"]:

@@ -1,4 +1,4 @@
-"""What counts as converged, and that nothing is written then."""
+"""When an object counts as converged; then nothing is written."""
 
 from __future__ import annotations
 

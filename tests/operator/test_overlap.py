@@ -1,4 +1,4 @@
-"""Do patterns share a topic's name? Held against RE2 and against the workers' own regular expressions."""
+"""Whether patterns share a topic's name, compared with RE2 and with the workers' regular expressions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ topic_names = st.text(LETTERS, min_size=1, max_size=5)
 
 
 def includes(names: Names, name: str) -> bool:
-    """As a worker decides."""
+    """Whether a worker includes the topic."""
     name = names.prefix + name
 
     def one_of(several: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Plans that move replicas: nothing is lost on the way, nothing moves that need not."""
+"""Plans that move replicas: no replica is lost, and no replica moves without need."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_replica_that_is_behind_goes_first() -> None:
 def test_a_replica_in_sync_goes_only_when_no_other_is_left(
     cluster: tuple[list[PartitionReplicas], list[int]], data: st.DataObject
 ) -> None:
-    """The preferred leader, too, may be the one that is dead."""
+    """The preferred leader may be dead, too."""
     partitions, brokers = cluster
     for one in partitions:
         isr = set(data.draw(st.lists(st.sampled_from(one.replicas), min_size=1, unique=True)))

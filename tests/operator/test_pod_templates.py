@@ -1,4 +1,4 @@
-"""What users say about pods: one model, one merge and one rule for all pods that the operator makes."""
+"""Users' pod settings: one model, one merge and one rule for all pods of the operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from millstream_operator.admission import decode
+from millstream_harness.specs import LOAD, manifest
+from millstream_operator.admission import decode, refusal
 from millstream_operator.definitions import CONTAINERS, template_schema, with_templates
 from millstream_operator.models import API_VERSION, ManifestError, Resource
 from millstream_operator.models.pods import ALLOWED_ENV, RESERVED_ENV, RESERVED_VOLUMES, SPARK
@@ -127,7 +128,7 @@ WEBHOOKS = (
 
 
 def full(container: str) -> Spec:
-    """A template with everything that it may have."""
+    """A template with every allowed field."""
     return {
         "metadata": {"labels": {"team": "x"}, "annotations": {"purpose": "c"}},
         "spec": {
@@ -219,7 +220,7 @@ def mounted(container: str, path: str, name: str = "v") -> Spec:
 
 
 def refused_of(container: str) -> Iterator[tuple[str, Spec]]:
-    """Templates that would give a pod more than the operator gives it, or take what the operator needs."""
+    """Templates that would give a pod more rights, or override the operator's settings."""
     for field, value in {
         "hostPID": True,
         "hostNetwork": True,
@@ -298,7 +299,7 @@ def test_sparks_pods_alone_have_no_container_of_a_service_mesh(
 
 
 def problems(container: str, template: Spec) -> list[str]:
-    """Why the API server refuses a template, as the definitions have it."""
+    """Why the API server refuses a template, by the definitions."""
     schema = template_schema(container)
     return [str(problem) for problem in validate(with_defaults(template, schema), schema)]
 
@@ -448,3 +449,24 @@ def test_racks_spread_the_pods_unless_their_template_says_otherwise(component: s
     (found,) = spread({"template": {"spec": {"topologySpreadConstraints": theirs}}})
     assert found["topologyKey"] == "zone"
     assert "topologySpreadConstraints" not in broker_pod({})["spec"]
+
+
+FREE = ("app.kubernetes.io/part-of", "app.kubernetes.io/version", "team")
+
+
+@pytest.mark.parametrize("container", ["broker", "driver", "executor"])
+def test_keys_that_belong_to_others_are_reserved_in_pods(container: str) -> None:
+    reserved = ["x.kubernetes.io/x", "kubernetes.io/x", "k8s.io/x", "x.k8s.io/x", "millstream.dev/x"]
+    spark = container in ("driver", "executor")
+    free = "cluster-autoscaler.kubernetes.io/x"
+    allowed = {
+        "labels": {*FREE, *(() if spark else ("example.com/team",))},
+        "annotations": {"team", free, *(() if spark else ("example.com/team",))},
+    }
+    keys = {*reserved, *FREE, free, "example.com/team", "controller-revision-hash"}
+    for where, mine in allowed.items():
+        for key in keys - ({"controller-revision-hash"} if where == "annotations" else set()):
+            template = {"template": {"metadata": {where: {key: "x"}}}}
+            spec = {"brokers": template} if not spark else {**LOAD, "spark": {container: template}}
+            why = refusal("Cluster" if not spark else "BatchLoad", manifest("x", spec))
+            assert bool(why) == (key not in mine), (where, key, why)

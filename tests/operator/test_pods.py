@@ -1,4 +1,4 @@
-"""Why a pod is not ready, from what Kubernetes tells of its containers."""
+"""Why a pod is not ready, from the status of its containers."""
 
 from __future__ import annotations
 

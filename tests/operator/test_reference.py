@@ -1,4 +1,4 @@
-"""References to Clusters: which one is meant, who may use it, and which of two resources has a name."""
+"""References to Clusters: their target, permission, and which of two resources owns a name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_cluster_may_not_be_used_from_elsewhere(allowed: list[str]) -> None:
 
 
 def test_a_cluster_where_another_release_acts_may_be_used_only_there() -> None:
-    """Each release compares the ages only of what it acts on: both would set their own partitions and configuration."""
+    """Each release compares ages only of its own resources, so both would apply their partitions and configuration."""
     east = stored(cluster("east", allowedNamespaces=["other"]))
     services = replace(in_memory(east).services, acts_in=lambda namespace: namespace == "other")
     found = find_cluster(services, "other", ClusterRef(name="east", namespace="ns"))

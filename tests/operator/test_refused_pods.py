@@ -1,4 +1,4 @@
-"""What a Cluster says when Kubernetes refuses its pods."""
+"""The status of a Cluster whose pods Kubernetes refuses."""
 
 from __future__ import annotations
 

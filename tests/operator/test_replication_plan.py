@@ -1,4 +1,4 @@
-"""Another replication factor: what moves, what is on its way, what cannot be; nothing when all is as it should be."""
+"""A new replication factor: moves to start, moves in progress, and refusals; an empty plan when all is done."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def state(factor: int, *, even: bool = True) -> TopicState:
 def a_look(
     told: ToldBrokers, observed: dict[str, TopicState], replicas: int = 3, **status: Any
 ) -> Replication:
-    """At Topics of two replicas each, in a Cluster of so many brokers."""
+    """A reconcile of Topics with two replicas each, in a Cluster of this many brokers."""
     spec = {"brokers": {"replicas": replicas}, "zookeeper": {"replicas": 1}}
     topics = [decode_as(Topic, stored(a_topic(name, replicationFactor=2), status)) for name in observed]
     cluster = decode_as(Cluster, stored(a_cluster("default", **spec)))

@@ -1,4 +1,4 @@
-"""What a reconcile says: problems and conditions on a status."""
+"""Reports of a reconcile: problems and conditions in a status."""
 
 from __future__ import annotations
 

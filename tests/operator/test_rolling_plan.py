@@ -1,4 +1,4 @@
-"""Which broker restarts next: never one that a partition needs, the controller last, and what blocks is named."""
+"""Which broker restarts next: never one that a partition needs, the controller last, with the blocker named."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_at_a_time_and_the_controller_last() -> None:
 
 
 def test_no_broker_restarts_while_zookeeper_does() -> None:
-    """But those that are away already: they may be what ZooKeeper's update mends."""
+    """Except brokers that are down already: ZooKeeper's update may repair them."""
     waits = "waiting for ZooKeeper: 1 of 3 servers are restarted"
     roll = plan_roll(pods(0, 1, 2), 3, held(), ALIVE, waits)
     assert (roll.restart, roll.blocked, roll.remaining) == (None, waits, 3)

@@ -1,4 +1,4 @@
-"""The runner: what goes wrong with one resource leaves no group behind, and slow groups leave workers to others."""
+"""The runner: an error of one resource blocks no group, and slow groups leave workers for others."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.Mon
 async def test_resources_that_were_restored_from_an_older_copy_are_known_as_they_are(
     monkeypatch: pytest.MonkeyPatch, uid: str
 ) -> None:
-    """After a restore of etcd the watches show what there is, with versions that are lower than those known."""
+    """After a restore of etcd the watches show the restored resources, with lower versions than known."""
     monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
     looks: list[int | None] = []
 

@@ -1,4 +1,4 @@
-"""How many brokers there are to be, and what moves before and after: nothing is left on a broker that goes."""
+"""The target number of brokers, and moves before and after: a broker is removed only when it is empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which looks may begin: however many Clusters hang, others find a worker."""
+"""Which reconciles may begin: other Clusters get a worker, however many hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at Topics: what is asked of the brokers, what the resources show, and when to look again."""
+"""Reconciles of Topics: requests to brokers, statuses, and when the next one is due."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state(partitions: int = 1, replication: int = 1, behind: int = 0, **config: 
 
 
 def look(*topics: Mapping[str, Any], brokers: Mapping[str, Any], there: bool = True) -> InMemory:
-    """One look at all of them; ``brokers``: answers by request."""
+    """One reconcile of all of them; ``brokers``: responses by request."""
     found = in_memory(*([CLUSTER] if there else []), *topics, **brokers)
     seconds = reconcile_topics(found.services, [decode_as(Topic, one) for one in topics])
     assert len(seconds) == len(topics)
@@ -46,7 +46,7 @@ def finalizers(found: InMemory, name: str = "flights") -> list[str]:
 
 
 def appearing(**topics: TopicState) -> Any:
-    """Topics that are there from the second question on."""
+    """Topics that exist from the second request on."""
     asked: list[Any] = []
 
     def answer(names: list[str]) -> dict[str, TopicState]:

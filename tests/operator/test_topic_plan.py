@@ -1,4 +1,4 @@
-"""What brings a topic to its spec: pure plans, and the converged one is empty."""
+"""Pure plans that bring a topic to its spec; the converged plan is empty."""
 
 from __future__ import annotations
 

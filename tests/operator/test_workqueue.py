@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from random import Random
 from typing import Any
 
 from hypothesis import given, settings
@@ -45,6 +46,41 @@ def test_the_earliest_time_wins() -> None:
     queue.done(batch)
     assert queue.take(100.0, 10) is None
     assert len(queue) == 0
+
+
+def test_keys_of_one_interval_stay_together() -> None:
+    """Each is looked at every ten seconds, give or take one: after a while there are four batches in each interval at
+    most, for any number of keys."""
+    queue, random, now, batches = WorkQueue(), Random(1), 0.0, []
+    keys = [Key("Topic", "ns", str(number)) for number in range(500)]
+    for key in keys:
+        queue.add(key, "g", random.uniform(0, 10))
+    while now < 100:
+        now = queue.next_at() or now
+        if (batch := queue.take(now, 500, early=2.5)) is None:
+            continue
+        batches.append((now, len(batch.keys)))
+        for key in batch.keys:
+            queue.add(key, "g", now + 10 * random.uniform(0.9, 1.1))
+        queue.done(batch)
+    late = [size for at, size in batches if at > 50]
+    assert len(late) <= 4 * 6
+
+
+def test_nothing_is_taken_before_something_is_due() -> None:
+    queue = WorkQueue()
+    queue.add(A, "g", 5.0)
+    assert queue.take(3.0, 10, early=2.5) is None
+    assert queue.next_at() == 5.0
+
+
+def test_a_limit_goes_by_group() -> None:
+    queue = WorkQueue()
+    for key in (A, B, C):
+        queue.add(key, "g", 1.0)
+    batch = queue.take(1.0, lambda group: 2 if group == "g" else 0)
+    assert batch is not None
+    assert batch.keys == (A, B)
 
 
 def test_one_that_failed_goes_alone() -> None:

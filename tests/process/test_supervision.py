@@ -50,7 +50,7 @@ async def test_it_begins_again_after_pauses_that_grow(caplog: pytest.LogCaptureF
     await supervision.keep("example", work)
     assert began == [0, 1, 3, 7, 15, 31, 61, 91, 192, 194]
     assert supervision.failures == {"example": 9}
-    assert caplog.messages[:2] == [f"example failed, beginning again in {pause} s" for pause in (1, 2)]
+    assert caplog.messages[:2] == [f"example failed, restarting in {pause} s" for pause in (1, 2)]
 
 
 @virtual_time
@@ -111,7 +111,7 @@ background._checkpoint = fails_once
             metrics = response.read().decode().splitlines()
         assert 'millstream_task_failures_total{task="checkpoints"} 1.0' in metrics
         assert 'millstream_task_failures_total{task="retention"} 0.0' in metrics
-        assert "checkpoints failed, beginning again in 1 s\nTraceback" in broker.said()
+        assert "checkpoints failed, restarting in 1 s\nTraceback" in broker.said()
         assert broker.stop() == 0
 
 

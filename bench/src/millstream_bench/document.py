@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millstream_bench.figures import Figure, median, number
+from millstream_bench.peers import KAFKA, LABELS
 from millstream_bench.results import Results
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
@@ -30,12 +31,12 @@ def rows(workload: Workload, results: Results) -> list[tuple[str, ...]]:
 
 
 def _row(workload: Workload, figure: Figure, values: dict[str, list[float]]) -> tuple[str, ...]:
-    first, last = workload.contenders[0], workload.contenders[-1]
-    ours = median(values[first])
-    theirs = median(values[last]) if values.get(last) else None
+    last = workload.other
+    ours = median(values[workload.contenders[0]])
+    theirs = median(values[last]) if last and values.get(last) else None
     other = "" if theirs is None else number(theirs)
-    if last != "kafka" and other:
-        other = f"{last}: {other}"
+    if last and last != KAFKA and other:
+        other = f"{LABELS.get(last, last)}: {other}"
     return (
         workload.title,
         f"{figure.name}, {figure.unit}",

@@ -17,7 +17,8 @@ from millstream_bench import process, wire
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.kafka import KafkaProcess
 
-MILLSTREAM, KAFKA = "millstream", "kafka"
+MILLSTREAM, KAFKA, MIRRORMAKER2 = "millstream", "kafka", "mirrormaker2"
+LABELS = {MILLSTREAM: "Millstream", KAFKA: "Apache Kafka 4.1.1", MIRRORMAKER2: "MirrorMaker 2"}
 TMPFS, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
 
 

@@ -1,4 +1,4 @@
-"""Plots of the results: rates, broker CPU, memory and times beside Apache Kafka, and latencies."""
+"""Plots of the results: rates, broker CPU, memory and times beside Apache Kafka, latencies, and mirrors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import matplotlib
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure as Canvas
 
-from millstream_bench.figures import Figure, median, number
+from millstream_bench.figures import median, number
+from millstream_bench.peers import KAFKA, LABELS, MILLSTREAM, MIRRORMAKER2
 from millstream_bench.results import Results
-from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
 
-COLOURS = {"millstream": "#1f6f8b", "kafka": "#b0a597"}
-LABELS = {"millstream": "Millstream", "kafka": "Apache Kafka 4.1.1"}
+COLOURS = {MILLSTREAM: "#1f6f8b", KAFKA: "#b0a597", MIRRORMAKER2: "#c98a4b"}
+Pair = tuple[str, float, float]
+"""A label, and the medians of ours and theirs."""
 LATENCIES = ("p50", "p99", "p99.9")
 
 matplotlib.use("Agg")
@@ -24,65 +25,56 @@ matplotlib.use("Agg")
 def draw(results: Results, folder: Path) -> list[Path]:
     """Write every plot that there are results for; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
+    titles = {
+        "rates": ("rate", "records a second: more is better"),
+        "cpu": ("broker CPU", "broker CPU seconds: less is better"),
+        "memory": ("memory", "resident memory in MB: less is better"),
+        "times": ("time", "seconds until it serves again: less is better"),
+    }
     drawn = [
-        bars(
-            results,
-            "rate",
-            "records a second: more is better (each pair on its own scale)",
-            folder / "rates.png",
-        ),
-        bars(
-            results,
-            "broker CPU",
-            "broker CPU seconds: less is better (each pair on its own scale)",
-            folder / "cpu.png",
-        ),
-        bars(
-            results,
-            "memory",
-            "resident memory in MB: less is better (each pair on its own scale)",
-            folder / "memory.png",
-        ),
-        bars(
-            results,
-            "time",
-            "seconds until it serves again: less is better (each pair on its own scale)",
-            folder / "times.png",
-        ),
-        latencies(results, folder / "latency.png"),
+        bars(compared(results, name), KAFKA, title, folder / f"{file}.png")
+        for file, (name, title) in titles.items()
     ]
+    drawn.append(latencies(results, folder / "latency.png"))
+    drawn.append(bars(mirrors(results), MIRRORMAKER2, "a mirror's worker", folder / "mirror.png"))
     return [path for path in drawn if path is not None]
 
 
-def compared(results: Results, name: str) -> list[tuple[Workload, Figure]]:
+def compared(results: Results, name: str) -> list[Pair]:
     """Workloads in which both brokers have that figure."""
     return [
-        (workload, figure)
+        (workload.title, median(values[MILLSTREAM]), median(values[KAFKA]))
         for workload in WORKLOADS
-        for figure in workload.figures
-        if figure.name == name and set(COLOURS) <= set(results.values(workload.name, name))
+        if {MILLSTREAM, KAFKA} <= set(values := results.values(workload.name, name))
     ]
 
 
-def bars(results: Results, name: str, title: str, path: Path) -> Path | None:
-    """A pair of bars a workload, in shares of the larger of the two, each labelled with its median."""
-    pairs = compared(results, name)
+def mirrors(results: Results) -> list[Pair]:
+    """The figures of the workload in which mirrors are compared."""
+    return [
+        (f"{figure.name}, {figure.unit}", median(values[MILLSTREAM]), median(values[MIRRORMAKER2]))
+        for workload in WORKLOADS
+        for figure in workload.figures
+        if {MILLSTREAM, MIRRORMAKER2} <= set(values := results.values(workload.name, figure.name))
+    ]
+
+
+def bars(pairs: Sequence[Pair], other: str, title: str, path: Path) -> Path | None:
+    """Pairs of bars, in shares of the larger of the two, each labelled with its median."""
     if not pairs:
         return None
     figure, axes = plt.subplots(figsize=(9, 0.8 + 0.62 * len(pairs)), layout="constrained")
-    for place, (workload, _) in enumerate(reversed(pairs)):
-        values = {peer: median(results.values(workload.name, name)[peer]) for peer in COLOURS}
-        largest = max(*values.values(), 1e-9)
-        for offset, peer in ((0.19, "millstream"), (-0.19, "kafka")):
+    for place, (_, *values) in enumerate(reversed(pairs)):
+        largest = max(*values, 1e-9)
+        for offset, peer, value in zip((0.19, -0.19), (MILLSTREAM, other), values, strict=True):
             label = LABELS[peer] if place == 0 else None
-            share = values[peer] / largest
-            axes.barh(place + offset, share, height=0.34, color=COLOURS[peer], label=label)
-            axes.text(share + 0.01, place + offset, number(values[peer]), va="center", fontsize=8)
-    axes.set_yticks(range(len(pairs)), [workload.title for workload, _ in reversed(pairs)], fontsize=8)
+            axes.barh(place + offset, value / largest, height=0.34, color=COLOURS[peer], label=label)
+            axes.text(value / largest + 0.01, place + offset, number(value), va="center", fontsize=8)
+    axes.set_yticks(range(len(pairs)), [label for label, *_ in reversed(pairs)], fontsize=8)
     axes.set_xlim(0, 1.14)
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(f"{title} (each pair on its own scale)", fontsize=10, loc="left")
     figure.legend(loc="outside lower right", ncols=2, fontsize=8, frameon=False)
     return _save(figure, path)
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import crc32c
 
+from millstream_kafka.compression import Compression, compress
+
 CLIENT_ID = b"bench"
-METADATA, PRODUCE = (3, 4), (0, 7)
+METADATA, PRODUCE, LIST_OFFSETS = (3, 4), (0, 7), (2, 1)
 RETRY_S = 0.002
 NOT_YET = (3, 5, 6)  # UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
 TIMEOUT_S = 60.0
@@ -110,11 +112,11 @@ def produce_request(topic: str, batch: bytes, acks: int = 1) -> bytes:
     return frame(PRODUCE, struct.pack(">hhi", -1, acks, 30_000) + topics)
 
 
-def record_batch(value: bytes, count: int = 1) -> bytes:
-    """A batch of ``count`` equal records without key or headers, format 2, uncompressed."""
+def record_batch(value: bytes, count: int = 1, codec: Compression = Compression.NONE) -> bytes:
+    """A batch of ``count`` equal records without key or headers, format 2."""
     now = int(time.time() * 1000)
-    records = b"".join(_record(number, value) for number in range(count))
-    counted = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + records
+    records = compress(codec, b"".join(_record(number, value) for number in range(count)))
+    counted = struct.pack(">hiqqqhii", codec, count - 1, now, now, -1, -1, -1, count) + records
     crc = crc32c.crc32c(counted)
     return struct.pack(">qiibI", 0, 9 + len(counted), -1, 2, crc) + counted
 
@@ -170,6 +172,17 @@ def produce_until_taken(sock: socket.socket, request: bytes, topic: str) -> byte
         if code not in NOT_YET or time.monotonic() > deadline:
             raise RuntimeError(f"the broker answered a produce request with error {code}")
         time.sleep(RETRY_S)
+
+
+def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
+    """The offset after the last record of each partition, 0 where there is none yet, or no topic."""
+    asked = b"".join(struct.pack(">iq", number, -1) for number in range(partitions))
+    request = struct.pack(">ii", -1, 1) + text(topic) + struct.pack(">i", partitions) + asked
+    response = call(sock, frame(LIST_OFFSETS, request))
+    at = _after_text(response, 4) + 4
+    rows = (struct.unpack_from(">ihqq", response, at + 22 * place) for place in range(partitions))
+    ends = {partition: 0 if error else offset for partition, error, _, offset in rows}
+    return [ends[number] for number in range(partitions)]
 
 
 def first_acknowledgement(

@@ -18,8 +18,8 @@ class Workload:
 
     Workloads of one broker share a process, which has been warmed up, and find it started. One with
     ``own`` gets a peer over an empty folder and starts it itself. ``contenders`` are compared, the first
-    with the last. ``rounds`` has those contenders that are measured in the first so many rounds only: where
-    the goal is a bound on ours alone, and theirs takes minutes.
+    with the last; one alone is held to its goals only. ``rounds`` has those contenders that are measured in
+    the first so many rounds only: where the goal is a bound on ours alone, and theirs takes minutes.
     """
 
     name: str
@@ -31,6 +31,11 @@ class Workload:
     config: Mapping[str, str] = field(default_factory=dict)
     contenders: tuple[str, ...] = (MILLSTREAM, KAFKA)
     rounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def other(self) -> str | None:
+        """The contender beside which ours is judged."""
+        return self.contenders[-1] if len(self.contenders) > 1 else None
 
     def measurements(self, rounds: int) -> int:
         """How many there are in so many rounds."""

@@ -28,7 +28,7 @@ from .log.manager import LogManager
 from .replication.alter_partition import AlterPartitionManager
 from .replication.manager import ReplicaManager
 from .replication.replicas import Replicas
-from .slices import turns
+from .slices import turn, turns
 from .steps import portions
 
 FLUSH_ROLLED_S = 0.5
@@ -80,7 +80,7 @@ def _now_ms() -> int:
 async def _retain(logs: LogManager, replicas: Replicas) -> None:
     """Delete segments that retention no longer keeps, and unlink their files."""
     for _ in upkeep.enforce_retention(logs, _now_ms(), replicas.high_watermark):
-        await asyncio.sleep(0)
+        await turn()
     await asyncio.to_thread(logs.remove_deleted)
 
 

@@ -158,6 +158,7 @@ class Broker:
             admissions=self._admissions,
             groups=self.groups,
             unwritable=self._lost_data.cannot_write,
+            raise_epoch=self._alter_partition.raise_epoch,
         )
         self.encoded_topics = EncodedTopics(
             broker_id, lambda: self.replicas.metadata, lambda: frozenset(self.replicas.unopened)
@@ -209,7 +210,9 @@ class Broker:
             self._lost_data.directory_failed()
             why = None
             if home.path == needed:
-                why = f"It is the first of log.dirs and has {COORDINATION}: nothing goes without"
+                why = (
+                    f"It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it"
+                )
             elif not logs.dirs:
                 why = "No log directory is left"
             if why is not None:
@@ -300,7 +303,7 @@ async def start(config: BrokerConfig) -> tuple[Broker, str]:
             logs.lock()
             if ensemble is None and (reason := logs.offline.get(logs.paths[0])):
                 raise StartError(
-                    f"{reason} It is the first of log.dirs and has {COORDINATION}: nothing goes without."
+                    f"{reason} It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it."
                 )
             coordination = await failure.unless(joining.connect(ensemble, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
@@ -381,7 +384,7 @@ def _cannot_listen(key: str, where: object, free: object, error: OSError) -> Sta
     reason = os.strerror(error.errno) if error.errno else str(error)
     return StartError(
         f"{key}={where}: cannot listen there: {reason}."
-        f" Stop what does, or give another address; --override {key}={free} takes any free port."
+        f" Stop that process, or choose another address; --override {key}={free} takes any free port."
     )
 
 

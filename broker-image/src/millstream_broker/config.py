@@ -115,7 +115,9 @@ class BrokerConfig(_Config):
     def without_effect(self) -> list[tuple[str, str]]:
         """The given keys that have no effect here, and why."""
         inert = [name for name in self._layers[ConfigSource.STATIC_BROKER] if self._keys[name].inert]
-        return sorted([*self._without_effect, *((name, "there is nothing that it tunes") for name in inert)])
+        return sorted(
+            [*self._without_effect, *((name, "this broker has nothing for it to tune") for name in inert)]
+        )
 
     def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
         """The same file under these dynamic settings; raises ConfigError."""

@@ -1,14 +1,16 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.1 and, for ZooKeeper, 3.9).
 
-`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Two keys are our own:
-`http.listener` and `log.format`. Keys marked `inert` tune machinery that this broker does not have (thread pools,
-socket buffers the kernel sizes itself): files that set them stay valid, and the broker says at start that they have no
-effect.
+`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Three keys are our own:
+`http.listener`, `log.format` and, of topics, `millstream.mirror.source`. Keys marked `inert` tune machinery that this
+broker does not have (thread pools, socket buffers the kernel sizes itself): files that set them stay valid, and the
+broker says at start that they have no effect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 
 from .config_types import (
     INT_MAX,
@@ -19,6 +21,7 @@ from .config_types import (
     at_least,
     between,
     gzip_level,
+    mirror_source,
     one_of,
     replicas,
     some_of,
@@ -78,13 +81,13 @@ BROKER_KEYS = _table(
         "zookeeper.connect",
         STRING,
         "",
-        "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a broker by itself.",
+        "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a standalone broker.",
     ),
     Key(
         "shutdown.drain.ms",
         INT,
         0,
-        "How long a stopping broker still serves, not ready, so that load balancers leave it first.",
+        "Time for which a stopping broker still serves, not ready, so that load balancers remove it first.",
         between(0, 30_000),
     ),
     Key("zookeeper.session.timeout.ms", INT, 18_000, "Silence after which a broker is dead.", at_least(1)),
@@ -98,7 +101,7 @@ BROKER_KEYS = _table(
         "Whether a Metadata request creates the topics that it names.",
     ),
     Key("delete.topic.enable", BOOLEAN, True, "Whether topics may be deleted."),
-    Key("min.insync.replicas", INT, 1, "Replicas in sync that an acks=all write needs.", at_least(1), True),
+    Key("min.insync.replicas", INT, 1, "In-sync replicas that an acks=all write needs.", at_least(1), True),
     Key(
         "unclean.leader.election.enable",
         BOOLEAN,
@@ -128,9 +131,7 @@ BROKER_KEYS = _table(
     Key("log.segment.bytes", INT, 1_073_741_824, "Largest segment.", at_least(14), True),
     Key("log.roll.ms", LONG, None, "Age at which a segment ends.", at_least(1), True),
     Key("log.roll.hours", INT, 168, "The same in hours, where log.roll.ms is not set.", at_least(1)),
-    Key(
-        "log.roll.jitter.ms", LONG, None, "Most that is taken off log.roll.ms, at random.", at_least(0), True
-    ),
+    Key("log.roll.jitter.ms", LONG, None, "Largest random reduction of log.roll.ms.", at_least(0), True),
     Key(
         "log.roll.jitter.hours",
         INT,
@@ -156,7 +157,14 @@ BROKER_KEYS = _table(
         True,
     ),
     Key("log.retention.check.interval.ms", LONG, 300_000, "Interval of retention checks.", at_least(1)),
-    Key("log.cleanup.policy", LIST, ["delete"], "Fate of old segments.", some_of("compact", "delete"), True),
+    Key(
+        "log.cleanup.policy",
+        LIST,
+        ["delete"],
+        "What happens to old segments.",
+        some_of("compact", "delete"),
+        True,
+    ),
     Key(
         "log.segment.delete.delay.ms",
         LONG,
@@ -228,7 +236,7 @@ BROKER_KEYS = _table(
     # Compaction
     Key("log.cleaner.enable", BOOLEAN, True, "Whether topics are compacted."),
     Key("log.cleaner.threads", INT, 1, "Most compactions at one time.", at_least(0), True),
-    Key("log.cleaner.backoff.ms", LONG, 15_000, "Pause when nothing is to be compacted.", at_least(0), True),
+    Key("log.cleaner.backoff.ms", LONG, 15_000, "Pause if there is nothing to compact.", at_least(0), True),
     Key(
         "log.cleaner.min.cleanable.ratio",
         DOUBLE,
@@ -253,12 +261,12 @@ BROKER_KEYS = _table(
         at_least(1),
         True,
     ),
-    Key("log.cleaner.delete.retention.ms", LONG, 86_400_000, "Time that tombstones stay.", at_least(0), True),
+    Key("log.cleaner.delete.retention.ms", LONG, 86_400_000, "Retention of tombstones.", at_least(0), True),
     Key(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
         1.7976931348623157e308,
-        "Most that compaction reads and writes.",
+        "Most bytes per second that compaction reads and writes.",
         at_least(0),
         True,
     ),
@@ -291,26 +299,30 @@ BROKER_KEYS = _table(
         at_least(14),
     ),
     Key("offsets.topic.compression.codec", INT, 0, "Codec of __consumer_offsets.", between(0, 4)),
-    Key(
-        "offsets.retention.minutes", INT, 10_080, "Time that the offsets of an empty group stay.", at_least(1)
-    ),
+    Key("offsets.retention.minutes", INT, 10_080, "Retention of an empty group's offsets.", at_least(1)),
     Key("offsets.retention.check.interval.ms", LONG, 600_000, "Interval of offset expiry.", at_least(1)),
     Key("offset.metadata.max.bytes", INT, 4096, "Longest text of a committed offset.", at_least(0)),
     Key("offsets.commit.timeout.ms", INT, 5_000, "Time that a commit waits for its replicas.", at_least(1)),
     # Replication
     Key("replica.lag.time.max.ms", LONG, 30_000, "Lag at which a follower leaves the ISR.", at_least(1)),
-    Key("replica.fetch.max.bytes", INT, 1_048_576, "Most a follower fetches of a partition.", at_least(0)),
+    Key(
+        "replica.fetch.max.bytes",
+        INT,
+        1_048_576,
+        "Most bytes that a follower fetches of a partition.",
+        at_least(0),
+    ),
     Key(
         "replica.fetch.response.max.bytes",
         INT,
         10_485_760,
-        "Most a follower fetches in a request.",
+        "Most bytes that a follower fetches in a request.",
         at_least(0),
     ),
-    Key("replica.fetch.min.bytes", INT, 1, "Least a follower's fetch waits for.", at_least(1)),
+    Key("replica.fetch.min.bytes", INT, 1, "Fewest bytes that a follower's fetch waits for.", at_least(1)),
     Key("replica.fetch.wait.max.ms", INT, 500, "Longest wait of a follower's fetch.", at_least(1)),
     Key("replica.fetch.backoff.ms", INT, 1_000, "Pause of a follower after a failure.", at_least(0)),
-    Key("replica.socket.timeout.ms", INT, 30_000, "Time that a follower waits for an answer.", at_least(1)),
+    Key("replica.socket.timeout.ms", INT, 30_000, "Time that a follower waits for a response.", at_least(1)),
     Key(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,
@@ -322,7 +334,7 @@ BROKER_KEYS = _table(
         "follower.replication.throttled.rate",
         LONG,
         LONG_MAX,
-        "Bytes a second that moving replicas take in here.",
+        "Most bytes per second that moving replicas copy to this broker.",
         at_least(0),
         True,
     ),
@@ -344,7 +356,7 @@ BROKER_KEYS = _table(
         "leader.imbalance.per.broker.percentage",
         INT,
         10,
-        "Per cent of a broker's leaders that others may lead.",
+        "Percentage of a broker's preferred partitions that others may lead.",
         at_least(0),
     ),
     *_inert(INT, num_network_threads=3, num_io_threads=8, background_threads=10, queued_max_requests=500),
@@ -406,6 +418,14 @@ TOPIC_KEYS = _table(
     _topic("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"),
     _topic("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms"),
     _topic("message.timestamp.type", "log.message.timestamp.type"),
+    Key(
+        MIRROR_SOURCE,
+        STRING,
+        "",
+        "The topic is a read-only replica of this one: CLUSTERID/TOPICID. With /rejoin it becomes this replica: it is"
+        " read-only, and nothing is appended yet. Empty: it is an ordinary topic.",
+        mirror_source,
+    ),
     _topic("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
     _topic("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),
     _topic("min.insync.replicas", "min.insync.replicas"),

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import cast
 
+from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
+from millstream_kafka.mirror_source import parse as mirror_source_from
+
 Value = bool | int | float | str | list[str] | None
 
 INT_MAX = 2**31 - 1
@@ -43,33 +46,44 @@ class Type(IntEnum):
     LIST = 7
 
 
-Rule = Callable[[Value], "tuple[object, str] | None"]
-"""A rule besides the type; returns the invalid value (of a list: the item), and why, in Kafka's words."""
+Problem = tuple[object, str]
+"""An invalid value (of a list: the item), and why, in Kafka's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule besides the type. `allowed` says for people which values it accepts; `problem` returns None for those."""
+
+    allowed: str
+    problem: Callable[[Value], Problem | None]
 
 
 def between(low: float, high: float) -> Rule:
-    def rule(value: Value) -> tuple[object, str] | None:
+    def problem(value: Value) -> Problem | None:
         if not isinstance(value, int | float):
             return None
         if value < low:
             return value, f"Value must be at least {low}"
         return (value, f"Value must be no more than {high}") if value > high else None
 
-    return rule
+    return Rule(f"≥ {low}" if high in (float("inf"), INT_MAX) else f"{low} to {high}", problem)
 
 
 def at_least(low: float) -> Rule:
     return between(low, float("inf"))
 
 
-def gzip_level(value: Value) -> tuple[object, str] | None:
+def _gzip_level(value: Value) -> Problem | None:
     if value == -1 or value in range(1, 10):
         return None
     return value, "Value must be between 1 and 9 or equal to -1"
 
 
+gzip_level = Rule("-1, or 1 to 9", _gzip_level)
+
+
 def replicas(name: str) -> Rule:
-    def rule(value: Value) -> tuple[object, str] | None:
+    def problem(value: Value) -> Problem | None:
         items = cast(list[str], value)
         if items == ["*"] or all(re.fullmatch(r"\d+:\d+", item) for item in items):
             return None
@@ -77,18 +91,36 @@ def replicas(name: str) -> Rule:
         why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
         return f"[{', '.join(items)}]", why
 
-    return rule
+    return Rule("`*`, or PARTITION:BROKER, comma-separated", problem)
+
+
+def _mirror_source(value: Value) -> Problem | None:
+    if not value:
+        return None
+    try:
+        mirror_source_from(str(value))
+    except ValueError:
+        return value, f"Value must be {MIRROR_SOURCE_FORM}, or empty"
+    return None
+
+
+mirror_source = Rule("CLUSTERID/TOPICID, CLUSTERID/TOPICID/rejoin, or empty", _mirror_source)
 
 
 def one_of(*names: str) -> Rule:
-    return lambda value: None if value in names else (value, f"String must be one of: {', '.join(names)}")
+    def problem(value: Value) -> Problem | None:
+        return None if value in names else (value, f"String must be one of: {', '.join(names)}")
+
+    return Rule(", ".join(f"`{name}`" for name in names), problem)
 
 
 def some_of(*names: str) -> Rule:
-    def rule(value: Value) -> tuple[object, str] | None:
-        return next(filter(None, map(one_of(*names), cast(list[str], value))), None)
+    one = one_of(*names)
 
-    return rule
+    def problem(value: Value) -> Problem | None:
+        return next(filter(None, map(one.problem, cast(list[str], value))), None)
+
+    return Rule(f"{one.allowed}; several: comma-separated", problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +167,7 @@ class Key:
             if self.type is Type.BOOLEAN:
                 why = "Expected value to be either true or false"
             raise self.refused(text, why) from None
-        if self.rule is not None and (problem := self.rule(value)) is not None:
+        if self.rule is not None and (problem := self.rule.problem(value)) is not None:
             raise self.refused(*problem)
         return value
 

@@ -7,7 +7,7 @@ after they have been validated.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -18,6 +18,7 @@ from .coordination import Conflict
 from .coordination.coordination import Coordination
 from .effective_configs import EffectiveConfigs
 from .metadata import check_topic_name
+from .mirrored_topics import check_change
 from .replication.replicas import Replicas
 
 
@@ -100,7 +101,7 @@ class ConfigAdministrator:
         async with self._configs.changing:
             try:
                 if resource_type == Resource.TOPIC:
-                    await self._change_topic(name, changed, validate_only)
+                    await self._change_topic(name, changed, {key for key, _ in given}, validate_only)
                 elif resource_type == Resource.BROKER:
                     await self._change_broker(name, changed, validate_only)
                 else:
@@ -111,7 +112,11 @@ class ConfigAdministrator:
                 await self._replicas.caught_up()
 
     async def _change_topic(
-        self, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool
+        self,
+        name: str,
+        changed: Callable[[Mapping[str, str]], Overrides],
+        named: Collection[str],
+        validate_only: bool,
     ) -> None:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -119,10 +124,11 @@ class ConfigAdministrator:
         topic = self._replicas.metadata.topics.get(name)
         overrides = changed({} if topic is None else topic.config)
         self._configs.check_topic(name, overrides)
+        check_change({} if topic is None else topic.config, overrides, named)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         if not validate_only:
-            await self._coordination.set_topic_config(name, overrides)
+            await self._coordination.set_topic_config(name, topic.topic_id, overrides, named)
 
     async def _change_broker(
         self, name: str, changed: Callable[[Mapping[str, str]], Overrides], validate_only: bool

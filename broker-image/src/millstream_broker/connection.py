@@ -3,7 +3,7 @@
 A frame is an int32 size and that many bytes. All connections receive into one shared buffer, and whole frames are
 handled there at once. Only for an incomplete frame does a connection get its own buffer, which receives the rest
 (`request_memory`): an idle connection holds no buffer.
-Requests whose handlers keep parts of them (all but Produce, which has written its records when it returns) are copied
+Requests whose handlers keep parts of them (all but those with records, which are written when they return) are copied
 first; they are small, and may not exceed MAX_CONTROL_BYTES, as they become objects ten times as large.
 
 While a handler waits (a long poll, a join) its connection is not read, as in Kafka, except that a Produce may follow a
@@ -31,7 +31,7 @@ from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
-from millstream_kafka.protocol import MalformedRequest
+from millstream_kafka.protocol import MalformedRequest, mirror_append
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct, TooManyElements
@@ -47,12 +47,14 @@ from .routes import HEAD, Route, Routes
 from .stats import Stats
 
 PIPELINE_DEPTH = 256
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 512 * 1024
+"""Room for five requests of 64 KB, as many as a producer has in flight by default."""
 TURN_S = 0.02
 """Longest time one connection may hold the event loop with pipelined requests."""
 MAX_CONTROL_BYTES = 8 * 1024 * 1024
-"""Largest request other than Produce, in bytes."""
+"""Largest request without records, in bytes."""
 PRODUCE = 0
+WITH_RECORDS = {PRODUCE, mirror_append.API.key}
 API_VERSIONS = 18
 
 _SIZE = struct.Struct(">i")
@@ -209,7 +211,7 @@ class ClientConnection:
                     return
                 self._frame = None
                 try:
-                    self._handle(frame.whole()[_SIZE.size :])
+                    self._handle(frame.whole()[_SIZE.size :], perf_counter())
                 finally:
                     server.memory.end(self)
             elif prefix:
@@ -226,35 +228,37 @@ class ClientConnection:
 
     def _consume(self, view: memoryview, start: int, end: int) -> None:
         """Handle the complete frames in `view[start:end]`, keep the rest."""
-        over = perf_counter() + TURN_S
+        server, now = self._server, perf_counter()
+        over = now + TURN_S
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
             if size > MAX_CONTROL_BYTES and (
                 problem := recognise(bytes(view[start : min(end, start + LOOKED_AT)]), self.listener_name)
             ):
                 raise CloseConnection(problem)
-            if not 8 <= size <= self._server.max_request_bytes:
+            if not 8 <= size <= server.max_request_bytes:
                 raise CloseConnection(
-                    f"a request of {size} bytes: expected 8 to {self._server.max_request_bytes}"
+                    f"a request of {size} bytes: expected 8 to {server.max_request_bytes}"
                     " (socket.request.max.bytes); is it Kafka's protocol?"
                 )
             if size > MAX_CONTROL_BYTES:
                 if end - start < _SIZE_AND_KEY.size:
                     break
-                if (key := _SIZE_AND_KEY.unpack_from(view, start)[1]) != PRODUCE:
+                if (key := _SIZE_AND_KEY.unpack_from(view, start)[1]) not in WITH_RECORDS:
                     raise CloseConnection(
-                        f"a request of {size} bytes (API {key}): only Produce may exceed {MAX_CONTROL_BYTES}"
+                        f"a request of {size} bytes (API {key}): only Produce and MirrorAppend may exceed"
+                        f" {MAX_CONTROL_BYTES}"
                     )
             begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
             if self._out.blocked or (self.pending and not self._may_follow(view, begin, end)):
                 return self._keep(view[start:end])
             if start_of_next > end:
-                self._frame = self._server.memory.begin(self, _SIZE.size + size, view[start:end])
+                self._frame = server.memory.begin(self, _SIZE.size + size, view[start:end])
                 return None
-            self._handle(view[begin:start_of_next])
+            self._handle(view[begin:start_of_next], now)
             start = start_of_next
-            if start < end and perf_counter() > over:
-                self._server.loop.call_soon(self.feed)
+            if start < end and (now := perf_counter()) > over:
+                server.loop.call_soon(self.feed)
                 return self._keep(view[start:end])
         self._prefix = bytes(view[start:end])
         return None
@@ -320,8 +324,7 @@ class ClientConnection:
         is_client = self.authenticator.peer is None
         return self._server.large if is_client else self._server.large_of_brokers
 
-    def _handle(self, frame: memoryview) -> None:
-        started = perf_counter()
+    def _handle(self, frame: memoryview, started: float) -> None:
         route = self._server.routes.get(_KEY_AND_VERSION.unpack_from(frame))
         if route is None:
             self._refuse(frame)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from .config import BrokerConfig, ConfigSource, TopicConfig, dynamic_key
@@ -162,6 +163,11 @@ class EffectiveConfigs:
                     else f" (broker {who})"
                 )
                 raise ApiError(ErrorCode.INVALID_CONFIG, f"{error}{where}") from None
+        if is_internal(name) and overrides.get(MIRROR_SOURCE):
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"{name} is written by this cluster's coordinators: it cannot be a mirror",
+            )
         if is_internal(name) and overrides.get(_POLICY) != INTERNAL_CONFIG[_POLICY]:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,

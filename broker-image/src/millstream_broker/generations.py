@@ -31,6 +31,7 @@ from millstream_kafka.protocol.errors import ApiError
 from .coordination.coordination import Coordination
 from .log.directory import LogDir, LogDirError
 from .log.manager import LogManager
+from .slices import turns
 
 STOP_S = 2.0
 """How long a stop waits until coordination has the last generations."""
@@ -115,7 +116,9 @@ class Generations:
 
     async def rise_if_grown(self) -> None:
         """Raises CoordinationError."""
-        ends = sum(one.log_end_offset for one in self._logs)
+        ends = 0
+        async for one in turns(self._logs):
+            ends += one.log_end_offset
         if ends != self._ends or not self._is_shown:
             await self.rise()
             self._ends = ends

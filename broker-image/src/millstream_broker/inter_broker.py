@@ -38,7 +38,7 @@ _CLAIM = struct.Struct(">iq")
 _ANSWERING = struct.Struct(">i")
 
 
-class Peer(NamedTuple):
+class PeerBroker(NamedTuple):
     """The broker at the other end of a connection, in its incarnation at the time it connected."""
 
     broker_id: int
@@ -55,7 +55,7 @@ class Authenticator:
     __slots__ = ("_challenge", "peer")
 
     def __init__(self) -> None:
-        self.peer: Peer | None = None
+        self.peer: PeerBroker | None = None
         """None: a client."""
         self._challenge: bytes | None = None
         """None if no exchange has begun, empty until the challenge is requested."""
@@ -80,7 +80,7 @@ class Authenticator:
                 ErrorCode.SASL_AUTHENTICATION_FAILED,
                 f"This is broker {broker_id}, and the proof does not show a broker of its cluster that looks for it.",
             )
-        self.peer = Peer(*_CLAIM.unpack(claim))
+        self.peer = PeerBroker(*_CLAIM.unpack(claim))
         return b""
 
 

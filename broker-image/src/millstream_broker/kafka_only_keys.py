@@ -12,11 +12,11 @@ _BEGINNINGS = {
         *("process.roles", "controller.", "metadata.", "internal.metadata.", "initial.broker.registration."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
-    "nobody is asked who they are, and everybody may do everything": (
+    "brokers have no authentication and no authorization yet": (
         *("authorizer.", "ssl.", "sasl.", "security.", "principal.", "delegation.token.", "super.users"),
         *("connections.max.reauth.", "connection.failed.authentication.", "allow.everyone."),
     ),
-    "there are classic groups only": (
+    "only classic groups are supported": (
         "group.consumer.",
         "group.share.",
         "group.streams.",
@@ -29,8 +29,8 @@ _BEGINNINGS = {
         *("max.connection.creation.rate", "max.connections.per.ip.overrides"),
     ),
     "metrics are at http.listener": ("metric.", "metrics.", "kafka.metrics.", "telemetry."),
-    "it loads no Java": ("create.topic.policy.", "alter.config.policy."),
-    "there is nothing that it tunes": (
+    "brokers load no Java classes": ("create.topic.policy.", "alter.config.policy."),
+    "this broker has nothing for it to tune": (
         *("delete.records.purgatory.", "fetch.purgatory.", "producer.purgatory.", "log.cleaner.io.buffer."),
         *("log.dir.failure.", "log.initial.task.", "max.request.partition."),
         *("num.replica.alter.", "producer.id.expiration.check.", "replica.socket.receive."),

@@ -1,8 +1,8 @@
 """Requests with many elements: decoded, handled and encoded in slices.
 
 A request of any API with more than FEW_ELEMENTS (`protocol.api`) comes here; its connection is not read meanwhile. A
-handler that works on many elements is a generator, or yields to others itself (`slices`). A Produce reaches its handler
-in parts.
+handler that works on many elements is a generator, or yields to others itself (`slices`). A Produce or MirrorAppend
+reaches its handler in parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from millstream_kafka.protocol import produce
+from millstream_kafka.protocol import mirror_append, produce
+from millstream_kafka.protocol.mirror_append import (
+    MirrorAppendRequest,
+    MirrorAppendResponse,
+    MirrorTopic,
+    MirrorTopicResponse,
+)
 from millstream_kafka.protocol.produce import (
     ProduceRequest,
     ProduceResponse,
@@ -31,7 +37,7 @@ T = TypeVar("T")
 PRODUCED_AT_ONCE = 5
 """Partitions to append to in one step: each takes some system calls."""
 
-BROKERS_SLICE_S = 0.003
+BROKERS_SLICE_S = 0.002
 """For followers' fetches: the first of a session names all its partitions, and must end within its time limit."""
 
 MOST_QUEUED = 1000
@@ -140,16 +146,18 @@ class LargeRequests:
     async def _handled(self, registration: Bound, context: RequestContext, request: Any) -> Any:
         """The response, or a future of it."""
         if registration.api is produce.API:
-            return await self._produce(registration, context, request)
+            return _together(await self._in_parts(registration, context, _parts(request)), request.acks)
+        if registration.api is mirror_append.API:
+            return _all_mirrored(await self._in_parts(registration, context, _mirrored_parts(request)))
         found = registration.handle(context, request)
         return await self._finish(found) if isinstance(found, Generator) else found
 
-    async def _produce(
-        self, registration: Bound, context: RequestContext, request: ProduceRequest
-    ) -> Awaitable[ProduceResponse | None]:
-        """Append now; the result resolves to the response when everything is acknowledged."""
+    async def _in_parts(
+        self, registration: Bound, context: RequestContext, parts: Iterator[Any]
+    ) -> list[asyncio.Future[Any]]:
+        """Append now; the results resolve to the parts' responses when everything is acknowledged."""
         answers: list[asyncio.Future[Any]] = []
-        async for part in turns(_parts(request)):
+        async for part in turns(parts):
             found = registration.handle(context, part)
             if inspect.isawaitable(found):
                 answers.append(asyncio.ensure_future(found))
@@ -157,7 +165,7 @@ class LargeRequests:
                 answers.append(asyncio.get_running_loop().create_future())
                 answers[-1].set_result(found)
             answers[-1].add_done_callback(_told)
-        return _together(answers, request.acks)
+        return answers
 
 
 def _told(answer: asyncio.Future[Any]) -> None:
@@ -181,6 +189,22 @@ async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceRes
             else:
                 topics.append(topic)
     return ProduceResponse(topics) if acks else None
+
+
+async def _all_mirrored(answers: list[asyncio.Future[Any]]) -> MirrorAppendResponse:
+    topics: list[MirrorTopicResponse] = []
+    async for answer in turns(answers):
+        topics += (await answer).topics
+    return MirrorAppendResponse(topics)
+
+
+def _mirrored_parts(request: MirrorAppendRequest) -> Iterator[MirrorAppendRequest]:
+    """The request, as requests of PRODUCED_AT_ONCE partitions or fewer, each of one topic."""
+    for topic in request.topics:
+        for start in range(0, len(topic.partitions), PRODUCED_AT_ONCE):
+            some = topic.partitions[start : start + PRODUCED_AT_ONCE]
+            part = MirrorTopic(topic.name, topic.source_topic_id, some)
+            yield MirrorAppendRequest(request.source_cluster_id, request.timeout_ms, [part])
 
 
 def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:

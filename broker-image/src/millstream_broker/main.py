@@ -33,7 +33,7 @@ from .config import BrokerConfig, parse_properties
 from .config_providers import resolve
 from .config_types import ConfigError
 
-COLLECTOR = 700, 10, 1000
+COLLECTOR = 1000, 2, 2300
 """Thresholds of the garbage collector. A pass over all objects takes a millisecond for ten thousand of them, and with
 Python's default, 10, a request of 10,000 partitions would cause several. It finds next to nothing: connections and
 requests leave no reference cycles behind."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Mapping
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -21,16 +22,22 @@ class Metadata:
 
     __slots__ = ("_collisions", "brokers", "cluster_id", "controller_id", "state", "topics", "topics_by_id")
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, before: Metadata | None = None) -> None:
+        """`before`: an earlier state, most of whose topics are the same."""
         self.state = state
         self._collisions: dict[str, str] | None = None
         self.cluster_id = state.cluster_id
         self.controller_id = state.controller_id
         self.brokers: dict[int, BrokerRecord] = dict(state.brokers)
         self.topics: dict[str, TopicRecord] = dict(state.topics)
-        self.topics_by_id: dict[uuid.UUID, TopicRecord] = {
-            topic.topic_id: topic for topic in self.topics.values()
-        }
+        self.topics_by_id: dict[uuid.UUID, TopicRecord] = {} if before is None else before.topics_by_id.copy()
+        known: Mapping[str, TopicRecord] = {} if before is None else before.topics
+        for name, topic in known.items():
+            if self.topics.get(name) is not topic:
+                self.topics_by_id.pop(topic.topic_id, None)
+        for name, topic in self.topics.items():
+            if known.get(name) is not topic:
+                self.topics_by_id[topic.topic_id] = topic
 
     def topic(self, name: str) -> TopicRecord:
         """Raises ApiError UNKNOWN_TOPIC_OR_PARTITION."""

@@ -8,7 +8,7 @@ MOST_TOPICS = 1000
 """Largest number of series by topic of one metric; further topics are added up."""
 MOST_PARTITIONS = 10_000
 """Largest number of series by partition of one metric; others are left out, and counted."""
-PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest is added up as (others)"
+PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest counts as (others)"
 PER_PARTITION = f"; at most {MOST_PARTITIONS}, the first by name"
 
 TABLE = (
@@ -78,13 +78,13 @@ TABLE = (
         "millstream_under_replicated_partitions",
         "gauge",
         "partitions",
-        "Partitions led here with fewer replicas in sync than there are.",
+        "Partitions led here with fewer in-sync replicas than replicas.",
     ),
     Metric(
         "millstream_under_min_isr_partitions",
         "gauge",
         "partitions",
-        "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+        "Partitions led here with fewer in-sync replicas than min.insync.replicas: acks=all fails.",
     ),
     Metric(
         "millstream_replica_max_lag",
@@ -105,7 +105,7 @@ TABLE = (
         "millstream_leaderless_partitions",
         "gauge",
         "partitions",
-        "Partitions of the cluster without a leader, which nobody can read or write (controller only).",
+        "Partitions of the cluster without a leader (controller only).",
     ),
     Metric(
         "millstream_not_preferred_leaders",
@@ -178,20 +178,20 @@ TABLE = (
         "millstream_uncleanable_partitions",
         "gauge",
         "partitions",
-        "Replicas that are not compacted any more, because compaction failed on them.",
+        "Replicas no longer compacted, because compaction failed on them.",
     ),
     # The process
     Metric(
         "millstream_loop_stall_seconds",
         "histogram",
         "seconds",
-        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+        "Time that callbacks waited for the event loop, if a millisecond or longer.",
     ),
     Metric(
         "millstream_loop_stall_cpu_seconds",
         "histogram",
         "seconds",
-        "The same in the processor's time: without what other processes took.",
+        "The same in processor time, without the time of other processes.",
     ),
     Metric(
         "millstream_task_failures_total",

@@ -29,7 +29,7 @@ from .replication.partition import Partition
 from .replication.replica import Replica
 from .replication.replicas import Replicas
 from .request_memory import RequestMemory
-from .slices import finish, turns
+from .slices import finish, turn, turns
 from .stats import Stats
 
 Labels = tuple[str, ...]
@@ -145,7 +145,7 @@ class Metrics:
             controller = self._controllership.controller
             leadership = (0, 0) if controller is None else await finish(controller.machine.count())
             self._add_counters(page)
-            await asyncio.sleep(0)
+            await turn()
             self._add_gauges(page, found, *leadership)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
             found.directories = await self._sizes_of_directories()
@@ -213,10 +213,8 @@ class Metrics:
     async def _sizes_of_directories(self) -> dict[Path, int]:
         """The sizes of the logs in each usable directory."""
         sizes = {home.path: 0 for home in self._logs.dirs}
-        async for home, log in turns(
-            [(one, log) for one in self._logs.dirs for log in one.all_logs().values()]
-        ):
-            if home.path in sizes:
+        for home in list(self._logs.dirs):
+            async for log in turns(list(home.all_logs().values())):
                 sizes[home.path] += log.size
         return sizes
 

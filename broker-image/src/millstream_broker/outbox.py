@@ -15,7 +15,6 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from .log.files import STRIDE_BYTES, FileSlice
@@ -116,9 +115,7 @@ class Outbox:
                         raise OSError(errno.EIO, "a segment file is shorter than its log says")
                     self._fetched -= count
                     if count < part.length:
-                        parts.appendleft(
-                            replace(part, position=part.position + count, length=part.length - count)
-                        )
+                        parts.appendleft(part.after(count))
                 else:
                     if parts:
                         part = self._join(part)

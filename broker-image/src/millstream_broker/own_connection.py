@@ -11,7 +11,7 @@ from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import Struct
 
 from .handlers import Handlers, RequestContext, answered, error_response
-from .inter_broker import Authenticator, Peer
+from .inter_broker import Authenticator, PeerBroker
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class OwnConnection:
         self._handlers = handlers
         self._listener_name = listener_name
         self._authenticator = Authenticator()
-        self._authenticator.peer = Peer(broker_id, epoch)
+        self._authenticator.peer = PeerBroker(broker_id, epoch)
 
     async def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
         context = RequestContext(version, "controller", self.host, self._listener_name, self._authenticator)

@@ -33,8 +33,7 @@ MOST_LAYOUTS = 4
 OLDEST = 5
 """The first version whose responses have all three numbers."""
 
-_SIZE_OF_ID = 4
-_HEAD = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
 _NUMBERS = struct.Struct(">qqq")
 _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
 
@@ -42,7 +41,7 @@ _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
 class Known:
     """A request as it was decoded before, and its response around the three numbers."""
 
-    __slots__ = ("_after", "_before", "_size", "context", "data", "flexible", "request", "version")
+    __slots__ = ("_after", "_before", "_size", "_whole", "context", "data", "flexible", "request", "version")
 
     def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
         self.context = context
@@ -59,7 +58,8 @@ class Known:
         )
         before, self._after = body.split(_NUMBERS.pack(*_MARKS))
         self._before = (b"\0" if self.flexible else b"") + before
-        self._size = _SIZE_OF_ID + len(self._before) + _NUMBERS.size + len(self._after)
+        self._whole = struct.Struct(f">ii{len(self._before)}sqqq{len(self._after)}s")
+        self._size = self._whole.size - _SIZE.size
 
     def encode(self, correlation_id: int, response: object) -> bytes | None:
         """The whole response; None if it is not like the others."""
@@ -68,8 +68,15 @@ class Known:
         answer = response.responses[0].partition_responses[0]
         if answer.error_code:
             return None
-        numbers = _NUMBERS.pack(answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
-        return b"".join((_HEAD.pack(self._size, correlation_id), self._before, numbers, self._after))
+        return self._whole.pack(
+            self._size,
+            correlation_id,
+            self._before,
+            answer.base_offset,
+            answer.log_append_time_ms,
+            answer.log_start_offset,
+            self._after,
+        )
 
 
 class ProduceShortcut:
@@ -120,14 +127,14 @@ def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
     """The records whose size stands at `at`; None unless they end where they should."""
     try:
         if not flexible:
-            start = at + 4
-            return frame[start:] if int.from_bytes(frame[at:start], "big") == len(frame) - start else None
+            start = at + _SIZE.size
+            return frame[start:] if _SIZE.unpack_from(frame, at)[0] == len(frame) - start else None
         size = shift = 0
         while (byte := frame[at]) & 0x80:
             size |= (byte & 0x7F) << shift
             shift += 7
             at += 1
-    except IndexError:
+    except (IndexError, struct.error):
         return None
     start = at + 1
     end = start + (size | byte << shift) - 1

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterable
 from typing import cast
 
+from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
+
 from .config import BrokerConfig, TopicConfig
 from .config_keys import TOPIC_KEYS
 from .coordination import PartitionRecord, TopicRecord
@@ -64,4 +66,5 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         max_compaction_lag_ms=topic.integer("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=cast(float, topic["min.cleanable.dirty.ratio"]),
         producer_id_expiration_ms=broker.integer("producer.id.expiration.ms"),
+        mirror_source=topic.text(MIRROR_SOURCE),
     )

@@ -27,6 +27,7 @@ from .effective_configs import EffectiveConfigs
 from .internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
 from .metadata import Metadata, check_topic_name, plain_name
 from .replication.replicas import Replicas
+from .slices import turn
 
 MAX_PARTITIONS = 100_000
 """Our own limit on the partitions of one request, so that a mistake cannot fill the disk with folders."""
@@ -250,7 +251,7 @@ async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dic
     for number, (name, change) in enumerate(changes, 1):
         begun[name] = asyncio.create_task(change)
         if number % BEGUN_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await turn()
     if begun:
         await asyncio.wait(begun.values())
     failed = {}

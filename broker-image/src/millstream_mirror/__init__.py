@@ -24,11 +24,23 @@ Not covered are a source topic with cleanup.policy=compact that is compacted bet
 that numbers no longer match offsets, and a target that lost acknowledged records. Both are noticed, logged
 and counted; the lane then continues from its progress under a new epoch, which may repeat records, but loses none.
 
+With mode Identity (copies.py) none of this is needed: batches keep their offsets, and the target takes them at the end
+of its log only (`protocol.mirror_append`). The target's log is the progress.
+
     main.py     command line; config.py what it reads    flow.py      moves records, with many requests on the way
     worker.py   all sources side by side; HTTP           lane.py      numbers sent and acknowledged (no I/O)
     source.py   one source: topics, lanes, progress      lanes.py     opens lanes, finds where they stand after failures
     member.py   group membership                         rewrite.py   batches fetched → batches to produce (no I/O)
-    topics.py   topics in the target; loops.py circles   progress.py  what is committed; stats.py what is shown
+    topics.py   topics in the target                     progress.py  what is committed; stats.py what is shown
+    loops.py    circles of mirrors                       rivals.py    other mirrors of the same topics
     groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
+    peers.py    notices when another worker's process has ended
+    replicas.py topics of mode Identity; standing.py finds where their lanes stand, and compares the logs
+    copies.py   lanes that are forwarded as they are; promoted.py knows which topics are not mirrored any more
+    fetching.py fetch sessions (no I/O)
+    rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
+                set_aside.py for records that only the target has
     reading.py  reads logs; committed.py reads and commits offsets of groups
+    throttle.py limits in bytes a second; window.py bytes on the way over slow links (no I/O)
+    fields.py   fields of config.py and credentials.py
 """

@@ -28,10 +28,17 @@ class Position:
 
 
 async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
-    """The groups that the known brokers coordinate. Raises BrokerError."""
+    """The groups that the known brokers coordinate. Raises BrokerError, ApiError.
+
+    A broker that still loads groups answers with an error and those that it knows by then.
+    """
+    nodes = list(cluster.brokers)
     answers = await asyncio.gather(
-        *(cluster.call_node(node, list_groups.API, ListGroupsRequest()) for node in list(cluster.brokers))
+        *(cluster.call_node(node, list_groups.API, ListGroupsRequest()) for node in nodes)
     )
+    for node, answer in zip(nodes, answers, strict=True):
+        if answer.error_code:
+            raise ApiError(ErrorCode.of(answer.error_code), f"listing the groups of broker {node}")
     return [group for answer in answers for group in answer.groups]
 
 

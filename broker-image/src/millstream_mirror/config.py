@@ -3,37 +3,47 @@
     {"name": "west-to-east", "namespace": "flights",
      "sources": [{"name": "west", "bootstrap": "host:9092"}], "target": {"bootstrap": "host:9092"},
      "topics": {"include": ["orders.*"], "exclude": []}, "groups": {"include": [".*"], "exclude": []},
+     "configs": {"include": [".*"], "exclude": []},
      "mode": "Aggregate", "naming": "Same", "onGap": "SkipToEarliest", "http": "0.0.0.0:9404", "logFormat": "plain"}
 
 An error names the field, its value and what is allowed:
 
     naming: "Both" is not allowed: expected Same or Prefixed
+
+A source and the target may have `tls` and `sasl` (credentials.py), a source `maxBytesPerSecond` and `rack`. With mode
+Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the target replicas (rejoin.py).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from millstream_kafka.client import parse_bootstrap
+from millstream_kafka.client import Security, parse_bootstrap
 from millstream_process.logs import FORMATS
 
+from .credentials import security_of
+from .fields import MirrorConfigError, a_text, an_object, wrong
+
+MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 _INTERNAL = re.compile(r"__.*")
 
 
-class MirrorConfigError(ValueError):
-    """One line for people."""
-
-
 class Naming(StrEnum):
     SAME = "Same"
     PREFIXED = "Prefixed"
+
+
+class Mode(StrEnum):
+    AGGREGATE = "Aggregate"
+    IDENTITY = "Identity"
+    """Topics of the target are read-only replicas of the source's: equal batches at equal offsets."""
 
 
 class OnGap(StrEnum):
@@ -47,6 +57,11 @@ class OnGap(StrEnum):
 class Source:
     name: str
     bootstrap: str
+    security: Security | None = None
+    max_bytes_per_second: int | None = None
+    """For all workers together; None: no limit."""
+    rack: str = ""
+    """Where the workers are, as the source's brokers call it; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +70,21 @@ class MirrorConfig:
     namespace: str
     sources: tuple[Source, ...]
     target: str
+    target_security: Security | None
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...]
     groups_include: tuple[re.Pattern[str], ...]
     groups_exclude: tuple[re.Pattern[str], ...]
+    configs_include: tuple[re.Pattern[str], ...]
+    configs_exclude: tuple[re.Pattern[str], ...]
+    mode: Mode
     naming: Naming
     on_gap: OnGap
     http_host: str
     http_port: int
     log_format: str
+    rejoin: str = ""
+    """The request under which existing topics of the target become replicas; empty: none do."""
 
     def group_of(self, source: Source) -> str:
         """The consumer group in the target that shares the source's partitions and holds their progress."""
@@ -84,6 +105,10 @@ class MirrorConfig:
             group, self.groups_include, self.groups_exclude
         )
 
+    def includes_config(self, key: str) -> bool:
+        """Whether a topic of the target is created with the source's setting."""
+        return _matches(key, self.configs_include, self.configs_exclude)
+
 
 def _matches(name: str, include: tuple[re.Pattern[str], ...], exclude: tuple[re.Pattern[str], ...]) -> bool:
     included = any(pattern.fullmatch(name) for pattern in include)
@@ -96,28 +121,41 @@ def parse(text: str) -> MirrorConfig:
         data = json.loads(text)
     except ValueError as error:
         raise MirrorConfigError(f"not JSON: {error}") from None
-    fields = _object(
+    fields = an_object(
         "",
         data,
         {"name", "sources", "target"},
-        {"namespace", "topics", "groups", "mode", "naming", "onGap", "http", "logFormat"},
+        {
+            "namespace",
+            "topics",
+            "groups",
+            "configs",
+            "mode",
+            "naming",
+            "onGap",
+            "http",
+            "logFormat",
+            "rejoin",
+        },
     )
-    topics = _object("topics", fields.get("topics", {}), set(), {"include", "exclude"})
-    groups = _object("groups", fields.get("groups", {}), set(), {"include", "exclude"})
-    mode = fields.get("mode", "Aggregate")
-    if mode != "Aggregate":
-        raise _wrong("mode", mode, "Aggregate")
+    topics = an_object("topics", fields.get("topics", {}), set(), {"include", "exclude"})
+    groups = an_object("groups", fields.get("groups", {}), set(), {"include", "exclude"})
+    configs = an_object("configs", fields.get("configs", {}), set(), {"include", "exclude"})
+    mode = fields.get("mode", Mode.AGGREGATE)
+    if mode not in tuple(Mode):
+        raise wrong("mode", mode, "Aggregate or Identity")
     naming = fields.get("naming", Naming.SAME)
     if naming not in tuple(Naming):
-        raise _wrong("naming", naming, "Same or Prefixed")
+        raise wrong("naming", naming, "Same or Prefixed")
     on_gap = fields.get("onGap", OnGap.SKIP_TO_EARLIEST)
     if on_gap not in tuple(OnGap):
-        raise _wrong("onGap", on_gap, "Stop or SkipToEarliest")
+        raise wrong("onGap", on_gap, "Stop or SkipToEarliest")
     log_format = fields.get("logFormat", FORMATS[0])
     if log_format not in FORMATS:
-        raise _wrong("logFormat", log_format, " or ".join(FORMATS))
+        raise wrong("logFormat", log_format, " or ".join(FORMATS))
     host, port = _address("http", fields.get("http", "127.0.0.1:9404"))
     sources = _sources(fields["sources"])
+    target = an_object("target", fields["target"], {"bootstrap"}, {"name", "tls", "sasl"})
     if groups.get("include") and len(sources) > 1 and naming == Naming.SAME:
         raise MirrorConfigError(
             f"groups.include: with naming Same, {len(sources)} sources would share a group's position: expected naming"
@@ -125,90 +163,93 @@ def parse(text: str) -> MirrorConfig:
         )
     return MirrorConfig(
         name=_name("name", fields["name"]),
-        namespace=_text("namespace", fields.get("namespace", "")),
+        namespace=a_text("namespace", fields.get("namespace", "")),
         sources=sources,
-        target=_bootstrap("target", _object("target", fields["target"], {"bootstrap"}, {"name"})),
+        target=_bootstrap("target", target),
+        target_security=security_of("target", target),
         include=_patterns("topics.include", topics.get("include", [".*"])),
         exclude=_patterns("topics.exclude", topics.get("exclude", [])),
         groups_include=_patterns("groups.include", groups.get("include", [])),
         groups_exclude=_patterns("groups.exclude", groups.get("exclude", [])),
+        configs_include=_patterns("configs.include", configs.get("include", [".*"])),
+        configs_exclude=_patterns("configs.exclude", configs.get("exclude", [])),
+        mode=Mode(mode),
         naming=Naming(naming),
         on_gap=OnGap(on_gap),
         http_host=host,
         http_port=port,
         log_format=log_format,
+        rejoin=_rejoin(fields["rejoin"], mode) if "rejoin" in fields else "",
     )
+
+
+def _rejoin(value: Any, mode: str) -> str:
+    found = an_object("rejoin", value, {"requestId"}, set())
+    request_id = found["requestId"]
+    if not isinstance(request_id, str) or not _NAME.fullmatch(request_id):
+        raise wrong("rejoin.requestId", request_id, "1 to 63 letters, digits, '.', '_' or '-'")
+    if mode != Mode.IDENTITY:
+        raise MirrorConfigError(
+            f"rejoin: with mode {mode} topics of the target are no replicas: expected Identity"
+        )
+    return request_id
 
 
 def _sources(value: Any) -> tuple[Source, ...]:
     if not isinstance(value, list) or not value:
-        raise _wrong("sources", value, "a list of at least one source")
+        raise wrong("sources", value, "a list of at least one source")
     sources: list[Source] = []
     for index, each in enumerate(value):
         field = f"sources[{index}]"
-        fields = _object(field, each, {"name", "bootstrap"}, set())
-        source = Source(_name(f"{field}.name", fields["name"]), _bootstrap(field, fields))
+        fields = an_object(field, each, {"name", "bootstrap"}, {"tls", "sasl", "maxBytesPerSecond", "rack"})
+        source = Source(
+            _name(f"{field}.name", fields["name"]),
+            _bootstrap(field, fields),
+            security_of(field, fields),
+            _limit(f"{field}.maxBytesPerSecond", fields.get("maxBytesPerSecond")),
+            a_text(f"{field}.rack", fields.get("rack", "")),
+        )
         if any(source.name == other.name for other in sources):
-            raise _wrong(f"{field}.name", source.name, "a name that no other source has")
+            raise wrong(f"{field}.name", source.name, "a name that no other source has")
         sources.append(source)
     return tuple(sources)
 
 
-def _object(
-    field: str, value: Any, required: Collection[str], optional: Collection[str]
-) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(field or "the file", value, "an object")
-    prefix = f"{field}." if field else ""
-    allowed = sorted({*required, *optional})
-    for name in value:
-        if name not in allowed:
-            raise MirrorConfigError(f"{prefix}{name}: unknown field: expected {', '.join(allowed)}")
-    for name in sorted(required):
-        if name not in value:
-            raise MirrorConfigError(f"{prefix}{name}: missing")
-    return value
-
-
-def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _wrong(field, value, "a string")
+def _limit(field: str, value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < MIN_LIMIT):
+        raise wrong(field, value, f"{MIN_LIMIT} or more")
     return value
 
 
 def _name(field: str, value: Any) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise _wrong(field, value, "1 to 63 letters, digits, '.', '_' or '-'")
+        raise wrong(field, value, "1 to 63 letters, digits, '.', '_' or '-'")
     return value
 
 
 def _bootstrap(field: str, fields: Mapping[str, Any]) -> str:
-    value = _text(f"{field}.bootstrap", fields["bootstrap"])
+    value = a_text(f"{field}.bootstrap", fields["bootstrap"])
     try:
         parse_bootstrap(value)
     except ValueError:
-        raise _wrong(f"{field}.bootstrap", value, "HOST:PORT, or several with commas between") from None
+        raise wrong(f"{field}.bootstrap", value, "HOST:PORT, or several with commas between") from None
     return value
 
 
 def _address(field: str, value: Any) -> tuple[str, int]:
-    host, _, port = _text(field, value).rpartition(":")
+    host, _, port = a_text(field, value).rpartition(":")
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise _wrong(field, value, "HOST:PORT")
+        raise wrong(field, value, "HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _patterns(field: str, value: Any) -> tuple[re.Pattern[str], ...]:
     if not isinstance(value, list):
-        raise _wrong(field, value, "a list of regular expressions")
+        raise wrong(field, value, "a list of regular expressions")
     patterns = []
     for index, each in enumerate(value):
         try:
-            patterns.append(re.compile(_text(f"{field}[{index}]", each)))
+            patterns.append(re.compile(a_text(f"{field}[{index}]", each)))
         except re.error as error:
-            raise _wrong(f"{field}[{index}]", each, f"a regular expression ({error})") from None
+            raise wrong(f"{field}[{index}]", each, f"a regular expression ({error})") from None
     return tuple(patterns)
-
-
-def _wrong(field: str, value: Any, allowed: str) -> MirrorConfigError:
-    return MirrorConfigError(f"{field}: {json.dumps(value)} is not allowed: expected {allowed}")

@@ -11,43 +11,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.client import BrokerError, ClusterClient, Connection, RequestTimedOut
 from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millstream_kafka.protocol.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
+from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .lane import Lane, Sent
-from .lanes import LaneKeeper
+from .fetching import FetchSession
+from .lane import BATCH_NOT_MIRRORED, RECORD_TOO_LARGE, Lane, Sent, Written
 from .member import LaneName
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
 from .stats import Counters, Reachability
+from .throttle import TokenBucket
+from .window import Window
 
-FETCH_WAIT_MS = 250
 FETCH_BYTES = 8 * 1024 * 1024
-PARTITION_BYTES = 1024 * 1024
 LANE_BYTES = 4 * 1024 * 1024
 """A lane with more bytes in flight than this is not fetched."""
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
-"""No lane of the source is fetched with more bytes in flight than this in all."""
+"""No lane of the source is fetched with more bytes in flight than this in all; on a slow link, fewer."""
 FETCH_TIMEOUT_S = 10.0
+REPLICA_S = 300.0
+"""How long a lane is fetched from a follower before its leader is asked again, as Kafka's consumers do."""
+IDLE_LOOK_S = 1.0
+"""How often lanes are seen to be still caught up of which a fetch session says nothing."""
 PRODUCE_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 DRAIN_S = 3.0
@@ -55,11 +57,24 @@ DRAIN_S = 3.0
 TRANSIENT = (BrokerError, ApiError, OSError)
 """Errors to retry."""
 _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-_TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
+_TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
+_TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, *_TOO_LARGE)
 
 Part = tuple[Lane, Sent, "memoryview | bytes"]
+Req = TypeVar("Req", bound=Struct)
+Res = TypeVar("Res", bound=Struct)
 
 logger = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """Knows where lanes stand. Raises BrokerError, ApiError, ValueError."""
+
+    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+        """Lanes that are ready to fetch, or failed."""
+
+    async def recover(self, lane: Lane) -> None:
+        """Prepare a failed lane to fetch and send again; nothing is in flight."""
 
 
 class Flow:
@@ -68,13 +83,21 @@ class Flow:
         source_name: str,
         fetching: ClusterClient,
         producing: ClusterClient,
-        keeper: LaneKeeper,
+        keeper: Keeper,
         reachability: Reachability,
         counters: Counters,
+        bytes_per_second: Callable[[int], float] | None = None,
+        rack: str = "",
     ) -> None:
-        """``fetching`` and ``producing`` are for this flow alone: a long poll blocks its connection."""
+        """``fetching`` and ``producing`` are for this flow alone: a long poll blocks its connection.
+
+        ``bytes_per_second``: the limit for so many lanes; None: there is none. ``rack``: where this worker is, as the
+        source's brokers call it; empty: it fetches from leaders only.
+        """
         self.source_name = source_name
         self.lanes: dict[TopicPartition, Lane] = {}
+        self.written: dict[str, Written] = {}
+        """By topic of the target, also of those whose lanes went to other workers."""
         self._fetching = fetching
         self._producing = producing
         self._keeper = keeper
@@ -86,6 +109,11 @@ class Flow:
         self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
         self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
+        self._from_source, self._to_target = Window(FETCH_BYTES), Window(IN_FLIGHT_BYTES)
+        self._bytes_per_second = bytes_per_second
+        self._rack = rack
+        self._bucket: TokenBucket | None = None
+        self._turns = itertools.count(1)
         self._wake = asyncio.Event()
 
     def start(self, names: list[LaneName]) -> None:
@@ -107,6 +135,8 @@ class Flow:
 
     async def _supervise(self, names: list[LaneName]) -> None:
         lanes = await self._open(names)
+        for lane in lanes:
+            lane.written = self.written.setdefault(lane.target_topic, Written())
         self.lanes = {(lane.topic, lane.partition): lane for lane in lanes}
         while True:
             self._wake.clear()
@@ -146,6 +176,7 @@ class Flow:
         }
         for lane in lost:
             lane.leader = leaders.get((lane.topic, lane.partition), -1)
+            lane.replica_until = 0.0
         return all(lane.leader >= 0 for lane in lost)
 
     async def _recover(self, lane: Lane) -> None:
@@ -155,9 +186,13 @@ class Flow:
             await asyncio.sleep(pause)
             try:
                 await self._keeper.recover(lane)
+                if lane.replica_until:
+                    lane.leader = (
+                        -1
+                    )  # it may have to skip what the target has, which a follower may not have yet
                 break
             except (*TRANSIENT, ValueError) as error:
-                lane.error = str(error)
+                lane.error, lane.reason = str(error), ""
                 self._failure(f"{lane}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
         lane.recovering = lane.stopped_at is not None  # then for good
@@ -178,52 +213,147 @@ class Flow:
 
     async def _pump(self, node: int) -> None:
         pause = BACKOFF_S
+        session = FetchSession(is_wanted=self._bytes_per_second is None)
+        seen_at = 0.0
         while True:
             lanes = [
                 lane for lane in self.lanes.values() if lane.leader == node and lane.may_fetch(LANE_BYTES)
             ]
-            if not lanes or self._bytes_in_flight > IN_FLIGHT_BYTES:
+            if self._rack:
+                lanes = [lane for lane in lanes if not self._is_leader_due(lane)]
+            if not lanes or self._bytes_in_flight > self._to_target.bytes:
                 await self._some_progress()
                 continue
-            asked = {(lane.topic, lane.partition): lane.position for lane in lanes}
+            allowed = min(self._from_source.bytes, self._to_target.bytes)
+            reserved = 0
+            if self._bytes_per_second is not None:
+                if not (reserved := self._reserve(self._bytes_per_second)):
+                    await self._some_tokens()
+                    continue
+                allowed = min(allowed, reserved)
+                lanes.sort(key=lambda lane: lane.turn)
+            asked = {lane.source: (lane.position, lane.source_epoch) for lane in lanes}
+            # A lane that skips must not be sent to a follower, which may not have yet what the target has.
+            rack = "" if not self._rack or any(lane.skip_to is not None for lane in lanes) else self._rack
+            used = allowed  # if it fails, the broker may have sent as much
+            begun = time.monotonic()
             try:
-                response = await self._fetching.call_node(
-                    node, fetch.API, _fetch_request(asked), timeout=FETCH_TIMEOUT_S
-                )
+                if not self._may_use(await self._fetching.connection(node), lanes):
+                    used = 0
+                    continue
+                request, is_partial = session.request(asked, allowed, rack), session.is_partial
+                response = await self._fetching.call_node(node, fetch.API, request, timeout=FETCH_TIMEOUT_S)
+                used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
             except BrokerError as error:
+                if isinstance(error, RequestTimedOut):
+                    self._from_source.timed_out()
                 self._reachability.lost(error)
                 self._counters.failures += 1
                 self._fetching.forget_leaders()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
                 for lane in lanes:
-                    lane.leader = (
-                        -1
-                    )  # the supervisor finds where it is now, and whether this pump is still needed
+                    lane.leader = -1  # the supervisor finds where it is now
                 self._wake.set()
                 return
+            finally:
+                if self._bucket is not None:
+                    self._bucket.settle(reserved, used)
+            self._from_source.answered(time.monotonic() - begun)
             pause = BACKOFF_S
             self._reachability.found()
+            if refused := session.answered(response):  # the broker has dropped the session, most likely
+                logger.info("source %s: fetching from broker %d: %s", self.source_name, node, refused.name)
+                await asyncio.sleep(BACKOFF_S)
+                continue
+            if is_partial:
+                if is_due := begun - seen_at >= IDLE_LOOK_S:
+                    seen_at = begun
+                self._see_the_rest(lanes if is_due else [lane for lane in lanes if lane.has_to_act], response)
             await self._forward(response, asked)
+
+    def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
+        """Lanes that the response leaves out: there is nothing new of them, which is an answer, too."""
+        there = {
+            (topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions
+        }
+        for lane in lanes:
+            if lane.source in there or not lane.may_fetch(LANE_BYTES):
+                continue
+            if lane.has_to_act:
+                data = PartitionData(lane.partition, 0, lane.high_watermark)
+                response.responses.append(FetchableTopicResponse(lane.topic, [data]))
+            else:
+                lane.saw(lane.high_watermark)
+
+    def _reserve(self, bytes_per_second: Callable[[int], float]) -> int:
+        """How many bytes to fetch now; 0: none."""
+        now, rate = time.monotonic(), bytes_per_second(len(self.lanes))
+        if self._bucket is None:
+            self._bucket = TokenBucket(rate, now)
+        self._bucket.change(rate, now)
+        return self._bucket.reserve(now)
+
+    async def _some_tokens(self) -> None:
+        assert self._bucket is not None
+        begun = time.monotonic()
+        await asyncio.sleep(min(max(self._bucket.wait_s(), 0.001), BACKOFF_S))
+        self._counters.throttled_seconds += time.monotonic() - begun
+
+    def _take_turns(self, first: Lane, response: FetchResponse) -> int:
+        """Under a limit, a response has the records of few lanes, so each lane is asked first in its turn.
+
+        Returns the bytes of all records.
+        """
+        used = 0
+        first.turn = next(self._turns)
+        for topic in response.responses:
+            for data in topic.partitions:
+                if isinstance(data.records, memoryview) and (size := len(data.records)):
+                    used += size
+                    if (lane := self.lanes.get((topic.topic, data.partition_index))) is not None:
+                        lane.turn = next(self._turns)
+        return used
+
+    def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
+        """Whether to fetch these lanes over a connection, which may be a new one."""
+        return True
 
     async def _some_progress(self) -> None:
         """Wait until a response or a recovery may have made a lane ready."""
         await _wait(self._wake, BACKOFF_S)
         await asyncio.sleep(0)
 
-    async def _forward(self, response: FetchResponse, asked: Mapping[TopicPartition, int]) -> None:
-        """Number the fetched batches and send them; others wait for the responses."""
+    async def _forward(
+        self, response: FetchResponse, asked: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
+        """Number the fetched batches and send them; others wait for the responses.
+
+        ``asked``: from which offset each was fetched, and under which leader epoch.
+        """
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
             for data in topic.partitions:
                 where = (topic.topic, data.partition_index)
                 lane = self.lanes.get(where)
-                if lane is None or lane.position != asked[where] or not lane.may_fetch(LANE_BYTES):
+                if lane is None or where not in asked:
+                    continue
+                position, epoch = asked[where]
+                if lane.source_epoch == epoch and not data.error_code and data.high_watermark >= 0:
+                    lane.saw(data.high_watermark)  # in any case: a fetch session says it once
+                if (lane.position, lane.source_epoch) != (position, epoch):
+                    continue
+                if not lane.may_fetch(LANE_BYTES):
                     continue  # it failed, or was recovered, meanwhile
+                if data.preferred_read_replica >= 0:
+                    self._move(lane, data.preferred_read_replica)
+                    continue
+                if data.error_code and lane.replica_until:
+                    self._move_back(lane)
+                    continue
                 if data.error_code:
                     self._fetch_refused(lane, ErrorCode.of(data.error_code))
                     continue
-                lane.saw(data.high_watermark)
                 if parts := self._number(lane, data):
                     await self._add(rounds, lane, parts)
         for by_node in rounds:
@@ -232,6 +362,24 @@ class Flow:
                 self._produces.add(self._run("produces", self._produce(node, of_node)))
         if rounds:
             await asyncio.sleep(0)  # lets the requests be written, in this order
+
+    def _is_leader_due(self, lane: Lane) -> bool:
+        """Whether to ask the leader again which replica is the nearest."""
+        if not lane.replica_until or time.monotonic() < lane.replica_until:
+            return False
+        self._move_back(lane)
+        return True
+
+    def _move(self, lane: Lane, replica: int) -> None:
+        """Fetch from this replica for a while: the leader says that it is nearer (KIP-392)."""
+        lane.leader, lane.replica_until = replica, time.monotonic() + REPLICA_S
+        self._wake.set()
+
+    def _move_back(self, lane: Lane) -> None:
+        """Fetch from the leader, which knows better than a follower what is wrong."""
+        lane.leader, lane.replica_until = -1, 0.0
+        self._fetching.forget_leaders(lane.topic)
+        self._wake.set()
 
     def _fetch_refused(self, lane: Lane, error: ErrorCode) -> None:
         lane.fail(f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}")
@@ -262,7 +410,11 @@ class Flow:
                 aborted=data.aborted_transactions or (),
             )
         except (UnusableBatch, ApiError) as error:
-            lane.fail(f"{lane}: {error}")
+            lane.fail(
+                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: mend the source,"
+                f" or exclude topic {lane.topic}",
+                reason=BATCH_NOT_MIRRORED,
+            )
             self._failure(lane.error)
             self._wake.set()
             return []
@@ -294,6 +446,7 @@ class Flow:
         lane: Lane,
         parts: list[tuple[list[Outgoing], memoryview | bytes]],
     ) -> None:
+        position = lane.position
         try:
             node = await self._producing.leader(*lane.target)
         except TRANSIENT as error:
@@ -302,15 +455,28 @@ class Flow:
             self._failure(lane.error)
             self._wake.set()
             return
+        if lane.position != position or not lane.may_fetch(LANE_BYTES):
+            return  # it failed, or was recovered, meanwhile: these are fetched again
         while len(rounds) < len(parts):
             rounds.append({})
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
             self._counters.batches += len(batches)
             by_node.setdefault(node, []).append((lane, lane.send(batches), data))
 
+    async def _send(self, node: int, api: Api[Req, Res], request: Req) -> Res:
+        """A request with records. Raises BrokerError, ApiError."""
+        begun = time.monotonic()
+        try:
+            response = await self._producing.call_node(node, api, request)
+        except RequestTimedOut:
+            self._to_target.timed_out()
+            raise
+        self._to_target.answered(time.monotonic() - begun)
+        return response
+
     async def _produce(self, node: int, parts: list[Part]) -> None:
         by_topic: dict[str, list[PartitionProduceData]] = {}
-        waiting = {}
+        waiting: dict[TopicPartition, tuple[Lane, Sent]] = {}
         for lane, sent, data in parts:
             by_topic.setdefault(lane.target_topic, []).append(PartitionProduceData(lane.partition, data))
             waiting[lane.target] = (lane, sent)
@@ -320,19 +486,33 @@ class Flow:
             PRODUCE_TIMEOUT_MS,
             [TopicProduceData(name, of_topic) for name, of_topic in by_topic.items()],
         )
-        try:
-            response = await self._producing.call_node(node, produce.API, request)
+
+        async def send() -> None:
+            response = await self._send(node, produce.API, request)
             for topic in response.responses:
                 for answer in topic.partition_responses:
                     lane, sent = waiting.pop((topic.name, answer.index))
                     self._answered(lane, sent, answer)
+
+        await self._sending("producing", send, parts, waiting)
+
+    async def _sending(
+        self,
+        what: str,
+        send: Callable[[], Awaitable[None]],
+        parts: list[Part],
+        waiting: Mapping[TopicPartition, tuple[Lane, Sent]],
+    ) -> None:
+        """One request, from its sending to its end, however it ends. ``waiting``: lanes without an answer so far."""
+        try:
+            await send()
             for lane, sent in waiting.values():
                 lane.fail(f"{lane}: the target did not answer for it", sent)
         except TRANSIENT as error:
             self._producing.forget_leaders()
-            self._failure(f"producing: {error}")
+            self._failure(f"{what}: {error}")
             for lane, sent in waiting.values():
-                lane.fail(f"{lane}: producing: {error}", sent)
+                lane.fail(f"{lane}: {what}: {error}", sent)
         except asyncio.CancelledError:
             for lane, sent in waiting.values():
                 lane.fail(f"{lane}: given up", sent)
@@ -346,6 +526,8 @@ class Flow:
         if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
             self._counters.records += sent.records
             self._counters.bytes += sent.size
+            lane.written.records += sent.records
+            lane.written.bytes += sent.size
             lane.succeeded(sent, answer.base_offset)
             return
         was_failed = lane.failed
@@ -358,25 +540,17 @@ class Flow:
         elif error in _OUT_OF_STEP:
             lane.suspicious = True
             logger.info("%s", lane.error)
+        elif error in _TOO_LARGE:
+            lane.reason = RECORD_TOO_LARGE
+            lane.error = (
+                f"{lane}: a batch of {sent.size} bytes is too large for topic {lane.target_topic} in the target: raise"
+                " its max.message.bytes"
+            )
+            self._failure(lane.error)
         else:
             lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._producing.forget_leaders(lane.target_topic)
             self._failure(lane.error)
-
-
-def _fetch_request(asked: Mapping[TopicPartition, int]) -> FetchRequest:
-    by_topic: dict[str, list[FetchPartition]] = {}
-    for (topic, partition), offset in asked.items():
-        by_topic.setdefault(topic, []).append(
-            FetchPartition(partition, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES)
-        )
-    return FetchRequest(
-        max_wait_ms=FETCH_WAIT_MS,
-        min_bytes=1,
-        max_bytes=FETCH_BYTES,
-        isolation_level=1,
-        topics=[FetchTopic(topic, partitions) for topic, partitions in by_topic.items()],
-    )
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -162,7 +162,7 @@ class GroupSync:
                 self._copied[group, where] = allowed[where]
                 self._counters.positions += 1
             elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
-                return f"group {group}: it has members in the target: its positions there are its own"
+                return f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
             else:
                 raise ApiError(error, f"committing the positions of group {group}")
         return ""

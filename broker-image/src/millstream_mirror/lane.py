@@ -20,6 +20,16 @@ from .progress import Gap, Progress
 from .rewrite import Outgoing
 
 HALF_OF_SEQUENCES = 1 << 30
+RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
+"""Reasons of a lane that waits until somebody acts, as conditions name them."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written to one topic of the target since the worker started."""
+
+    records: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +80,24 @@ class Lane:
     """Nothing was acknowledged yet since the last rewind: send one batch and wait."""
     failures: int = 0
     high_watermark: int = -1
+    moved_ms: int = 0
+    """When the source's high watermark was first seen where it is."""
+    seen_ms: int = 0
+    """When it was last seen."""
     caught_up_ms: int = 0
     leader: int = -1
+    """The broker to fetch from: the leader, or a follower until ``replica_until``."""
+    source_epoch: int = -1
+    """The source's leader epoch under which it is read: brokers refuse to serve it under another (KIP-320). -1: any."""
+    replica_until: float = 0.0
+    """In seconds, as time.monotonic counts; 0 if it is the leader."""
+    turn: int = 0
+    """Under a limit of bytes: the lane with the lowest one is asked first."""
     error: str = ""
+    reason: str = ""
+    """Why somebody has to act on ``error``; empty: it may pass by itself."""
+    written: Written = field(default_factory=Written)
+    """Of its topic."""
     offsets: OffsetMap = field(init=False)
     origins: tuple[str, ...] = field(init=False)
     """Ids of the clusters from which the topic's records came to the source, to be committed."""
@@ -102,6 +127,11 @@ class Lane:
     def lag_seconds(self, now_ms: int) -> float:
         """Seconds since the lane was last caught up."""
         return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
+
+    @property
+    def has_to_act(self) -> bool:
+        """Whether it has something to do even where the source has nothing new."""
+        return self.skip_to is not None
 
     def may_fetch(self, limit: int) -> bool:
         if self.recovering or self.failed or (self.probing and self.in_flight):
@@ -184,15 +214,15 @@ class Lane:
             self.probing = False
             self.failures = 0
             self.refused_at = None
-            self.error = ""
+            self.error = self.reason = ""
         self._note_lag()
         if not self.in_flight and self.position > self.acknowledged.offset:
             self.moved_on(self.position)
 
-    def fail(self, error: str, sent: Sent | None = None) -> None:
+    def fail(self, error: str, sent: Sent | None = None, *, reason: str = "") -> None:
         """What is sent behind ``sent`` is void, and so is what was answered already but waited for it."""
         self.failed = True
-        self.error = error
+        self.error, self.reason = error, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
             self._drop(one)
 
@@ -201,8 +231,13 @@ class Lane:
         self.bytes_in_flight -= sent.size
 
     def saw(self, high_watermark: int) -> None:
-        self.high_watermark = high_watermark
+        """The source's log ends here. With all of it in the target, errors of the past are over."""
+        self.seen_ms = int(time.time() * 1000)
+        if high_watermark != self.high_watermark:
+            self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
         self._note_lag()
+        if not (self.lag or self.failed or self.in_flight):
+            self.error = self.reason = ""
 
     def _note_lag(self) -> None:
         if not self.lag:
@@ -211,7 +246,16 @@ class Lane:
     def to_commit(self) -> Progress | None:
         """The progress to commit, None when it is committed."""
         before, now = self.committed, self.acknowledged
-        told = (now.offset, now.sequence, self.origins)
-        if before is not None and (before.offset, before.sequence, before.origins) == told:
+        source = (now.source_end, now.seen_ms)
+        if self.high_watermark >= 0:
+            source = (self.high_watermark, self.moved_ms)
+        told = (now.offset, now.sequence, self.origins, source[0])
+        if before is not None and (before.offset, before.sequence, before.origins, before.source_end) == told:
             return None
-        return replace(now, caught_up_ms=self.caught_up_ms, origins=self.origins)
+        return replace(
+            now,
+            caught_up_ms=self.caught_up_ms,
+            origins=self.origins,
+            source_end=source[0],
+            seen_ms=source[1],
+        )

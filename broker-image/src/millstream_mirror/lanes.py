@@ -122,7 +122,7 @@ class LaneKeeper:
     async def _new_producer(self) -> int:
         response = await self._at_target.call_any(init_producer_id.API, InitProducerIdRequest(None))
         if response.error_code:
-            raise ApiError(ErrorCode.of(response.error_code), "asking for a producer id")
+            raise ApiError(ErrorCode.of(response.error_code), "requesting a producer id")
         return response.producer_id
 
     # ---- after a failure
@@ -279,7 +279,7 @@ class LaneKeeper:
             if self._on_gap is OnGap.STOP:
                 lane.stopped_at = gap
                 lane.error = (
-                    f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to go on"
+                    f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
                 )
                 logger.error("%s", lane.error)
                 return

@@ -37,5 +37,5 @@ class LoopFinder:
                     progress = Progress.read(position.offset, position.metadata)
                 except ValueError:
                     continue  # not a mirror's after all
-                origins.setdefault(topic, set()).update((progress.cluster_id, *progress.origins))
+                origins.setdefault(topic, set()).update({progress.cluster_id, *progress.origins} - {""})
         return origins

@@ -18,7 +18,8 @@ from millstream_kafka import __version__
 from millstream_process import logs
 from millstream_process.loop import loop_factory
 
-from .config import MirrorConfig, MirrorConfigError, parse
+from .config import MirrorConfig, parse
+from .fields import MirrorConfigError
 from .source import MirrorRefused
 from .worker import MirrorWorker
 

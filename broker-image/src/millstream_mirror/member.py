@@ -1,18 +1,24 @@
-"""Membership of a consumer group in the target, by which workers share a source's partitions.
+"""GroupMembership of a consumer group in the target, by which workers share a source's partitions.
 
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not interpret
 assignments. The leader assigns the lanes round-robin; every rebalance first revokes all lanes (eager).
 
-``Member.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with ``lost``
-True when the group may have given the lanes to others already, so that nothing may be committed any more.
+A member whose process has ended is removed by the others (peers.py), so that its lanes need not wait until its session
+is over. The leader passes on where all members listen, with the assignment.
+
+``GroupMembership.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with
+``lost`` True when the group may have given the lanes to others already, so that nothing may be committed any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import re
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +31,7 @@ from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdent
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 from .committed import is_moved
+from .peers import Doorplate, Peer, PeerWatch, next_after, peers_of
 from .topics import MirroredTopic
 
 SESSION_TIMEOUT_MS = 6_000
@@ -33,6 +40,7 @@ REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
 LEAVE_TIMEOUT_S = 1.0
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +51,13 @@ class LaneName:
     target_topic: str
     topic_id: str
     partition: int
+    target_id: str = ""
 
 
 def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[LaneName]]:
     """Every partition to one member, in turn; the same for the same topics and members."""
     lanes = [
-        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition)
+        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition, topic.target_id)
         for topic in sorted(topics, key=lambda topic: topic.topic)
         for partition in range(topic.partitions)
     ]
@@ -56,20 +65,51 @@ def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, l
     return {member: lanes[index :: len(in_turn)] for index, member in enumerate(in_turn)}
 
 
-def encode(lanes: Sequence[LaneName]) -> bytes:
-    rows = [[lane.topic, lane.target_topic, lane.topic_id, lane.partition] for lane in lanes]
-    return json.dumps({"lanes": rows}, separators=(",", ":")).encode()
+def encode(lanes: Sequence[LaneName], peers: Sequence[Peer]) -> bytes:
+    rows = [
+        [lane.topic, lane.target_topic, lane.topic_id, lane.partition, *filter(None, [lane.target_id])]
+        for lane in lanes
+    ]
+    listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in peers]
+    return json.dumps({"lanes": rows, "peers": listening}, separators=(",", ":")).encode()
 
 
-def decode(assignment: bytes) -> list[LaneName]:
-    return [LaneName(*row) for row in json.loads(assignment)["lanes"]] if assignment else []
+def decode(assignment: bytes) -> tuple[list[LaneName], list[Peer]]:
+    """This member's lanes, and where members listen; leaders of older releases do not say.
+
+    Raises ValueError where it is not what a worker sends: any client may join the group, and lead it.
+    """
+    try:
+        found = json.loads(assignment) if assignment else {"lanes": []}
+        lanes = [_lane(*row) for row in found["lanes"]]
+        rows = found.get("peers", [])
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not an assignment of lanes: {str(error)[:200]!r}") from None
+    peers = []
+    for row in rows if isinstance(rows, list) else ():
+        with contextlib.suppress(TypeError, ValueError):
+            peers.append(Peer(*row))
+    return lanes, peers
 
 
-class Member:
+def _lane(topic: str, target_topic: str, topic_id: str, partition: int, target_id: str = "") -> LaneName:
+    if not (_NAME.fullmatch(topic) and _NAME.fullmatch(target_topic)):
+        raise ValueError("the name of a topic is not one")
+    if not isinstance(partition, int) or not 0 <= partition < 1 << 31:
+        raise ValueError(f"topic {topic}: the number of a partition is not one")
+    for one in filter(None, (topic_id, target_id)):
+        uuid.UUID(one)
+    return LaneName(topic, target_topic, topic_id, partition, target_id)
+
+
+class GroupMembership:
     def __init__(
         self,
         target: ClusterClient,
         group_id: str,
+        doorplate: Doorplate,
         *,
         assigned: Callable[[list[LaneName]], None],
         revoked: Callable[[bool], Awaitable[None]],
@@ -77,6 +117,8 @@ class Member:
         """``target`` is for this member alone: a JoinGroup blocks its connection until all have joined."""
         self._target = target
         self.group_id = group_id
+        self._doorplate = doorplate
+        self._watch = PeerWatch(self._remove)
         self._assigned = assigned
         self._revoked = revoked
         self.member_id = ""
@@ -106,7 +148,8 @@ class Member:
                     lanes = await self._join()
                     self._assigned(lanes)
                     self.is_stable, self.error = True, ""
-                    lost = await self._stay()
+                    async with self._watch:
+                        lost = await self._stay()
                 except (BrokerError, ApiError) as error:
                     lost = True
                     self._failed(error)
@@ -116,7 +159,7 @@ class Member:
         finally:
             self.is_stable = False
             await self._revoked(False)
-            await self._leave()
+            await self._leave(self.member_id)
 
     def _failed(self, error: BrokerError | ApiError) -> None:
         code = error.code if isinstance(error, ApiError) else ErrorCode.NETWORK_EXCEPTION
@@ -140,7 +183,7 @@ class Member:
             REBALANCE_TIMEOUT_MS,
             self.member_id,
             protocol_type="mirror",
-            protocols=[JoinGroupRequestProtocol("in-turn", b"")],
+            protocols=[JoinGroupRequestProtocol("in-turn", await self._doorplate.encoded())],
         )
         timeout = (REBALANCE_TIMEOUT_MS + SESSION_TIMEOUT_MS) / 1000
         joined = await self._target.call_coordinator(self.group_id, join_group.API, request, timeout=timeout)
@@ -156,8 +199,9 @@ class Member:
         if self.is_leader:
             self._dealt = self._topics
             dealt = deal(self._dealt, [member.member_id for member in joined.members])
+            peers = peers_of({member.member_id: bytes(member.metadata) for member in joined.members})
             assignments = [
-                SyncGroupRequestAssignment(member, encode(lanes)) for member, lanes in dealt.items()
+                SyncGroupRequestAssignment(member, encode(lanes, peers)) for member, lanes in dealt.items()
             ]
         sync = SyncGroupRequest(
             self.group_id,
@@ -169,7 +213,15 @@ class Member:
         )
         synced = await self._target.call_coordinator(self.group_id, sync_group.API, sync, timeout=timeout)
         _check(synced.error_code, "waiting for the assignment")
-        lanes = decode(bytes(synced.assignment))
+        try:
+            lanes, peers = decode(bytes(synced.assignment))
+        except ValueError as error:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the group's leader {joined.leader[:200]!r} is no worker of this mirror: remove it from the group:"
+                f" {error}",
+            ) from None
+        self._watch.peers = next_after(self.member_id, peers)
         logger.info("group %s: generation %d, %d lanes here", self.group_id, self.generation, len(lanes))
         return lanes
 
@@ -211,16 +263,22 @@ class Member:
             self._target.forget_coordinator(self.group_id)
         return error
 
-    async def _leave(self) -> None:
-        if not self.member_id:
+    async def _remove(self, member_id: str) -> None:
+        """Another worker's process has ended."""
+        logger.warning("group %s: worker %s has ended: taking over its lanes", self.group_id, member_id)
+        await self._leave(member_id)
+        self._rejoin.set()
+
+    async def _leave(self, member_id: str) -> None:
+        if not member_id:
             return
-        request = LeaveGroupRequest(self.group_id, self.member_id, [MemberIdentity(self.member_id)])
+        request = LeaveGroupRequest(self.group_id, member_id, [MemberIdentity(member_id)])
         try:
             await self._target.call_coordinator(
                 self.group_id, leave_group.API, request, timeout=LEAVE_TIMEOUT_S
             )
         except (BrokerError, ApiError) as error:
-            logger.warning("group %s: cannot leave: %s", self.group_id, error)
+            logger.warning("group %s: %s cannot leave: %s", self.group_id, member_id, error)
 
 
 def _check(code: int, what: str) -> None:

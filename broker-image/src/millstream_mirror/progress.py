@@ -4,14 +4,17 @@ Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's to
 as the offset, and as metadata a JSON object:
 
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
-     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"]}
+     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"], "rejoin": "…", "begun": true,
+     "source": [end, ms]}
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import offset_fetch
@@ -26,6 +29,10 @@ from millstream_kafka.topic_partition import TopicPartition
 from .committed import Position, commit, is_moved
 
 _VERSION = 1
+MAX_ID = 255
+MAX_ORIGINS = 64
+SHOWN = 200
+"""Characters of what cannot be read that go into an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +66,28 @@ class Progress:
     """Ids of the clusters from which the topic's records came to the source cluster."""
     first: int = -1
     """The source offset of the record with number 0; -1 in progress of older releases."""
+    rejoin: str = ""
+    """In mode Identity: the request to rejoin (`spec.rejoin.requestId`) under which the partition is mirrored."""
+    is_begun: bool = False
+    """With ``rejoin``: the target's topic was made read-only to rejoin, and is not a replica yet."""
+    source_end: int = -1
+    """The end of the source's log, as last seen; -1: not known. A promotion without the source reports it."""
+    seen_ms: int = 0
+    """When that end was first seen."""
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
         origins = {"origins": self.origins} if self.origins else {}
+        rejoin: dict[str, Any] = {"rejoin": self.rejoin} if self.rejoin else {}
+        begun = {"begun": True} if self.is_begun else {}
+        source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
         return json.dumps(
             {
                 **gap,
                 **origins,
+                **rejoin,
+                **begun,
+                **source,
                 "v": _VERSION,
                 "producer": [self.producer_id, self.producer_epoch, self.sequence],
                 "first": self.first,
@@ -80,27 +101,59 @@ class Progress:
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Progress:
-        """Raises ValueError."""
+        """Raises ValueError where the metadata is not what a mirror writes: every client may commit there."""
         try:
             stored = json.loads(metadata)
             if stored["v"] != _VERSION:
                 raise ValueError(f"version {stored['v']}")
-            producer_id, epoch, sequence = map(int, stored["producer"])
+            producer_id, epoch, sequence = stored["producer"]
+            source_end, seen_ms = stored.get("source", (-1, 0))
+            origins = stored.get("origins", [])
+            if not isinstance(origins, list) or len(origins) > MAX_ORIGINS:
+                raise ValueError(f"origins: a list of at most {MAX_ORIGINS} cluster ids is allowed")
             return cls(
                 offset,
-                producer_id,
-                epoch,
-                sequence,
-                int(stored["end"]),
-                str(stored["topicId"]),
-                str(stored["cluster"]),
-                int(stored["at"]),
-                Gap(*map(int, stored["gap"])) if "gap" in stored else None,
-                tuple(map(str, stored.get("origins", ()))),
-                int(stored.get("first", -1)),
+                _number("producer id", producer_id, 63),
+                _number("producer epoch", epoch, 15),
+                _number("sequence", sequence, 31),
+                _number("end", stored["end"], 63),
+                _text("topicId", stored["topicId"]),
+                _text("cluster", stored["cluster"]),
+                _number("at", stored["at"], 63),
+                Gap(*(_number("gap", one, 63) for one in stored["gap"])) if "gap" in stored else None,
+                tuple(_text("origins", one) for one in origins),
+                _number("first", stored.get("first", -1), 63),
+                _text("rejoin", stored.get("rejoin", "")),
+                stored.get("begun", False) is True,
+                _number("source", source_end, 63),
+                _number("source", seen_ms, 63),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a mirror's progress: {metadata!r} ({error})") from None
+        except RecursionError:
+            problem = "nested too deeply"
+        except KeyError as error:
+            problem = f"no {error}"
+        except (AttributeError, TypeError, ValueError) as error:
+            problem = str(error)[:SHOWN]
+        raise ValueError(f"not a mirror's progress: {metadata[:SHOWN]!r} ({problem})")
+
+
+def target_number(topic_id: str) -> int:
+    """Identity mode has no producer id. In its place is a number of the target's topic: another one when it is made
+    anew. -1 if it has no id."""
+    return uuid.UUID(topic_id).int >> 65 if topic_id else -1
+
+
+def _number(name: str, value: Any, bits: int) -> int:
+    """A signed number of so many bits and its sign."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 << bits <= value < 1 << bits:
+        raise ValueError(f"{name}: a number from {-1 << bits} to {(1 << bits) - 1} is allowed")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_ID or not value.isprintable():
+        raise ValueError(f"{name}: an id of at most {MAX_ID} printable characters is allowed")
+    return value
 
 
 class ProgressStore:
@@ -133,7 +186,11 @@ class ProgressStore:
             for each in answer.partitions:
                 self._check(each.error_code)
                 if each.committed_offset >= 0:
-                    progress = Progress.read(each.committed_offset, each.metadata or "")
+                    try:
+                        progress = Progress.read(each.committed_offset, each.metadata or "")
+                    except ValueError as error:
+                        where = f"group {self.group_id}, {answer.name}-{each.partition_index}"
+                        raise ValueError(f"{where}: {error}") from None
                     found[answer.name, each.partition_index] = progress
         return found
 

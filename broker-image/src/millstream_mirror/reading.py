@@ -29,10 +29,17 @@ async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: in
     return answer.offset
 
 
-async def read(cluster: ClusterClient, where: TopicPartition, offset: int, size: int) -> PartitionData:
-    """One fetch of about ``size`` bytes, which may answer OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError."""
+async def read(
+    cluster: ClusterClient, where: TopicPartition, offset: int, size: int, *, epoch: int = -1
+) -> PartitionData:
+    """One fetch of about ``size`` bytes, which may answer OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
+
+    ``epoch``: the leader's; under another one it answers with an error. -1: any.
+    """
     topic, partition = where
-    asked = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=size)
+    asked = FetchPartition(
+        partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
+    )
     request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=size, topics=[FetchTopic(topic, [asked])])
     response = await cluster.call_leader(topic, partition, fetch.API, request)
     answer = response.responses[0].partitions[0]

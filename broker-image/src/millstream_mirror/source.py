@@ -14,27 +14,36 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from millstream_kafka.client import ClusterClient
+from millstream_kafka.client import ClusterClient, Security
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .config import MirrorConfig, Naming, Source
+from .config import MirrorConfig, Mode, Naming, Source
+from .copies import CopyFlow
 from .flow import DRAIN_S, TRANSIENT, Flow
 from .groups import LOOK_S, GroupSync
 from .lanes import LaneKeeper
 from .loops import LoopFinder
-from .member import Member
+from .member import GroupMembership
+from .peers import Doorplate
 from .progress import Progress, ProgressStore
-from .stats import Counters, Reachability, SourceStatus, gaps_of
-from .topics import MirroredTopic, TopicKeeper, select
+from .promoted import PromotedTopics
+from .rejoin import Rejoiner
+from .replicas import ReplicaKeeper
+from .rivals import RivalFinder
+from .standing import CopyKeeper
+from .stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
+from .topics import MirroredTopic, TopicKeeper, id_of, select
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
 """After a topic came, looks are more frequent for a while: a circle of mirrors that start together soon opens."""
 COMMIT_S = 0.25
+RIVALS_LOOK_S = 30.0
 CONNECT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -45,41 +54,78 @@ class MirrorRefused(Exception):
 
 
 class SourceMirror:
-    def __init__(self, config: MirrorConfig, source: Source) -> None:
+    def __init__(self, config: MirrorConfig, source: Source, doorplate: Doorplate) -> None:
         self.config = config
         self.source = source
         self._counters = Counters()
-        self._reachability = Reachability(source.name, source.bootstrap)
+        self._reachability = Reachability(f"source {source.name}", source.bootstrap)
+        self._target_reachability = Reachability("target", config.target)
         self._target_error = ""
         self._committing = asyncio.Lock()
         # A connection serves one request at a time, so requests that wait (fetches, joins) have their own connections.
         client_id = f"millstream-mirror-{config.name}"
-        self._source, fetching = (_client(source.bootstrap, client_id) for _ in range(2))
-        self._target, producing, joining = (_client(config.target, client_id) for _ in range(3))
-        from_groups, to_groups = _client(source.bootstrap, client_id), _client(config.target, client_id)
+        self._source, fetching, from_groups = (
+            _client(source.bootstrap, source.security, client_id) for _ in range(3)
+        )
+        self._target, producing, joining, to_groups = (
+            _client(config.target, config.target_security, client_id) for _ in range(4)
+        )
         self._clients = (self._source, fetching, self._target, producing, joining, from_groups, to_groups)
         group_id = config.group_of(source)
         self._store = ProgressStore(self._target, group_id)
-        keeper = LaneKeeper(
-            self._source,
-            self._target,
-            self._store,
-            self._commit_now,
-            self._counters,
-            config.on_gap,
-            lambda topic: self._origins.get(topic, ()),
-        )
-        self._topics = TopicKeeper(config, source, self._source, self._target)
+        self._promoted = PromotedTopics(self._store)
         self._loops = LoopFinder(self._source)
+        self._rivals = RivalFinder(self._target, group_id)
+        self._rivals_looked = -RIVALS_LOOK_S
+        self._doubled: dict[str, str] = {}
+        """What another mirror copies, too, by topic."""
+        self._left_out: dict[str, str] = {}
+        """Topics whose records come from the target."""
         self._origins: dict[str, tuple[str, ...]] = {}
+        self._matched: int | None = None
+        self._rate = Rate()
         self._ready: list[MirroredTopic] = []
         self._changed = time.monotonic()
-        self._flow = Flow(source.name, fetching, producing, keeper, self._reachability, self._counters)
+        self._rejoiner: Rejoiner | None = None
+        self._topics, self._flow = self._parts(fetching, producing)
         self._groups = GroupSync(
             config.includes_group, from_groups, to_groups, lambda: self._flow.lanes, self._counters
         )
         self._groups_error = ""
-        self.member = Member(joining, group_id, assigned=self._flow.start, revoked=self._revoked)
+        self.member = GroupMembership(
+            joining, group_id, doorplate, assigned=self._flow.start, revoked=self._revoked
+        )
+
+    def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow]:
+        """What the mode is about: how topics are kept, and how records get there."""
+        config, source, counters = self.config, self.source, self._counters
+
+        def origins(topic: str) -> tuple[str, ...]:
+            return self._origins.get(topic, ())
+
+        limit = self._bytes_per_second if source.max_bytes_per_second else None
+        of_flow = self._reachability, counters, limit, source.rack
+        topics: TopicKeeper
+        if config.mode is Mode.IDENTITY:
+            if config.rejoin:
+                self._rejoiner = Rejoiner(
+                    config.rejoin,
+                    self._source,
+                    self._target,
+                    self._store,
+                    self._commit_now,
+                    lambda: self.member.is_leader,
+                )
+            topics = ReplicaKeeper(config, source, self._source, self._target, self._promoted, self._rejoiner)
+            copies = CopyKeeper(
+                self._source, self._target, self._store, counters, config.on_gap, origins, config.rejoin
+            )
+            return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow)
+        topics = TopicKeeper(config, source, self._source, self._target)
+        keeper = LaneKeeper(
+            self._source, self._target, self._store, self._commit_now, counters, config.on_gap, origins
+        )
+        return topics, Flow(source.name, fetching, producing, keeper, *of_flow)
 
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
@@ -93,6 +139,8 @@ class SourceMirror:
                     tasks.create_task(self._copy_positions_on())
                 await self._flow.failure
         finally:
+            if self._rejoiner is not None:
+                await self._rejoiner.close()
             for client in self._clients:
                 await client.close()
 
@@ -100,9 +148,18 @@ class SourceMirror:
     def status(self) -> SourceStatus:
         now = int(time.time() * 1000)
         lanes = list(self._flow.lanes.values())
-        problems = [self._reachability.error, self._target_error, *self._topics.problems.values()]
-        problems += [*(lane.error for lane in lanes), self.member.error]
-        problems += [self._groups_error, *self._groups.problems.values()]
+        errors = [self._reachability.error, self._target_reachability.error, self._target_error]
+        errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
+        errors += [*(lane.error for lane in lanes), self.member.error]
+        errors += [self._groups_error, *self._groups.problems.values()]
+        problems = [Problem(lane.reason, lane.error) for lane in lanes if lane.reason]
+        problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
+        problems += [Problem("Rejoining", words) for words in self._topics.rejoining.values()]
+        problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
+        if (
+            self.config.mode is Mode.IDENTITY
+        ):  # mirrors of the other mode may well meet: each copies its own topics
+            problems += [Problem("MirrorLoop", error) for error in self._left_out.values()]
         return SourceStatus(
             self.source.name,
             self._reachability.reachable,
@@ -110,11 +167,21 @@ class SourceMirror:
             len(lanes),
             sum(lane.lag for lane in lanes),
             max((lane.lag_seconds(now) for lane in lanes), default=0.0),
-            next((problem for problem in problems if problem), ""),
+            next((error for error in errors if error), ""),
             self._counters,
             len(self._groups.groups) if self.config.groups_include else None,
             gaps_of(lanes, now),
-            sorted({lane.topic for lane in lanes if lane.replaced}),
+            sorted({*self._topics.replaced, *(lane.topic for lane in lanes if lane.replaced)}),
+            self._reachability.reason,
+            self._target_reachability.as_json(),
+            problems,
+            self._matched,
+            self.source.max_bytes_per_second,
+            self._rate.per_second(),
+            by_topic(lanes, self._flow.written, now),
+            [] if self._rejoiner is None else self._rejoiner.set_aside,
+            self._promoted.names,
+            min((lane.seen_ms for lane in lanes), default=0),
         )
 
     # ---- what there is to mirror
@@ -127,15 +194,16 @@ class SourceMirror:
 
     async def _refresh(self) -> None:
         """Reports temporary errors in the status instead of raising them."""
+        source, _ = await asyncio.gather(
+            _reach(self._source, self._reachability, None),
+            _reach(self._target, self._target_reachability, []),
+        )
+        if source is not None and self._target_reachability.reachable:
+            await self._follow(source)
+
+    async def _follow(self, cluster: MetadataResponse) -> None:
+        """Look after the topics of the target."""
         try:
-            cluster = await self._source.metadata(None)
-            self._reachability.found()
-        except TRANSIENT as error:
-            self._reachability.lost(error)
-            return
-        try:
-            if self._target.cluster_id is None:
-                await self._target.metadata([])
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
             found = await self._loops.origins()
@@ -143,11 +211,19 @@ class SourceMirror:
             for lane in self._flow.lanes.values():
                 lane.origins = self._origins.get(lane.topic, ())
             looping = {
-                topic.name for topic in topics if self._target.cluster_id in found.get(topic.name or "", ())
+                topic.name or ""
+                for topic in topics
+                if self._target.cluster_id in found.get(topic.name or "", ())
             }
-            ready = await self._topics.ensure([topic for topic in topics if topic.name not in looping])
-            for name in sorted(name or "" for name in looping):
-                self._topics.problems[name] = f"topic {name}: left out: its records come from the target"
+            self._left_out = {
+                name: f"topic {name}: left out: its records come from the target: exclude it in one of the mirrors"
+                for name in sorted(looping)
+            }
+            self._matched = len(topics)
+            doubled = await self._find_doubled(topics)
+            ready = await self._topics.ensure(
+                [topic for topic in topics if topic.name not in looping and topic.name not in doubled]
+            )
             if ready != self._ready:
                 self._ready, self._changed = ready, time.monotonic()
             self.member.offer(ready)
@@ -157,6 +233,20 @@ class SourceMirror:
                 logger.warning("source %s: looking after topics: %s", self.source.name, error)
             self._target_error = str(error)
 
+    async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
+        """Topics with which another mirror has begun, and this one has not; looks sometimes, and when one is new."""
+        names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
+        known = {topic.target_topic for topic in self._ready}
+        if names.keys() <= known and time.monotonic() - self._rivals_looked < RIVALS_LOOK_S:
+            return set()
+        ids = {name: id_of(topic) for name, topic in names.items()}
+        found = await self._rivals.find(self._source.cluster_id or "", ids)
+        self._rivals_looked = time.monotonic()
+        for name in sorted(found.keys() - self._doubled.keys()):
+            logger.warning("source %s: %s", self.source.name, found[name].problem(name))
+        self._doubled = {name: rival.problem(name) for name, rival in sorted(found.items())}
+        return {names[name].name or "" for name, rival in found.items() if not rival.begun}
+
     def _refuse_itself(self) -> None:
         here, there = self._source.cluster_id, self._target.cluster_id
         if here is not None and here == there and self.config.naming is Naming.SAME:
@@ -165,6 +255,11 @@ class SourceMirror:
                 f" cluster, {here}: with naming Same each topic would be mirrored into itself: expected another"
                 " cluster, or naming Prefixed"
             )
+
+    def _bytes_per_second(self, lanes: int) -> float:
+        """The limit for so many lanes: workers share it as they share the source's partitions."""
+        partitions = sum(topic.partitions for topic in self._ready)
+        return (self.source.max_bytes_per_second or 0) * lanes / max(partitions, lanes, 1)
 
     async def _copy_positions_on(self) -> None:
         while True:
@@ -192,6 +287,7 @@ class SourceMirror:
     async def _commit_on(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_S)
+            self._rate.sample(time.monotonic(), self._counters)
             with contextlib.suppress(*TRANSIENT):
                 await self._commit()
 
@@ -221,7 +317,23 @@ class SourceMirror:
             raise
 
 
-def _client(bootstrap: str, client_id: str) -> ClusterClient:
+async def _reach(
+    cluster: ClusterClient, reachability: Reachability, topics: Collection[str] | None
+) -> MetadataResponse | None:
+    try:
+        found = await cluster.metadata(topics)
+    except TRANSIENT as error:
+        reachability.lost(error)
+        return None
+    reachability.found()
+    return found
+
+
+def _client(bootstrap: str, security: Security | None, client_id: str) -> ClusterClient:
     return ClusterClient(
-        bootstrap, client_id, timeout=CONNECT_TIMEOUT_S * 2, connect_timeout=CONNECT_TIMEOUT_S
+        bootstrap,
+        client_id,
+        timeout=CONNECT_TIMEOUT_S * 2,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        security=security,
     )

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from millstream_kafka import __version__
+from millstream_kafka.client import SecurityFailed
 from millstream_process.loop import Stalls
-from millstream_process.metrics import Metric, Page
+from millstream_process.metrics import Labels, Metric, Page, bounded
 
-from .lane import Lane
+from .lane import Lane, Written
 from .progress import Gap
+from .set_aside import Rejoined
 
 SOURCE = ("source",)
+TOPIC = ("source", "topic")
+MOST_TOPICS = 1000
+"""Of a source, in one metric."""
+PER_TOPIC = f", by topic of the target; beyond {MOST_TOPICS} topics the rest counts as (others)"
 GAPS = 10
+PROBLEMS = 10
+"""Of each reason."""
+SET_ASIDE = 100
+"""Partitions, in the status of a source."""
 GAP_SHOWN_MS = 24 * 3600 * 1000
 
 logger = logging.getLogger(__name__)
@@ -39,26 +50,79 @@ class Counters:
     commits: int = 0
     positions: int = 0
     """Positions of consumer groups committed in the target."""
+    throttled_seconds: float = 0.0
+    """For how long fetches waited for the limit, all together."""
 
 
 @dataclass(slots=True)
 class Reachability:
-    """Whether a source responds; logs each change once."""
+    """Whether a cluster responds, as ``name`` calls it; logs each change once."""
 
     name: str
     bootstrap: str
     reachable: bool = False
     error: str = ""
+    reason: str = ""
+    """Machine-readable: why it does not."""
 
     def lost(self, error: Exception) -> None:
         if self.reachable or not self.error:
-            logger.warning("source %s: %s", self.name, error)
+            logger.warning("%s: %s", self.name, error)
         self.reachable, self.error = False, str(error)
+        self.reason = type(error).__name__ if isinstance(error, SecurityFailed) else "Unreachable"
 
     def found(self) -> None:
         if not self.reachable:
-            logger.info("source %s: reached at %s", self.name, self.bootstrap)
-        self.reachable, self.error = True, ""
+            logger.info("%s: reached at %s", self.name, self.bootstrap)
+        self.reachable, self.error, self.reason = True, "", ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"reachable": self.reachable, "reason": self.reason, "lastError": self.error}
+
+
+class Rate:
+    """Records and bytes a second, of the last ten seconds. No I/O: the caller brings the time, in seconds."""
+
+    WINDOW_S = 10.0
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def sample(self, now: float, counters: Counters) -> None:
+        """At least twice in a window."""
+        self._samples.append((now, counters.records, counters.bytes))
+        while len(self._samples) > 1 and self._samples[1][0] <= now - self.WINDOW_S:
+            self._samples.popleft()
+
+    def per_second(self) -> tuple[float, float]:
+        """Records, bytes."""
+        if len(self._samples) < 2:
+            return 0.0, 0.0
+        (begin, records, size), (end, more_records, more_size) = self._samples[0], self._samples[-1]
+        seconds = max(end - begin, 0.001)
+        return (more_records - records) / seconds, (more_size - size) / seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a part of what is asked for is not mirrored: a machine-readable reason, and words that say what to do."""
+
+    reason: str
+    message: str
+
+    def as_json(self) -> dict[str, str]:
+        return {"reason": self.reason, "message": self.message}
+
+
+def bounded_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """The first ``PROBLEMS`` of each reason."""
+    found: list[Problem] = []
+    counts = Counter[str]()
+    for one in problems:
+        counts[one.reason] += 1
+        if counts[one.reason] <= PROBLEMS:
+            found.append(one)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +151,27 @@ def gaps_of(lanes: Iterable[Lane], now_ms: int) -> list[LaneGap]:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicStatus:
+    """Of this worker's share."""
+
+    records: int
+    bytes: int
+    lag_records: int
+    lag_seconds: float
+
+
+def by_topic(lanes: Iterable[Lane], written: Mapping[str, Written], now_ms: int) -> dict[str, TopicStatus]:
+    lags: dict[str, tuple[int, float]] = {}
+    for lane in lanes:
+        records, seconds = lags.get(lane.target_topic, (0, 0.0))
+        lags[lane.target_topic] = records + lane.lag, max(seconds, lane.lag_seconds(now_ms))
+    return {
+        topic: TopicStatus(one.records, one.bytes, *lags.get(topic, (0, 0.0)))
+        for topic, one in written.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     name: str
     reachable: bool
@@ -101,11 +186,30 @@ class SourceStatus:
     gaps: Sequence[LaneGap] = ()
     replaced: Sequence[str] = ()
     """Topics that were deleted and created again in the source, and therefore wait."""
+    reason: str = ""
+    """Why the source does not respond."""
+    target: dict[str, Any] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+    matched: int | None = None
+    """Topics of the source that the patterns select; None until the first look at it."""
+    limit: int | None = None
+    """Bytes a second, for all workers together."""
+    rate: tuple[float, float] = (0.0, 0.0)
+    """Records and bytes a second."""
+    by_topic: Mapping[str, TopicStatus] = field(default_factory=dict)
+    """By topic of the target."""
+    set_aside: Sequence[Rejoined] = ()
+    """What only the target had when its topics rejoined; known to the worker that leads the group."""
+    promoted: Sequence[str] = ()
+    """Topics of the target that are left alone, since they were promoted."""
+    seen_ms: int = 0
+    """Until when all lanes knew where the source's logs end."""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "reachable": self.reachable,
+            "reason": self.reason,
             "topics": len(self.topics),
             "topicNames": list(self.topics),
             "partitions": self.lanes,
@@ -113,8 +217,14 @@ class SourceStatus:
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],
             "replaced": list(self.replaced),
+            "setAside": [one.as_json() for one in self.set_aside[:SET_ASIDE]],
+            "problems": [problem.as_json() for problem in bounded_problems(self.problems)],
+            "matched": self.matched,
+            "rate": {"records": round(self.rate[0], 1), "bytes": round(self.rate[1])},
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,
+            "promoted": list(self.promoted),
+            "seenMs": self.seen_ms,
         }
 
 
@@ -127,6 +237,7 @@ def status_json(sources: Sequence[SourceStatus], member: str) -> dict[str, Any]:
             "seconds": round(max((source.lag_seconds for source in sources), default=0.0), 3),
         },
         "sources": [source.as_json() for source in sources],
+        "target": next((one.target for one in sources if not one.target.get("reachable")), sources[0].target),
         "member": member,
     }
 
@@ -146,7 +257,7 @@ TABLE = (
         "millstream_mirror_rebuilt_batches_total",
         "counter",
         "batches",
-        "Batches that could not be forwarded as they were.",
+        "Batches that could not be forwarded unchanged.",
         SOURCE,
     ),
     Metric(
@@ -160,7 +271,7 @@ TABLE = (
         "millstream_mirror_missing_records_total",
         "counter",
         "offsets",
-        "Offsets that the source no longer had when the worker came to them.",
+        "Offsets that the source had deleted before the worker fetched them.",
         SOURCE,
     ),
     Metric(
@@ -203,10 +314,70 @@ TABLE = (
         "millstream_mirror_lag_seconds",
         "gauge",
         "seconds",
-        "Time since this worker had last caught up with the source.",
+        "Time since this worker last caught up with the source.",
         SOURCE,
     ),
-    Metric("millstream_mirror_source_reachable", "gauge", "0 or 1", "Whether the source answers.", SOURCE),
+    Metric(
+        "millstream_mirror_throttled_seconds_total",
+        "counter",
+        "seconds",
+        "Time that fetches waited for the source's limit in bytes a second.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_limit_bytes_per_second",
+        "gauge",
+        "bytes a second",
+        "Limit of the source for all workers together; absent without one.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_topic_records_total",
+        "counter",
+        "records",
+        f"Records written to the target{PER_TOPIC}.",
+        TOPIC,
+    ),
+    Metric(
+        "millstream_mirror_topic_bytes_total",
+        "counter",
+        "bytes",
+        f"Bytes of record batches written to the target{PER_TOPIC}.",
+        TOPIC,
+    ),
+    Metric(
+        "millstream_mirror_topic_lag_records",
+        "gauge",
+        "records",
+        f"Records not mirrored yet, of this worker's share{PER_TOPIC}.",
+        TOPIC,
+    ),
+    Metric(
+        "millstream_mirror_topic_lag_seconds",
+        "gauge",
+        "seconds",
+        "Time since this worker last caught up, by topic of the target; of the"
+        f" {MOST_TOPICS} topics that are furthest behind.",
+        TOPIC,
+    ),
+    Metric(
+        "millstream_mirror_set_aside_records",
+        "gauge",
+        "records",
+        "Records that only the target had when its topic rejoined the source, and that are in TOPIC.set-aside; from the"
+        f" worker that leads the group{PER_TOPIC}.",
+        TOPIC,
+    ),
+    Metric(
+        "millstream_mirror_target_reachable",
+        "gauge",
+        "0 or 1",
+        "Whether the target is reachable.",
+        SOURCE,
+    ),
+    Metric(
+        "millstream_mirror_source_reachable", "gauge", "0 or 1", "Whether the source is reachable.", SOURCE
+    ),
     Metric(
         "millstream_mirror_partitions",
         "gauge",
@@ -215,10 +386,17 @@ TABLE = (
         SOURCE,
     ),
     Metric(
+        "millstream_mirror_promoted_topics",
+        "gauge",
+        "topics",
+        "Topics of the target that are not mirrored any more, since they were promoted.",
+        SOURCE,
+    ),
+    Metric(
         "millstream_loop_stall_seconds",
         "histogram",
         "seconds",
-        "How long callbacks had to wait for the event loop, where it was a millisecond or longer.",
+        "Time that callbacks waited for the event loop, if a millisecond or longer.",
     ),
 )
 """Every metric of a mirror worker: docs/metrics.md is this table."""
@@ -237,7 +415,40 @@ def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
         ("source_reachable", {(one.name,): one.reachable for one in sources}),
         ("groups", {(one.name,): one.groups or 0 for one in sources}),
         ("partitions", {(one.name,): one.lanes for one in sources}),
+        ("promoted_topics", {(one.name,): len(one.promoted) for one in sources}),
     ):
         page.add(f"millstream_mirror_{name}", gauges)
+    limits = {(one.name,): one.limit for one in sources if one.limit is not None}
+    page.add("millstream_mirror_limit_bytes_per_second", limits)
+    reached = {(one.name,): bool(one.target.get("reachable")) for one in sources}
+    page.add("millstream_mirror_target_reachable", reached)
+    _add_topics(page, sources)
     page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
     return page
+
+
+def _add_topics(page: Page, sources: Sequence[SourceStatus]) -> None:
+    for name, field_name in (
+        ("topic_records_total", "records"),
+        ("topic_bytes_total", "bytes"),
+        ("topic_lag_records", "lag_records"),
+    ):
+        values: dict[Labels, float] = {}
+        for source in sources:
+            found: dict[Labels, float] = {
+                (topic,): getattr(one, field_name) for topic, one in source.by_topic.items()
+            }
+            values |= {(source.name, *topic): value for topic, value in bounded(found, MOST_TOPICS).items()}
+        page.add(f"millstream_mirror_{name}", values)
+    aside: dict[Labels, float] = {}
+    for source in sources:
+        of_topics: dict[Labels, float] = {}
+        for one in source.set_aside:
+            of_topics[one.topic,] = of_topics.get((one.topic,), 0) + one.records
+        aside |= {(source.name, *topic): value for topic, value in bounded(of_topics, MOST_TOPICS).items()}
+    page.add("millstream_mirror_set_aside_records", aside)
+    behind: dict[Labels, float] = {}
+    for source in sources:
+        latest = sorted(source.by_topic.items(), key=lambda one: (-one[1].lag_seconds, one[0]))
+        behind |= {(source.name, topic): round(one.lag_seconds, 3) for topic, one in latest[:MOST_TOPICS]}
+    page.add("millstream_mirror_topic_lag_seconds", behind)

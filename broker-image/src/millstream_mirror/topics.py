@@ -1,15 +1,17 @@
 """Creates the source's topics in the target: partitions, replication, configuration; and follows their growth.
 
 A topic is created with the source's number of partitions, its replication factor as far as the target has brokers, and
-its own configuration (defaults are the target's). Left out are keys that would change records or that concern only
-the target. Later, only partitions are added: settings changed in the target stay.
+its own configuration (defaults are the target's). Left out are keys that would change records, that concern only the
+target, or that the mirror's configuration excludes. Later, only partitions are added: settings changed in the target
+stay.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
@@ -25,6 +27,11 @@ from .config import MirrorConfig, Naming, Source
 TOPIC_RESOURCE = 2
 SET_ON_TOPIC = 1
 CREATE_TIMEOUT_MS = 15_000
+ANSWER_TIMEOUT_S = CREATE_TIMEOUT_MS / 1000 + 5
+"""The target may need all of the time that a request allows."""
+PARTITIONS_AT_ONCE = 500
+"""Of the topics in one request, so that the target is done in time, and serves others in between. A topic with more is
+alone in its request."""
 NOT_COPIED = frozenset(
     {
         "message.timestamp.type",  # records keep the timestamps they have
@@ -39,6 +46,8 @@ NOT_COPIED = frozenset(
     }
 )
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,6 +59,8 @@ class MirroredTopic:
     target_topic: str
     topic_id: str
     partitions: int
+    target_id: str = ""
+    """Id of the target's topic, in mode Identity: lanes begin again when it changes."""
 
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
@@ -65,6 +76,19 @@ def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> l
         # A topic with such a prefix is already a mirrored one, if source and target are, or lead to, one cluster.
         and not topic.name.startswith(prefixes or ("\0",))
     ]
+
+
+async def configs_of(cluster: ClusterClient, topic: str, node: int | None = None) -> dict[str, str]:
+    """The settings of a topic that are in effect, from this broker or any. Raises BrokerError, ApiError."""
+    request = DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, topic, None)])
+    if node is None:
+        response = await cluster.call_any(describe_configs.API, request)
+    else:
+        response = await cluster.call_node(node, describe_configs.API, request)
+    (result,) = response.results
+    if result.error_code:
+        raise ApiError(ErrorCode.of(result.error_code), f"configuration of topic {topic}")
+    return {entry.name: entry.value or "" for entry in result.configs}
 
 
 def id_of(topic: MetadataResponseTopic) -> str:
@@ -84,6 +108,10 @@ class TopicKeeper:
         self._at_target = at_target
         self.problems: dict[str, str] = {}
         """Topics that could not be created, and why."""
+        self.replaced: set[str] = set()
+        """Topics that were deleted and created again in the source, and therefore wait."""
+        self.rejoining: dict[str, str] = {}
+        """Topics that are to be replicas, and are not yet, in words."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         """Create and grow topics as needed; returns those that can be mirrored now."""
@@ -142,8 +170,14 @@ class TopicKeeper:
 
     async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
         """Create topics; returns those whose configuration was refused."""
+        refused: list[CreatableTopic] = []
+        for some in in_parts(topics, lambda topic: topic.num_partitions, PARTITIONS_AT_ONCE):
+            refused += await self._call_create_some(some)
+        return refused
+
+    async def _call_create_some(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
         request = CreateTopicsRequest(topics, CREATE_TIMEOUT_MS)
-        response = await self._at_target.call_controller(create_topics.API, request)
+        response = await self._at_target.call_controller(create_topics.API, request, timeout=ANSWER_TIMEOUT_S)
         by_name = {topic.name: topic for topic in topics}
         refused = []
         for result in response.topics:
@@ -157,20 +191,29 @@ class TopicKeeper:
                     "topic %s: created with the target's defaults: %s", result.name, result.error_message
                 )
                 refused.append(by_name[result.name])
-            elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            elif error not in (
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                ErrorCode.REQUEST_TIMED_OUT,
+            ):  # or soon will exist
                 self._problem(result.name, f"cannot be created: {result.error_message or error.message}")
         return refused
 
     async def _grow(self, counts: Mapping[str, int]) -> None:
+        for some in in_parts(counts.items(), lambda one: one[1], PARTITIONS_AT_ONCE):
+            await self._grow_some(dict(some))
+
+    async def _grow_some(self, counts: Mapping[str, int]) -> None:
         request = CreatePartitionsRequest(
             [CreatePartitionsTopic(name, count, None) for name, count in counts.items()], CREATE_TIMEOUT_MS
         )
-        response = await self._at_target.call_controller(create_partitions.API, request)
+        response = await self._at_target.call_controller(
+            create_partitions.API, request, timeout=ANSWER_TIMEOUT_S
+        )
         for result in response.results:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
                 logger.info("topic %s: has %d partitions now", result.name, counts[result.name])
-            elif error is not ErrorCode.INVALID_PARTITIONS:  # the error if another worker was faster
+            elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon has them
                 self._problem(
                     result.name, f"cannot be given partitions: {result.error_message or error.message}"
                 )
@@ -192,6 +235,7 @@ class TopicKeeper:
                 for entry in result.configs
                 if entry.config_source == SET_ON_TOPIC
                 and entry.name not in NOT_COPIED
+                and self._config.includes_config(entry.name)
                 and not entry.is_sensitive
             }
         return found
@@ -199,3 +243,17 @@ class TopicKeeper:
     def _problem(self, name: str, what: str) -> None:
         self.problems[name] = f"topic {name}: {what}"
         logger.error("topic %s: %s", name, what)
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in their order, in parts of at most ``most`` together; what is larger is a part of its own."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        if part and total + size(item) > most:
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += size(item)
+    if part:
+        yield part

@@ -1,4 +1,4 @@
-"""The worker: all sources in parallel, and HTTP: /healthz, /readyz, /metrics, /status."""
+"""The worker: all sources in parallel, and HTTP: /healthz, /readyz, /metrics, /status, /instance."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from millstream_process.http import HttpServer, Response
 from millstream_process.loop import stalls
 
 from .config import MirrorConfig
+from .peers import Doorplate
 from .source import SourceMirror
 from .stats import page, status_json
 
@@ -16,20 +17,22 @@ from .stats import page, status_json
 class MirrorWorker:
     def __init__(self, config: MirrorConfig) -> None:
         self.config = config
-        self.sources = [SourceMirror(config, source) for source in config.sources]
+        self.doorplate = Doorplate(config.http_host, config.http_port, config.target)
+        self.sources = [SourceMirror(config, source, self.doorplate) for source in config.sources]
         self._http = HttpServer(
             {
                 "/healthz": self._healthz,
                 "/readyz": self._readyz,
                 "/metrics": self._metrics,
                 "/status": self._status,
+                "/instance": lambda: Response(self.doorplate.instance.encode()),
             }
         )
 
     async def start(self) -> str:
         """Listen; returns the ready line. Raises OSError."""
         host, port = self.config.http_host, self.config.http_port
-        port = await self._http.start(host, port)
+        port = self.doorplate.port = await self._http.start(host, port)
         return f"ready: mirror={self.config.name} http={host}:{port}"
 
     async def run(self) -> None:

@@ -29,11 +29,11 @@ class Metric:
 
 PROCESS = (
     Metric("process_cpu_seconds_total", "counter", "seconds", "Processor time of the process."),
-    Metric("process_max_fds", "gauge", "files", "Files that the process may have open."),
-    Metric("process_open_fds", "gauge", "files", "Files that it has open."),
-    Metric("process_resident_memory_bytes", "gauge", "bytes", "Memory that it takes."),
+    Metric("process_max_fds", "gauge", "files", "Limit of open files."),
+    Metric("process_open_fds", "gauge", "files", "Open files of the process."),
+    Metric("process_resident_memory_bytes", "gauge", "bytes", "Resident memory of the process."),
     Metric("process_start_time_seconds", "gauge", "seconds since 1970", "When it started."),
-    Metric("process_virtual_memory_bytes", "gauge", "bytes", "Addresses that it has mapped."),
+    Metric("process_virtual_memory_bytes", "gauge", "bytes", "Virtual memory of the process."),
 )
 """Metrics of any process, from prometheus-client; they are on every page."""
 

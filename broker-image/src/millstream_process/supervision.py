@@ -78,7 +78,7 @@ def run(
     def ended(task: asyncio.Task[T]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
-        failed(name, error, "" if fatal is None else "; nothing can go on without it")
+        failed(name, error, "" if fatal is None else "; the process cannot continue without it")
         if fatal is not None:
             fatal(f"{name} failed: {error!r}")
 
@@ -100,7 +100,7 @@ def keep(
             except Exception as error:
                 if clock() - began > LONGEST_PAUSE_S:
                     pause = pause_s
-                failed(name, error, f", beginning again in {pause:g} s")
+                failed(name, error, f", restarting in {pause:g} s")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 

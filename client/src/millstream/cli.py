@@ -19,11 +19,15 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from millstream import __version__, streams
+from millstream.commands.audit import audit
 from millstream.commands.cluster import cluster
 from millstream.commands.completion import completion
 from millstream.commands.config import config
+from millstream.commands.doctor import doctor
 from millstream.commands.group import group
+from millstream.commands.mirror import mirror
 from millstream.commands.records import consume_command, produce_command
+from millstream.commands.top import top
 from millstream.commands.topic import topic
 from millstream.errors import MillstreamError
 from millstream.options import Settings, common
@@ -79,7 +83,9 @@ def cli(context: click.Context) -> None:
     context.ensure_object(Settings)
 
 
-for command in (topic, group, cluster, config, produce_command, consume_command, completion):
+for command in (
+    audit, topic, group, cluster, config, mirror, produce_command, consume_command, doctor, top, completion,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""A cluster at a glance: its id, its brokers, and whether its partitions are well."""
+"""A cluster at a glance: its id, its brokers, and the partitions that lack replicas or a leader."""
 
 from __future__ import annotations
 
@@ -22,10 +22,25 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    """``controller`` is -1 while there is none. Partitions count those of internal topics too.
+class UnhealthyPartition:
+    """A partition with fewer in-sync replicas (``isr``) than replicas, or without a leader (``leader`` is -1).
 
-    ``under_replicated``: partitions with fewer in-sync replicas than replicas; ``without_leader`` counts among them.
+    ``isr`` lacks brokers that are down.
+    """
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """``controller`` is -1 while there is none. Partitions include those of internal topics.
+
+    ``under_replicated`` and ``without_leader`` count partitions; ``unhealthy_partitions`` has those of both
+    kinds: without a leader first, of internal topics last.
     """
 
     cluster_id: str
@@ -35,12 +50,21 @@ class ClusterInfo:
     partitions: int
     under_replicated: int
     without_leader: int
+    unhealthy_partitions: tuple[UnhealthyPartition, ...]
 
 
 def describe_cluster(cluster: Cluster) -> ClusterInfo:
+    """The cluster as its controller and one broker's metadata show it; raises Unreachable."""
     with kafka_errors():
         found = cluster.admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
     topics = cluster.metadata().topics
+    unhealthy = [
+        UnhealthyPartition(name, one.id, one.leader, tuple(one.replicas), tuple(one.isrs))
+        for name, topic in topics.items()
+        for one in topic.partitions.values()
+        if len(one.isrs) < len(one.replicas) or one.leader < 0
+    ]
+    unhealthy.sort(key=lambda one: (one.leader >= 0, one.topic.startswith("__"), one.topic, one.partition))
     partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     leaders = Counter(partition.leader for partition in partitions)
     replicas = Counter(broker for partition in partitions for broker in partition.replicas)
@@ -63,6 +87,7 @@ def describe_cluster(cluster: Cluster) -> ClusterInfo:
         brokers=brokers,
         topics=len(topics),
         partitions=len(partitions),
-        under_replicated=sum(len(one.isrs) < len(one.replicas) for one in partitions),
+        under_replicated=sum(len(one.isr) < len(one.replicas) for one in unhealthy),
         without_leader=leaders[-1],
+        unhealthy_partitions=tuple(unhealthy),
     )

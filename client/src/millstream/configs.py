@@ -80,6 +80,7 @@ def alter_configs(
     validate_only: bool = False,
 ) -> None:
     """Set keys, and reset others to their default, all or none of them. Failed with the brokers' reason."""
+    check_values(set_configs)
     _require(cluster, resource)
     if both := sorted(set(set_configs).intersection(delete_configs)):
         raise BadInput(f"{both[0]} is both set and reset", "choose one")
@@ -97,12 +98,19 @@ def alter_configs(
         raise Failed(f"the configuration of {resource} cannot be changed", why)
 
 
+def check_values(configs: Mapping[str, str]) -> None:
+    """BadInput for keys and values that are no text: librdkafka takes no others."""
+    for key, value in configs.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise BadInput(f"{key}: {value!r} is not allowed", "write text")
+
+
 def _require(cluster: Cluster, resource: Resource) -> None:
     if resource.kind == TOPIC:
         cluster.partitions(resource.name)
         return
     there = sorted(cluster.metadata().brokers)
-    if int(resource.name) not in there:
+    if resource.name not in map(str, there):
         raise BadInput(
             f"there is no broker {resource.name}", f"the brokers that are up: {', '.join(map(str, there))}"
         )

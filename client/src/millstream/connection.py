@@ -28,28 +28,37 @@ Config = dict[str, Any]
 
 
 class Cluster:
-    """The brokers behind ``bootstrap`` ("HOST:PORT"; several separated by commas)."""
+    """The brokers behind ``bootstrap`` ("HOST:PORT"; several separated by commas).
 
-    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP) -> None:
+    ``config``: settings of librdkafka's that every client of the cluster needs, such as those of TLS and SASL.
+    """
+
+    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, config: Mapping[str, Any] | None = None) -> None:
         self.bootstrap = bootstrap
         self.addresses = [_address(part) for part in bootstrap.split(",")]
+        self.config = dict(config or {})
 
     def client_config(self, **more: Any) -> Config:
         """librdkafka's configuration for this cluster; more settings with "_" for "."."""
         # What librdkafka would log about a broker that is away comes back as errors too.
         config: Config = {"bootstrap.servers": self.bootstrap, "client.id": "millstream", "log_level": 0}
-        return config | {name.replace("_", "."): value for name, value in more.items()}
+        return config | self.config | {name.replace("_", "."): value for name, value in more.items()}
+
+    def why_unreachable(self) -> str:
+        """Why no address accepts connections now; "" when one does."""
+        reasons = [_why_unreachable(*address) for address in self.addresses]
+        return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
     @functools.cached_property
     def admin(self) -> AdminClient:
         """Connected: Unreachable is raised within seconds if the cluster cannot be used from here."""
-        reasons = [reason for address in self.addresses if (reason := _why_unreachable(*address))]
-        if len(reasons) == len(self.addresses):
+        if reasons := self.why_unreachable():
             raise Unreachable(
-                f"no broker at {self.bootstrap} ({'; '.join(dict.fromkeys(reasons))})",
+                f"no broker at {self.bootstrap} ({reasons})",
                 "start one (millstream local up -f DIR), or name another with --bootstrap",
             )
-        admin = AdminClient(self.client_config())
+        with kafka_errors():
+            admin = AdminClient(self.client_config())
         try:
             brokers: list[Any] = list(admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values())
         except KafkaException as error:
@@ -109,7 +118,12 @@ def kafka_errors() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise Failed(_one_line(error.args[0].str())) from None
+        raise failed(error) from None
+
+
+def failed(error: KafkaException) -> Failed:
+    """An error of the client library as ours."""
+    return Failed(_one_line(error.args[0].str()), retriable=error.args[0].retriable())
 
 
 def results(futures: Mapping[Any, Any]) -> dict[Any, Any]:

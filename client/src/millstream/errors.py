@@ -1,26 +1,39 @@
-"""What can go wrong for a user, each with what to do next, and the exit status of each.
+"""Every error of the library and the command: one tree, with one root.
 
 MillstreamError          all of these; `millstream` prints one as a line. Exit status 1 unless noted
-├── Unreachable          no broker answers at the bootstrap addresses, or at those it advertises
+├── Unreachable          (retriable) no broker answers at the bootstrap or advertised addresses, or no ZooKeeper
 ├── UnknownTopic
 ├── UnknownGroup
-├── NoLeader             a partition has no leader, so nobody serves it
-├── RecordTooLarge       exit status 2: a record is larger than its topic takes
-├── Failed               the broker or the client library said no
-├── BadInput             exit status 2: an option, an address or a line of input cannot be taken
-├── Declined             exit status 1: a question was answered with no
-└── Interrupted          exit status 130: Ctrl-C or SIGTERM; the message says what was done
+├── NoLeader             (retriable) a partition has no leader
+├── RecordTooLarge       exit status 2: a record is larger than its topic allows
+├── Failed               the broker or the client library refused; retriable if Kafka's error code is
+│   └── NotDelivered     records were not acknowledged; `undelivered` names them
+├── BufferFull           (retriable) a producer's buffer stayed full until the time limit
+├── NotOwned             the stream does not own the partition, or no longer
+├── PoisonedMessage      a key or value could not be deserialized; it has topic, partition and offset
+├── Closed               a producer or connector was used after it was closed
+├── BadInput             exit status 2: an option, an address or a line of input is not valid
+│   ├── BadPartition     a partitioner returned a partition that the topic does not have
+│   ├── NotSerializable  a key or value could not be serialized
+│   └── MissingExtra     an optional package is not installed
+├── Declined             exit status 1: the user answered a question with no
+└── Interrupted          exit status 130: Ctrl-C or SIGTERM; the message says what was done before
+
+``retriable`` says whether the same call may succeed later without a change by the caller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
 class MillstreamError(Exception):
-    """One line: what is wrong, and, where there is one, the next step."""
+    """``problem`` says what is wrong, ``next_step`` what to do, if anything; the text is one line of both."""
 
     exit_status: ClassVar[int] = 1
+    retriable: bool = False
 
     def __init__(self, problem: str, next_step: str = "") -> None:
         super().__init__(f"{problem}: {next_step}" if next_step else problem)
@@ -29,36 +42,123 @@ class MillstreamError(Exception):
 
 
 class Unreachable(MillstreamError):
-    pass
+    """No broker, or no ZooKeeper, answers."""
+
+    retriable = True
 
 
 class UnknownTopic(MillstreamError):
-    pass
+    """There is no topic of that name."""
 
 
 class UnknownGroup(MillstreamError):
-    pass
+    """There is no group of that name."""
 
 
 class NoLeader(MillstreamError):
-    pass
+    """A partition has no leader, so no broker serves it."""
+
+    retriable = True
 
 
 class RecordTooLarge(MillstreamError):
+    """A record is larger than the producer or its topic allows."""
+
     exit_status = 2
 
 
 class Failed(MillstreamError):
-    pass
+    """The broker or the client library refused."""
+
+    def __init__(self, problem: str, next_step: str = "", *, retriable: bool = False) -> None:
+        super().__init__(problem, next_step)
+        self.retriable = retriable
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Records of one topic and partition that failed for one reason. ``partition`` is -1 if none was chosen yet.
+
+    ``keys``: of the first few records. ``retriable``: whether Kafka's error is.
+    """
+
+    topic: str
+    partition: int
+    reason: str
+    records: int
+    keys: tuple[bytes | None, ...]
+    retriable: bool
+
+    def __str__(self) -> str:
+        where = self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+        some = ", ".join("none" if key is None else ascii(key)[1:] for key in self.keys)
+        more = ", …" if self.records > len(self.keys) else ""
+        return f"{self.records:,} of {where} (keys {some}{more}): {self.reason}"
+
+
+class NotDelivered(Failed):
+    """Records without an acknowledgement. Those that timed out may still be in the log."""
+
+    def __init__(self, undelivered: Sequence[Undelivered]) -> None:
+        number = sum(one.records for one in undelivered)
+        super().__init__(
+            f"{number:,} {'record was' if number == 1 else 'records were'} not delivered",
+            "; ".join(map(str, undelivered)),
+            retriable=all(one.retriable for one in undelivered),
+        )
+        self.undelivered = tuple(undelivered)
+
+
+class BufferFull(MillstreamError):
+    """When the time limit was over, a buffer was still full, or records were still in flight."""
+
+    retriable = True
+
+
+class NotOwned(MillstreamError):
+    """The stream does not own the partition, or no longer: another consumer may."""
+
+
+class PoisonedMessage(MillstreamError):
+    """A key or value could not be deserialized. ``field`` is "key" or "value", ``data`` its bytes."""
+
+    def __init__(self, topic: str, partition: int, offset: int, field: str, data: bytes, reason: str) -> None:
+        super().__init__(
+            f"{topic}-{partition} at offset {offset}: "
+            f"the {field} ({len(data):,} bytes) cannot be deserialized: {reason}",
+            "take the next message to skip it",
+        )
+        self.topic, self.partition, self.offset = topic, partition, offset
+        self.field, self.data, self.reason = field, data, reason
+
+
+class Closed(MillstreamError):
+    """A producer or connector was used after it was closed."""
 
 
 class BadInput(MillstreamError):
+    """An option, an address or a line of input is not valid."""
+
     exit_status = 2
 
 
+class BadPartition(BadInput):
+    """A partitioner returned a partition that the topic does not have."""
+
+
+class NotSerializable(BadInput):
+    """A key or value could not be serialized."""
+
+
+class MissingExtra(BadInput):
+    """An optional package is not installed."""
+
+
 class Declined(MillstreamError):
-    pass
+    """The user answered a question with no."""
 
 
 class Interrupted(MillstreamError):
+    """Ctrl-C or SIGTERM; the message says what was done."""
+
     exit_status = 130

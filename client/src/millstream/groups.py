@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
 from millstream.errors import Failed, UnknownGroup
-from millstream.topics import watermarks
+from millstream.topics import list_offsets
 
 DEAD = "DEAD"
+IN_FLIGHT: Final = 200
+"""Most requests that are sent before the first of them is answered: all have `REQUEST_TIMEOUT_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the group is in one partition. ``committed`` is -1 without a commit; then the whole partition is lag.
+    """How far the group is in one partition. ``committed`` is -1 without a commit.
 
+    ``lag`` is ``latest`` minus ``committed``, at least 0, as Kafka's own tools count. It is None without a commit.
     ``latest`` and ``lag`` are None while the partition has no leader.
     """
 
@@ -98,12 +104,14 @@ def _progress(
     there = cluster.metadata().topics
     # Offsets outlive their topic.
     wanted = sorted(key for key in committed if key[0] in there and key[1] in there[key[0]].partitions)
-    ends = watermarks(cluster, [(t, p) for t, p in wanted if there[t].partitions[p].leader >= 0])
+    led = [(t, p) for t, p in wanted if there[t].partitions[p].leader >= 0]
+    specs: Any = OffsetSpec  # untyped
+    ends = list_offsets(cluster, led, specs.latest())
     found = []
     for topic, partition in wanted:
-        earliest, latest = ends.get((topic, partition), (0, None))
+        latest = ends.get((topic, partition))
         offset = max(committed[topic, partition], -1)
-        lag = None if latest is None else max(latest - max(offset, earliest), 0)
+        lag = None if latest is None or offset < 0 else max(latest - offset, 0)
         client = consumers.get(f"{topic}-{partition}", "")
         found.append(Progress(topic, partition, offset, latest, lag, client))
     return tuple(found)
@@ -111,10 +119,21 @@ def _progress(
 
 def committed_offsets(cluster: Cluster, name: str) -> dict[tuple[str, int], int]:
     """What the group has committed, by topic and partition; empty if there is no such group."""
-    asked = cluster.admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
-    )
-    return {(at.topic, at.partition): at.offset for at in results(asked)[name].topic_partitions}
+    return committed_by_group(cluster, [name])[name]
+
+
+def committed_by_group(cluster: Cluster, names: Iterable[str]) -> dict[str, dict[tuple[str, int], int]]:
+    """The same for many groups; their requests, one for each group, are in flight together."""
+    admin, left, found = cluster.admin, iter(names), {}
+    while some := list(islice(left, IN_FLIGHT)):
+        asked: dict[str, Any] = {}
+        for name in some:
+            asked |= admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
+            )
+        for name, one in results(asked).items():
+            found[name] = {(at.topic, at.partition): at.offset for at in one.topic_partitions}
+    return found
 
 
 def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -9,10 +9,11 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from millstream.configs import TOPIC, Resource, describe_configs
+from millstream.configs import TOPIC, Resource, describe_configs, own_configs
 from millstream.connection import Cluster, kafka_errors, no_leader
 from millstream.errors import BadInput, Failed, Interrupted, NoLeader, RecordTooLarge, Unreachable
 from millstream.interrupts import Interrupts
+from millstream.mirrors import REPLICA
 from millstream.topics import watermarks
 from millstream.words import count
 
@@ -193,6 +194,13 @@ class _Delivery:
                     raise NoLeader(
                         f"line {number:,} was {deed}: {reason.problem}; {outcome}", reason.next_step
                     )
+        if error.code() == KafkaError.POLICY_VIOLATION:
+            source = own_configs(self._cluster, Resource(TOPIC, self._topic)).get(REPLICA)
+            if source:  # the client library drops the broker's words
+                raise Failed(
+                    f"line {number:,} was {deed}: {self._topic} is a read-only mirror of {source}; {outcome}",
+                    "produce to its source, or promote it: name it in spec.promote of its MirrorMaker",
+                )
         raise Failed(f"line {number:,} was {deed}; {outcome}", error.str())
 
 

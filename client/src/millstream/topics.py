@@ -10,12 +10,13 @@ from typing import Any
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 
-from millstream.configs import TOPIC, Resource, alter_configs, own_configs
+from millstream.configs import TOPIC, Resource, alter_configs, check_values, own_configs
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
 from millstream.errors import BadInput, Failed, UnknownTopic
 
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 BROKERS_DEFAULT = -1  # a count in CreateTopics
+MAX_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,12 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Create a topic; counts that are left out are the brokers' defaults. Failed with the brokers' reason."""
+    """Create a topic; counts that are left out are the brokers' defaults. BadInput, Failed with the brokers' reason."""
+    if not isinstance(name, str) or not name:
+        raise BadInput(f"topic: {name!r} is not allowed", "write a name")
+    _check_count("partitions", partitions)
+    _check_count("replication_factor", replication_factor)
+    check_values(config or {})
     new = NewTopic(
         name,
         num_partitions=BROKERS_DEFAULT if partitions is None else partitions,
@@ -121,6 +127,7 @@ def alter_topic(
     validate_only: bool = False,
 ) -> None:
     """Add partitions up to a total, set configuration keys, reset others; all of it is validated before any of it."""
+    _check_count("partitions", partitions)
     there = len(cluster.partitions(name))
     if partitions is not None and partitions <= there:
         raise BadInput(
@@ -139,6 +146,12 @@ def alter_topic(
                 )
             if why := outcomes(asked)[name]:
                 raise Failed(f"partitions cannot be added to topic {name}", why)
+
+
+def _check_count(option: str, count: object) -> None:
+    """BadInput for what is neither left out nor a count. The brokers have their own limits."""
+    if count is not None and (type(count) is not int or not 1 <= count <= MAX_COUNT):
+        raise BadInput(f"{option}: {count!r} is not allowed", f"write a number from 1 to {MAX_COUNT:,}")
 
 
 def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:

@@ -21,9 +21,13 @@ class ConditionType(StrEnum):
     PAUSED = "Paused"  # every kind
     WARNING = "Warning"  # Cluster, Topic
     LAGGING = "Lagging"  # ConsumerGroup
+    STUCK = "Stuck"  # ConsumerGroup
+    RESET = "Reset"  # ConsumerGroup
+    WORKLOAD_READY = "WorkloadReady"  # ConsumerGroup
     CAUGHT_UP = "CaughtUp"  # MirrorMaker
     SOURCE_REACHABLE = "SourceReachable"  # MirrorMaker
     DEGRADED = "Degraded"  # MirrorMaker
+    PROMOTED = "Promoted"  # MirrorMaker
     SUCCEEDED = "Succeeded"  # BatchLoad
     LATE = "Late"  # BatchLoad
     DATA_QUALITY = "DataQuality"  # BatchLoad
@@ -73,10 +77,21 @@ class Reason(StrEnum):
     MINIMUM_ISR = "MinimumIsr"
     # ConsumerGroup
     GROUP_OBSERVED = "GroupObserved"
+    GROUP_UNUSED = "GroupUnused"
     CONFLICTING_GROUP = "ConflictingGroup"
     TOPIC_NOT_FOUND = "TopicNotFound"
     WITHIN_MAX_LAG = "WithinMaxLag"
     ABOVE_MAX_LAG = "AboveMaxLag"
+    NOTHING_COMMITTED = "NothingCommitted"
+    CONSUMING = "Consuming"
+    RESET_DONE = "ResetDone"
+    RESET_REFUSED = "ResetRefused"
+    RESET_CANCELLED = "ResetCancelled"
+    WAITING_FOR_MEMBERS = "WaitingForMembers"
+    WORKLOAD_READY = "WorkloadReady"
+    WORKLOAD_STARTING = "WorkloadStarting"
+    WORKLOAD_FAILED = "WorkloadFailed"
+    WORKLOAD_REFUSED = "WorkloadRefused"
     # MirrorMaker
     MIRRORING = "Mirroring"
     WORKERS_STARTING = "WorkersStarting"
@@ -86,11 +101,28 @@ class Reason(StrEnum):
     MIRROR_LOOP = "MirrorLoop"
     SOURCES_REACHABLE = "SourcesReachable"
     SOURCE_UNREACHABLE = "SourceUnreachable"
+    TARGET_UNREACHABLE = "TargetUnreachable"
+    CREDENTIALS_MISSING = "CredentialsMissing"
+    TLS_FAILED = "TlsFailed"
+    AUTHENTICATION_FAILED = "AuthenticationFailed"
     CAUGHT_UP = "CaughtUp"
     BEHIND = "Behind"
+    REJOINING = "Rejoining"
     RECORDS_MISSING = "RecordsMissing"
     STOPPED_AT_GAP = "StoppedAtGap"
+    DIVERGED = "Diverged"
+    BATCH_NOT_MIRRORED = "BatchNotMirrored"
+    RECORD_TOO_LARGE = "RecordTooLarge"
+    TOPIC_REFUSED = "TopicRefused"
+    MIRRORED_TWICE = "MirroredTwice"
+    NO_TOPICS = "NoTopics"
     NOTHING_MISSING = "NothingMissing"
+    PROMOTED = "Promoted"
+    PROMOTING = "Promoting"
+    PROMOTED_BEFORE = "PromotedBefore"
+    PROMOTION_REFUSED = "PromotionRefused"
+    MIRRORED_AGAIN = "MirroredAgain"
+    TOPIC_PROMOTED = "TopicPromoted"
     # BatchLoad
     SCHEDULED = "Scheduled"
     SUSPENDED = "Suspended"
@@ -98,6 +130,7 @@ class Reason(StrEnum):
     TOPIC_REPLACED = "TopicReplaced"
     OFFSETS_GONE = "OffsetsGone"
     CONFLICTING_TABLE = "ConflictingTable"
+    ALREADY_LOADED = "AlreadyLoaded"
     RUN_PENDING = "RunPending"
     PODS_PENDING = "PodsPending"
     RUNNING = "Running"

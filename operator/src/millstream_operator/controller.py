@@ -25,7 +25,7 @@ from .conditions import Reason
 from .kube import KubeError
 from .leadership import Leadership
 from .listing import listed, missed
-from .models import KINDS, Cluster, ManifestError, Resource, decode_as
+from .models import KINDS, Cluster, ManifestError, MirrorMaker, Resource, decode_as
 from .reconcile.deletion import SKIP_ANNOTATION, gives_up, held_back, let_go_raw
 from .reconcile.objects import NotOurs
 from .reconcile.problem import Problem, replace_ready
@@ -61,12 +61,14 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Controller(Generic[ResourceT]):
-    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look."""
+    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look. Resources that are
+    due within ``early`` seconds are looked at with others of their group."""
 
     kind: type[ResourceT]
     reconcile: Callable[[Services, Sequence[ResourceT]], Mapping[Key, float]]
     group_of: Callable[[ResourceT], Hashable]
     batch: int = 1
+    early: float = 0.0
     children: tuple[Child, ...] = ()
 
 
@@ -126,7 +128,10 @@ class Runner:
                 self.queue.forget(key)
                 self.services.metrics.lags.forget(key)
                 self.services.load_times.pop(manifest["metadata"].get("uid", ""), None)
+                self.services.group_memories.pop(manifest["metadata"].get("uid", ""), None)
                 self._failures.pop(key, None)
+            if key.kind == MirrorMaker.KIND:
+                asyncio.get_running_loop().run_in_executor(None, self.services.outside.forget, key)
             if key.kind == Cluster.KIND:
                 asyncio.get_running_loop().run_in_executor(None, self._forget_brokers, manifest)
         else:
@@ -249,8 +254,21 @@ class Runner:
         return min(self.queue.overdue(now, but), now - self._acts_since)
 
     def _take(self, now: float) -> Batch | None:
-        limit = max(controller.batch for controller in self.controllers.values())
-        return self.queue.take(now, limit, self._slots.held_back(now))
+        return self.queue.take(now, self._limit, self._slots.held_back(now), self._early)
+
+    def _limit(self, group: Hashable) -> int:
+        """Most resources of a group that are reconciled together."""
+        match group:
+            case (str() as kind, _) if kind in self.controllers:
+                return self.controllers[kind].batch
+        return 1
+
+    def _early(self, group: Hashable) -> float:
+        """How early the resources of a group come along with others of it."""
+        match group:
+            case (str() as kind, _) if kind in self.controllers:
+                return self.controllers[kind].early
+        return 0.0
 
     def _beside(self, group: Hashable) -> Collection[Hashable]:
         """The groups that use the same brokers: a Cluster, and the resources of each kind that refer to it."""

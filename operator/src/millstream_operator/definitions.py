@@ -25,7 +25,8 @@ import msgspec
 import yaml
 from msgspec import NODEFAULT, inspect
 
-from .models.pods import LIST_KEYS, PodTemplate, Rule
+from .models.pods import CONSUMERS, LIST_KEYS, PodTemplate, Rule
+from .models.workload import WorkloadTemplate
 
 Schema = dict[str, Any]
 
@@ -45,7 +46,10 @@ _BLOCK = re.compile(
 
 
 def template_schema(container: str) -> Schema:
-    """The structural schema of a template whose one container has this name."""
+    """The structural schema of a template whose one container has this name, or of a workload's template."""
+    if container == CONSUMERS:
+        words = "Pods that consume. The containers are yours; none of these fields gives a pod more rights."
+        return {"description": words, **_schema(inspect.type_info(WorkloadTemplate), container)}
     kind = typing.cast(Any, PodTemplate)[CONTAINERS[container]]
     described = {
         "description": f"Additions to the pods ({container}). None of these fields gives a pod more rights."
@@ -97,7 +101,11 @@ def _schema(kind: inspect.Type, container: str) -> Schema:
             }
         case inspect.VarTupleType():
             items = _schema(kind.item_type, container)
-            return {"type": "array", **_bounds(maxItems=kind.max_length), "items": items}
+            return {
+                "type": "array",
+                **_bounds(minItems=kind.min_length, maxItems=kind.max_length),
+                "items": items,
+            }
         case inspect.LiteralType():
             return {"type": "string", "enum": [*kind.values]}
         case inspect.BoolType():

@@ -20,7 +20,7 @@ INTRODUCTION = """\
 # The resources
 
 `millstream.dev/v1alpha1`, generated from the CRDs in [crds/](../crds) by `python -m millstream_operator.document`;
-`kubectl explain KIND.spec` tells the same. Examples: [examples/](../examples).
+`kubectl explain KIND.spec` shows the same. Examples: [examples/](../examples).
 
 Every kind has `status.conditions`, `Ready` first, each with a reason, a message and the generation it was observed at.
 `kubectl get millstream` lists all kinds. A field in **bold** is required.
@@ -88,15 +88,27 @@ def _fields(schema: Schema, prefix: str) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
         shown = f"**`{path}`**" if name in required else f"`{path}`"
-        default = (
-            f"`{field['default']}`" if "default" in field and not isinstance(field["default"], dict) else ""
-        )
-        if name == TEMPLATE:
+        default = _default(field.get("default"))
+        if _is_shared(name, field):
             yield f"| {shown} | object |  | {_text(field)} See [Pods](#pods). |"
             continue
         yield f"| {shown} | {_type(field)} | {default} | {_text(field)} |"
         yield from _fields(field, f"{path}.")
         yield from _fields(field.get("items", {}), f"{path}[].")
+
+
+def _is_shared(name: str, field: Schema) -> bool:
+    """Whether a field is one of the templates that have the same fields. A workload's has others, and no default."""
+    return name == TEMPLATE and "default" in field
+
+
+def _default(value: Any) -> str:
+    """A default as YAML has it; empty for none, and for an object whose fields have their own."""
+    if value is None or value == {}:
+        return ""
+    if isinstance(value, dict):
+        return f"`{', '.join(f'{key}: {amount}' for key, amount in value.items())}`"
+    return f"`{value}`"
 
 
 def _type(field: Schema) -> str:
@@ -116,7 +128,7 @@ def _rules(schema: Schema, path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         yield f"{rule['message']}" if "message" in rule else f"`{path}`: `{rule['rule']}`"
     for name, field in schema.get("properties", {}).items():
-        if name != TEMPLATE:
+        if not _is_shared(name, field):
             yield from _rules(field, f"{path}.{name}".lstrip("."))
     if isinstance(schema.get("items"), Mapping):
         yield from _rules(schema["items"], path)

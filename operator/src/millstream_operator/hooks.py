@@ -59,7 +59,7 @@ def _version(definition: Mapping[str, Any]) -> tuple[int, ...]:
     "--operator", required=True, help="NAMESPACE/RELEASE of the operator, which must be gone first."
 )
 @click.option("--lease", required=True, help="NAMESPACE/NAME of its Lease, the name of the release's claims.")
-@click.option("--namespace", "namespaces", multiple=True, help="Only there (may be given again).")
+@click.option("--namespace", "namespaces", multiple=True, help="Namespace in which they act (repeatable).")
 def release(operator: str, lease: str, namespaces: Sequence[str]) -> None:
     """Take our finalizer off every resource, so that none hangs without an operator, and leave the namespaces to
     whoever watches them next. Namespaces of other releases stay as they are."""

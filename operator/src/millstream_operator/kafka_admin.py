@@ -11,7 +11,7 @@ import base64
 import re
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType
@@ -26,11 +26,14 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from .kafka_connection import REQUEST_TIMEOUT_S, Fence, KafkaConnection, no_fence
 from .kafka_records import (
     BROKERS_DEFAULT,
+    MARK,
+    MARK_PARTITION,
     AdminError,
     BrokersState,
     ConfigChange,
     GroupMember,
     GroupState,
+    Mark,
     NewTopic,
     NotSupported,
     Partition,
@@ -74,7 +77,7 @@ class KafkaAdmin(KafkaConnection):
                 if (entry := found.get(name, {}).get("min.insync.replicas")) is None:
                     # just deleted, or not known yet to a broker that has just started
                     raise AdminError(
-                        f"the brokers at {self.bootstrap} do not tell the configuration of {name}"
+                        f"the brokers at {self.bootstrap} do not return the configuration of {name}"
                     )
                 minimums[name] = int(entry["value"])
         return [
@@ -226,13 +229,13 @@ class KafkaAdmin(KafkaConnection):
         return {name: _group_state(group) for name, group in answer.items()}
 
     def committed(self, group_ids: Collection[str]) -> dict[str, dict[Partition, int]]:
-        """All committed offsets of groups."""
+        """All committed offsets of groups, without marks."""
         answer = self.call(lambda client: client.list_group_offsets(list(group_ids)))
         return {
             group: {
                 Partition(*partition): entry.offset
                 for partition, entry in offsets.items()
-                if entry.offset >= 0
+                if entry.offset >= 0 and not _is_mark(entry)
             }
             for group, offsets in answer.items()
         }
@@ -246,14 +249,33 @@ class KafkaAdmin(KafkaConnection):
         answer = self.call(lambda client: client.list_partition_offsets(specs))
         return {Partition(*partition): found.offset for partition, found in answer.items()}
 
-    def commit(self, group_id: str, offsets: Mapping[Partition, int]) -> Refusal | None:
-        """Commit offsets for a group without members."""
+    def marks(self, group_ids: Collection[str]) -> dict[str, Mark]:
+        """The marks of those groups that have one."""
+        place = TopicPartition(*MARK_PARTITION)
+        answer = self.call(lambda client: client.list_group_offsets({one: [place] for one in group_ids}))
+        found = {group: offsets[place] for group, offsets in answer.items() if place in offsets}
+        return {group: Mark(one.metadata, one.offset) for group, one in found.items() if _is_mark(one)}
+
+    def commit(
+        self, group_id: str, offsets: Mapping[Partition, int], mark: Mark | None = None
+    ) -> Refusal | None:
+        """Commit offsets for a group without members. The brokers store up to 100 positions, the mark included, in one
+        step: all of them or none."""
         entries = {
             TopicPartition(*partition): OffsetAndMetadata(at, "", None) for partition, at in offsets.items()
         }
+        if mark is not None:
+            entries[TopicPartition(*MARK_PARTITION)] = OffsetAndMetadata(mark.step, mark.name, None)
         answer = self.call(lambda client: client.alter_group_offsets(group_id, entries))
         failed = sorted({_name(error) for error in answer.values() if getattr(error, "errno", 0)})
         return Refusal(failed[0], f"the broker refused to commit: {', '.join(failed)}") if failed else None
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> Refusal | None:
+        """Delete a group's offsets in partitions that no member is subscribed to (KIP-496)."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        answer = self.call(lambda client: client.delete_group_offsets(group_id, wanted))
+        failed = sorted({_name(error) for error in answer.values() if getattr(error, "errno", 0)})
+        return Refusal(failed[0], f"the broker refused to delete: {', '.join(failed)}") if failed else None
 
     def delete_groups(self, group_ids: Collection[str]) -> dict[str, Refusal | None]:
         answer = self.call(lambda client: client.delete_groups(list(group_ids)))
@@ -307,6 +329,38 @@ class AdminPool:
             admins, self._admins = self._admins, {}
         for admin in admins.values():
             admin.close()
+
+
+class OwnAdmins:
+    """A pool for each user, who closes it without closing another's connections. ``fence``: see
+    kafka_connection.py."""
+
+    def __init__(self, new: Callable[[Fence], AdminPool] = AdminPool) -> None:
+        self.fence: Fence = no_fence
+        self._new = new
+        self._lock = threading.Lock()
+        self._pools: dict[Hashable, AdminPool] = {}
+
+    def of(self, user: Hashable) -> AdminPool:
+        with self._lock:
+            if user not in self._pools:
+                self._pools[user] = self._new(lambda: self.fence())
+            return self._pools[user]
+
+    def forget(self, user: Hashable) -> None:
+        """Close what this user has opened."""
+        with self._lock:
+            pool = self._pools.pop(user, None)
+        if pool is not None:
+            pool.close()
+
+    def close(self) -> None:
+        for user in list(self._pools):
+            self.forget(user)
+
+
+def _is_mark(entry: OffsetAndMetadata) -> bool:
+    return entry.offset >= 0 and (entry.metadata or "").startswith(MARK)
 
 
 def _or_default(count: int | None) -> int:

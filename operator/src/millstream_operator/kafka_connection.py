@@ -32,7 +32,11 @@ from kafka.protocol.admin import (
     ListGroupsRequest,
     ListPartitionReassignmentsRequest,
 )
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from .kafka_records import AdminError, NotSupported
@@ -58,6 +62,7 @@ READS = frozenset(
         ListPartitionReassignmentsRequest,
         MetadataRequest,
         OffsetFetchRequest,
+        OffsetForLeaderEpochRequest,
     )
 )
 

@@ -39,6 +39,20 @@ class Partition(NamedTuple):
     partition: int
 
 
+MARK_PARTITION = Partition("__consumer_offsets", 0)
+"""Where a group keeps a mark: a position that no consumer reads."""
+MARK = "millstream.dev/"
+"""Begins the metadata of a mark."""
+
+
+class Mark(NamedTuple):
+    """A note that is committed together with a group's positions. ``name`` begins with ``MARK``; ``step`` is how many
+    commits carried it."""
+
+    name: str
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic as the brokers have it. ``config``: the keys set on the topic itself. ``size_bytes``: all copies."""

@@ -88,6 +88,14 @@ class OffsetTimes:
 
     def __init__(self) -> None:
         self._facts: dict[Partition, _Facts] = {}
+        self._topic_ids: dict[str, str | None] = {}
+
+    def saw_topics(self, topic_ids: Mapping[str, str | None]) -> None:
+        """Record the ids of topics. Facts about an earlier topic of the same name are forgotten."""
+        replaced = {name for name, one in topic_ids.items() if self._topic_ids.get(name, one) != one}
+        if replaced:
+            self._facts = {at: facts for at, facts in self._facts.items() if at.topic not in replaced}
+        self._topic_ids = {**self._topic_ids, **topic_ids}
 
     def saw_ends(self, ends: Mapping[Partition, int], now_ms: int) -> None:
         """Record the logs' ends as they are now."""
@@ -103,6 +111,8 @@ class OffsetTimes:
             one for one, facts in self._facts.items() if not facts.times or facts.times[-1] < since
         ]:
             del self._facts[partition]
+        known = {partition.topic for partition in self._facts}
+        self._topic_ids = {name: one for name, one in self._topic_ids.items() if name in known}
 
     def ages(self, wanted: Iterable[Wanted], now_ms: int, find: Find) -> dict[Wanted, int]:
         """The age of each record in seconds, rounded up; calls ``find`` where too little is known."""

@@ -115,7 +115,7 @@ class Leadership:
                 again = begun + RENEW_INTERVAL_S - self._clock() if succeeded else RETRY_INTERVAL_S
                 self._ending.wait(max(0.0, again))
         except Exception:  # a bug of ours: the Lease would not be renewed any more
-            logger.exception("the Lease %s is not looked after any more", self.name)
+            logger.exception("the Lease %s is no longer renewed", self.name)
         if not self._ending.is_set():
             holder = self._election.holder
             why = (

@@ -66,13 +66,13 @@ def metrics_address(text: str) -> tuple[str, int] | None:
 
 @click.command(context_settings={"auto_envvar_prefix": "MILLSTREAM", "show_default": True})
 @click.option(
-    "--namespace", "namespaces", multiple=True, help="Watch this namespace only (may be given again)."
+    "--namespace", "namespaces", multiple=True, help="Namespace to watch; repeatable (default: all)."
 )
 @click.option(
     "--lease",
     default="default/millstream-operator",
     callback=lambda _context, _option, value: lease_name(value),
-    help="Lease of this release, as NAMESPACE/NAME: of several operators with the same one, one acts.",
+    help="Lease of this release, as NAMESPACE/NAME: of several operators with the same Lease, one acts.",
 )
 @click.option("--broker-image", default=Images().broker, help="Image of the brokers and mirror workers.")
 @click.option("--spark-image", default=Images().spark, help="Image of batch loads.")
@@ -80,7 +80,7 @@ def metrics_address(text: str) -> tuple[str, int] | None:
     "--allowed-spark-image",
     "allowed_spark_images",
     multiple=True,
-    help="Another image that BatchLoads may name; IMAGE* allows all that begin so (may be given again).",
+    help="Another image that BatchLoads may name; repeatable. IMAGE* allows all images with that prefix.",
 )
 @click.option(
     "--zookeeper-image",
@@ -103,20 +103,20 @@ def metrics_address(text: str) -> tuple[str, int] | None:
     "--spark-role",
     default="/".join(SparkRole()),
     callback=lambda _context, _option, value: spark_role(value),
-    help="What the drivers of batch loads may do, as ClusterRole/NAME or Role/NAME.",
+    help="Role of batch loads' drivers, as ClusterRole/NAME or Role/NAME.",
 )
 @click.option(
     "--user-ids",
     default="Fixed",
     type=click.Choice([ids.value for ids in UserIds]),
-    help="Who pods run as: the users of our images, or whom the platform assigns (OpenShift).",
+    help="User of the pods: that of the images, or the one that the platform assigns (OpenShift).",
 )
-@click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="Where to answer whether it works.")
+@click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="URL of the liveness probe.")
 @click.option(
     "--metrics",
     default="0.0.0.0:8081",
     callback=lambda _context, _option, value: metrics_address(value),
-    help="Where /metrics is served, as HOST:PORT; empty for nowhere.",
+    help="HOST:PORT of /metrics; empty for none.",
 )
 @click.option("--log-format", default="json", type=click.Choice(["json", "plain"]))
 @click.option(
@@ -124,13 +124,13 @@ def metrics_address(text: str) -> tuple[str, int] | None:
     default=Images().broker_log_format,
     show_default=True,
     type=click.Choice(["json", "plain"]),
-    help="Form of the brokers' log lines, where a Cluster's configuration does not set log.format.",
+    help="Form of the brokers' log lines, unless a Cluster's configuration sets log.format.",
 )
 @click.option(
     "--mirror-log-format",
     default=Images().mirror_log_format,
     type=click.Choice(["json", "plain"]),
-    help="Of the mirror workers' logs.",
+    help="Form of the mirror workers' log lines.",
 )
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.version_option(__version__, prog_name="millstream-operator")
@@ -254,6 +254,7 @@ async def operate(
         work_task.cancel()
         results = await asyncio.gather(work_task, return_exceptions=True)
         services.admins.close()
+        services.outside.close()
         if scraped is not None:
             await scraped.cleanup()
         await asyncio.to_thread(leadership.release)

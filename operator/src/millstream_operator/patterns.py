@@ -6,6 +6,8 @@ https://github.com/google/re2/wiki/Syntax
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import re2
 
 _QUIET = re2.Options()
@@ -20,3 +22,8 @@ def refusal(pattern: str) -> str:
         said = error.args[0]
         return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     return ""
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of these valid patterns matches the whole name."""
+    return any(re2.fullmatch(pattern, name, _QUIET) for pattern in patterns)

@@ -149,7 +149,9 @@ def _bounds(value: Any, schema: Schema, path: str) -> Iterator[Problem]:
             yield Problem(path, f"{value} is too large; allowed: {high} or less")
     if isinstance(value, str):
         if "pattern" in schema and not re2.search(schema["pattern"], value):
-            yield Problem(path, f"{_show(value)} is not allowed; allowed: what matches {schema['pattern']}")
+            yield Problem(
+                path, f"{_show(value)} is not allowed; allowed: text that matches {schema['pattern']}"
+            )
         if schema.get("format") == "date-time" and not _is_time(value):
             yield Problem(path, f"{_show(value)} is no time; allowed: for example 2026-11-20T00:00:00Z")
         yield from _count(len(value), "characters", schema, "minLength", "maxLength", path)
@@ -159,7 +161,7 @@ def _bounds(value: Any, schema: Schema, path: str) -> Iterator[Problem]:
         yield from _count(len(value), "entries", schema, "minProperties", "maxProperties", path)
     for alternative in ("anyOf", "oneOf"):
         if alternative in schema and not any(not list(validate(value, one)) for one in schema[alternative]):
-            yield Problem(path, f"{_show(value)} fits none of the forms that are allowed")
+            yield Problem(path, f"{_show(value)} matches none of the allowed forms")
 
 
 def _count(count: int, what: str, schema: Schema, least: str, most: str, path: str) -> Iterator[Problem]:
@@ -211,7 +213,7 @@ def _list(
         here = f"{path}[{index}]"
         if kind in ("map", "set"):
             if identity(item) in seen:
-                yield Problem(here, f"{_show(item)} is there twice; each may be there once")
+                yield Problem(here, f"{_show(item)} is listed twice; each may be listed once")
             seen.add(identity(item))
         if "items" in schema:
             was = known.get(identity(item))
@@ -228,7 +230,7 @@ def _rules(value: Any, schema: Schema, path: str, old: Any, waived: Collection[s
         try:
             holds = cel.holds(text, value, old)
         except cel.CelError as error:
-            yield Problem(path, f"{_show(value)} cannot be judged by the rule {text!r}: {error}")
+            yield Problem(path, f"{_show(value)} cannot be checked by the rule {text!r}: {error}")
             continue
         if not holds:
             shown = "" if isinstance(value, dict | list) else f"{_show(value)} is not allowed; "

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from .event_budget import Budget
-from .kafka_admin import AdminPool
+from .group_memory import GroupMemory
+from .kafka_admin import AdminPool, OwnAdmins
 from .kube import Kube
 from .lag_age import OffsetTimes
 from .metrics import Metrics
@@ -19,6 +21,9 @@ from .resources.volumes import VolumeOwnership
 from .store import Store
 from .turns import Turns
 
+if TYPE_CHECKING:
+    from .reconcile.group_workload import Workloads
+
 
 def now_utc() -> datetime:
     return datetime.now(UTC)
@@ -29,10 +34,14 @@ class Services:
     kube: Kube
     store: Store = field(default_factory=Store)
     admins: AdminPool = field(default_factory=AdminPool)
+    outside: OwnAdmins = field(default_factory=OwnAdmins)
+    """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
     offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
     """Known ages of records, by the address of their Cluster."""
     load_times: dict[str, OffsetTimes] = field(default_factory=dict)
     """The same for BatchLoads, by uid, since they are reconciled in parallel."""
+    group_memories: dict[str, GroupMemory] = field(default_factory=dict)
+    """What is remembered of ConsumerGroups, by uid."""
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Clusters without NetworkPolicies, by address: the uid and generation for which that was checked."""
     pace: Pace | None = field(default_factory=Pace)
@@ -43,6 +52,8 @@ class Services:
     images: Images = field(default_factory=Images)
     spark_role: SparkRole = field(default_factory=SparkRole)
     volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
+    workloads: Workloads | None = None
+    """Runs the workloads of ConsumerGroups; None: Deployments do."""
     # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc
@@ -58,7 +69,7 @@ class Services:
 
     def obey(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` before each write to Kubernetes or brokers; it raises if writing is not allowed."""
-        self.kube.fence = self.admins.fence = fence
+        self.kube.fence = self.admins.fence = self.outside.fence = fence
 
     def forget_brokers(self, address: str) -> None:
         """Drop the connection to a deleted Cluster."""

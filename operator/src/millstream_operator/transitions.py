@@ -37,6 +37,7 @@ PROGRESS = frozenset(
         Reason.DELETING,
         Reason.LISTENERS_PENDING,
         Reason.NO_WORKERS,
+        Reason.PROMOTING,
         Reason.REASSIGNING,
         Reason.RECONCILE_PAUSED,
         Reason.RUNNING,
@@ -64,9 +65,9 @@ RUN_EVENTS = {
     "Failed": (EventType.WARNING, "RunFailed"),
 }
 REBALANCED = {
-    Reason.DRAINING: ("Drained", "the brokers that go have no replicas any more"),
+    Reason.DRAINING: ("Drained", "the brokers to remove have no replicas left"),
     Reason.SPREADING: ("Rebalanced", "the new brokers have their replicas"),
-    Reason.REASSIGNING: ("Reassigned", "all replicas are where they should be"),
+    Reason.REASSIGNING: ("Reassigned", "all replicas are in place"),
 }
 
 
@@ -85,7 +86,7 @@ def events_of(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) ->
 def _created(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event]:
     if kind == "Topic" and after.get("topicId") and after["topicId"] != before.get("topicId"):
         partitions, replicas = after.get("partitions"), after.get("replicationFactor")
-        words = f"the topic is there: partitions={partitions}, replicationFactor={replicas}"
+        words = f"the topic exists: partitions={partitions}, replicationFactor={replicas}"
         yield Event(EventType.NORMAL, "Created", words)
     if kind == "Cluster" and after.get("clusterId") and not before.get("clusterId"):
         yield Event(EventType.NORMAL, "Created", f"the brokers have formed cluster {after['clusterId']}")
@@ -138,7 +139,7 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         if now.reason == Reason.RESTART_BLOCKED:
             yield Event(EventType.WARNING, now.reason, now.message)
         elif not now.status and is_well:  # each restart has had its own Event
-            yield Event(EventType.NORMAL, "RollingUpdateComplete", "every pod runs as the Cluster says")
+            yield Event(EventType.NORMAL, "RollingUpdateComplete", "all pods match the Cluster's spec")
     if change := turned(ConditionType.REBALANCING):
         was, now = change
         if now.status == "True":
@@ -149,12 +150,19 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         yield Event(EventType.NORMAL, change[1].reason, change[1].message)
     if change := turned(ConditionType.PAUSED):
         paused = change[1].status == "True"
-        words = change[1].message if paused else "the annotation is gone"
+        words = change[1].message if paused else "the annotation was removed"
         yield Event(EventType.NORMAL, "Paused" if paused else "Resumed", words)
+    if (change := turned(ConditionType.RESET)) and (now := change[1]).status:
+        level = EventType.NORMAL if now.status == "True" else EventType.WARNING
+        yield Event(level, now.reason, now.message)
+    if (change := turned(ConditionType.PROMOTED)) and (now := change[1]).status:
+        well = now.status == "True" or now.reason in PROGRESS
+        yield Event(EventType.NORMAL if well else EventType.WARNING, now.reason, now.message)
     if (change := turned(ConditionType.WARNING)) and change[1].status == "True":
         yield Event(EventType.WARNING, change[1].reason, change[1].message)
     for kind, bad in (
         (ConditionType.LAGGING, "True"),
+        (ConditionType.STUCK, "True"),
         (ConditionType.LATE, "True"),
         (ConditionType.DATA_QUALITY, "False"),
         (ConditionType.SOURCE_REACHABLE, "False"),

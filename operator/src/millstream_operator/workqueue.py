@@ -8,10 +8,15 @@ earliest requested time. The queue has no clock and no threads: the caller passe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 
 from .store import Key
+
+LimitOf = Callable[[Hashable], int]
+"""Most keys of a batch, by group."""
+EarlyOf = Callable[[Hashable], float]
+"""How many seconds before its time a key may come along, by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,21 @@ class WorkQueue:
             if not waiting:
                 del self._waiting[group]
 
-    def take(self, now: float, limit: int, held_back: Collection[Hashable] = ()) -> Batch | None:
+    def take(
+        self,
+        now: float,
+        limit: int | LimitOf,
+        held_back: Collection[Hashable] = (),
+        early: float | EarlyOf = 0.0,
+    ) -> Batch | None:
         """The due keys of the most overdue group, at most ``limit``; call ``done`` with the batch afterwards. Skips the
-        groups in ``held_back``."""
+        groups in ``held_back``. Keys of the group that are due within ``early`` seconds come along, so that keys of one
+        interval stay together."""
         passed_over: list[tuple[float, int, Hashable]] = []
+        limit_of = (lambda _: limit) if isinstance(limit, int) else limit
+        early_of = early if callable(early) else lambda _: early
         try:
-            return self._take(now, limit, held_back, passed_over)
+            return self._take(now, limit_of, held_back, early_of, passed_over)
         finally:
             for entry in passed_over:
                 heapq.heappush(self._heap, entry)
@@ -63,8 +77,9 @@ class WorkQueue:
     def _take(
         self,
         now: float,
-        limit: int,
+        limit_of: LimitOf,
         held_back: Collection[Hashable],
+        early_of: EarlyOf,
         passed_over: list[tuple[float, int, Hashable]],
     ) -> Batch | None:
         while self._heap and self._heap[0][0] <= now:
@@ -76,13 +91,13 @@ class WorkQueue:
                 passed_over.append(entry)
                 continue
             waiting = self._waiting.get(group, {})
-            due = sorted((at, key) for key, at in waiting.items() if at <= now)
-            if not due:  # the key of this entry is gone or was queued again
+            due = sorted((at, key) for key, at in waiting.items() if at <= now + early_of(group))
+            if not due or due[0][0] > now:  # the key of this entry is gone or was queued again
                 if waiting:
                     self._push(group, min(waiting.values()))
                 continue
             first = due[0][1]
-            together = [key for _, key in due if key not in self._alone][:limit]
+            together = [key for _, key in due if key not in self._alone][: limit_of(group)]
             keys = (first,) if first in self._alone else tuple(together)
             for key in keys:
                 self.forget(key)

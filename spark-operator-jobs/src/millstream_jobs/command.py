@@ -1,7 +1,7 @@
 """Shared by the commands of all jobs: `millstream-JOB FILE.json`.
 
 Stdout shows progress; stderr has Spark's log and, after a failure, ends with one line about it. Exit status: 0
-succeeded, 1 failed, 2 the file is not valid.
+succeeded, 1 failed, 2 failed for good: the file is not valid, or no retry can help.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ def _run(job: Job[Config], path: Path) -> int:
     try:
         result = job.start(job.read(path))
     except BadRun as error:
-        return _fail(job.name, path, str(error), status=2)
+        return _fail(job.name, path, str(error), error.reason, status=2)
     except JobError as error:
-        return _fail(job.name, path, str(error))
-    except (Py4JError, PySparkException, OSError) as error:
+        return _fail(job.name, path, str(error), error.reason, status=2 if error.final else 1)
+    except OSError as error:  # of a file system or store
+        return _fail(job.name, path, root_cause(error), "OutputNotWritable")
+    except (Py4JError, PySparkException) as error:
         return _fail(job.name, path, root_cause(error))
     return _succeed(job, path, result)
 
@@ -59,8 +61,8 @@ def _succeed(job: Job[Config], path: Path, result: Result) -> int:
     return 0 if _report(job.name, path, result) else 1
 
 
-def _fail(job: str, path: Path, error: str, status: int = 1) -> int:
-    _report(job, path, Result("Failed", error=error))
+def _fail(job: str, path: Path, error: str, reason: str = "", status: int = 1) -> int:
+    _report(job, path, Result("Failed", error=error, reason=reason))
     print(f"millstream-{job}: {error}", file=sys.stderr)
     return status
 

@@ -20,8 +20,14 @@ class Incomplete(JobError):
     """The written rows do not match the offsets; the message is one line for the user."""
 
 
+class TooManyCorrupt(BadRun):
+    """More records than allowed do not parse; no retry can mend that."""
+
+    reason = "CorruptRecords"
+
+
 def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
-    """The number of written rows, and of corrupt ones among them. Raises Incomplete, BadRun."""
+    """The number of written rows, and of corrupt ones among them. Raises Incomplete, TooManyCorrupt."""
     corrupt = F.col(CORRUPT) if CORRUPT in written.columns else F.lit(None)
     found = {
         (row["_topic"], row["_partition"]): row
@@ -72,12 +78,11 @@ def _differs(part: OffsetRange, rows: int) -> Incomplete:
     )
 
 
-def _too_many_corrupt(run: Run, written: DataFrame, corrupt: int, rows: int) -> BadRun:
-    """The error for too many corrupt records, which no retry can mend."""
+def _too_many_corrupt(run: Run, written: DataFrame, corrupt: int, rows: int) -> TooManyCorrupt:
     key = ("_topic", "_partition", "_offset")
     first = written.where(F.col(CORRUPT).isNotNull()).select(*key).orderBy(*key).limit(1).collect()[0]
-    return BadRun(
+    return TooManyCorrupt(
         f"value.maxCorruptRecords: {corrupt:,} of {rows:,} records do not parse, allowed:"
         f" {run.value.max_corrupt_records}; the first is {first[0]}-{first[1]} at offset {first[2]};"
-        " nothing was published"
+        " nothing was published; correct value or the producer, or raise the limit"
     )

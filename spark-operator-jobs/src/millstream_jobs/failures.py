@@ -15,12 +15,26 @@ _S3A = re.compile(
 )
 """S3A's failure of a request to a store that is away, and the path."""
 
+_MISSING = re.compile(
+    r"Failed to find (?:the )?data source: (\w+)|ClassNotFoundException: (?:Class )?([\w.$]+)"
+)
+"""Spark's failures without a jar: the format that it does not know, or the class."""
+
 
 class JobError(Exception):
-    """The job failed; the message is one line for the user. A retry may succeed."""
+    """The job failed; the message is one line for the user. A retry may succeed, unless ``final``."""
+
+    reason = ""
+    """One word for programs, such as the reason of a condition; "" is none."""
+    final = False
 
 
 def root_cause(error: BaseException) -> str:
+    if missing := _MISSING.search(str(error)):
+        return (
+            f"Spark does not have {missing[1] or missing[2]}: a jar is missing: take the image millstream/spark, or"
+            " one with all jars of spark-operator-jobs/pom.xml"
+        )
     root = _root(error)
     if away := _S3A.search(str(error)):
         return f"{away[1]}: the store does not respond: {root}: check output.s3.endpoint and whether the store is up"

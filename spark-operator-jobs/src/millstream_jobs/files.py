@@ -23,7 +23,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from millstream_jobs.run import S3, Output
+from millstream_jobs.run import S3, Output, in_s3
 
 # Give a failing store half a minute and a silent one a minute, then raise an error: the runner of the job retries.
 RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -243,7 +243,12 @@ def _first_line(error: BaseException) -> str:
 
 def files_below(output: Output) -> PosixFiles | S3Files:
     """The files of an output."""
-    return S3Files(output.path, output.s3) if output.in_s3 else PosixFiles(output.path)
+    return files_at(output.path, output.s3)
+
+
+def files_at(path: str, s3: S3) -> PosixFiles | S3Files:
+    """The files below a folder, or below ``s3a://BUCKET/FOLDER`` in the store of ``s3``."""
+    return S3Files(path, s3) if in_s3(path) else PosixFiles(path)
 
 
 def one_at_a_time(files: Files, lock: str) -> AbstractContextManager[None]:

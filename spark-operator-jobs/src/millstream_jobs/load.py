@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs import command, completeness, loss, table
+from millstream_jobs import command, completeness, identity, loss, positions, repeats, table
 from millstream_jobs.command import Job
 from millstream_jobs.outputs import Committed, Output, open_output
 from millstream_jobs.outputs.session import static_conf
@@ -97,11 +97,16 @@ def load(spark: SparkSession, run: Run) -> Result:
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     """Write the run's rows, check and commit them; the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
+    positions.check_partitions(run.bootstrap, run.offsets)
+    topics = identity.begin(run)
     try:
         output.prepare(records.schema)
+        repeats.check(spark, run)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
         rows, corrupt = completeness.check(spark, run, staged)
+        identity.check_again(run, topics)
+        repeats.check(spark, run)
         return output.commit(rows, corrupt)
     except Exception:
         committed = _found_after_failure(output)  # another driver's success removes what is staged here

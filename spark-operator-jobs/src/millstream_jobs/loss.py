@@ -18,9 +18,16 @@ LOST = re.compile(r"Could not read records in offset \[\d+, \d+\)\s+for topic pa
 """Errors of Spark's Kafka source with failOnDataLoss; the offsets are those of its task."""
 
 
+class Gone(Incomplete):
+    """Records are gone from the log: no retry can read them."""
+
+    reason = "OffsetsGone"
+    final = True
+
+
 @contextmanager
 def told(spark: SparkSession, run: Run) -> Iterator[None]:
-    """Raises Incomplete in place of a Spark failure that means deleted records."""
+    """Raises Gone in place of a Spark failure that means deleted records."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -33,7 +40,7 @@ def told(spark: SparkSession, run: Run) -> Iterator[None]:
         if until == part.first:
             raise
         gone = OffsetRange(part.topic, part.partition, part.first, until)
-        raise Incomplete(
+        raise Gone(
             f"offsets {gone} are gone from the log, deleted by retention or by somebody before they were read;"
             " nothing was published; begin at a later position, and keep records longer (retention.ms,"
             " retention.bytes of the topic) or load more often"

@@ -1,4 +1,4 @@
-"""The offsets of topics for a time, from their cluster."""
+"""Topics in their cluster: partitions, offsets for a time, ids."""
 
 from __future__ import annotations
 
@@ -6,16 +6,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from millstream_jobs.failures import JobError
 from millstream_jobs.run import BadRun, OffsetRange
 
 TIMEOUT_S = 20.0
+LOG_LEVEL = 5
+"""Without what librdkafka says at every end of a client."""
+NO_ID = "A" * 22
+
+
+CREATE = "create it, or correct the name"
 
 
 class ClusterError(JobError):
     """The cluster does not answer; the message is one line for the user."""
+
+
+class NoTopic(BadRun):
+    """There is no such topic."""
+
+    reason = "TopicNotFound"
+
+
+class NoPartition(ClusterError):
+    """A topic or partition of a run is not there; a retry may find it."""
+
+    reason = "TopicNotFound"
 
 
 def between(
@@ -57,11 +76,51 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 
 def partitions(cluster: Consumer, topic: str, field: str = "topics") -> list[int]:
-    """The numbers of a topic's partitions; BadRun, which names the file's field, if the topic does not exist."""
+    """The numbers of a topic's partitions; NoTopic, which names the file's field, if the topic does not exist."""
     told = cluster.list_topics(topic, TIMEOUT_S).topics[topic]
     if told.error is not None:
-        raise BadRun(f"{field}: {topic} is not there: {told.error.str()}")
+        raise NoTopic(f"{field}: {topic} is not there: {told.error.str()}: {CREATE}")
     return sorted(told.partitions)
+
+
+def check_partitions(bootstrap: str, ranges: Sequence[OffsetRange]) -> None:
+    """NoPartition if the cluster does not have a range's topic or partition."""
+    with consumer(bootstrap) as cluster:
+        for topic in dict.fromkeys(part.topic for part in ranges):
+            try:
+                there = partitions(cluster, topic)
+            except NoTopic as error:
+                raise NoPartition(str(error)) from None
+            for number in sorted(part.partition for part in ranges if part.topic == topic):
+                if number not in there:
+                    raise NoPartition(
+                        f"offsets: {topic}-{number} is not there: the topic has partitions 0 to {there[-1]}:"
+                        " add partitions, or take offsets of these"
+                    )
+
+
+def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str | None]:
+    """The id of each topic that exists, which a topic created again does not have; None from brokers without ids.
+    ClusterError if the cluster does not answer."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
+    ids: dict[str, str | None] = {}
+    for topic, described in admin.describe_topics(
+        TopicCollection([*topics]), request_timeout=TIMEOUT_S
+    ).items():
+        try:
+            number = as_kafka_writes(str(described.result().topic_id))
+        except KafkaException as error:
+            told = error.args[0]
+            if told.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ClusterError(f"bootstrap: {bootstrap}: {told.str()}") from None
+            continue
+        ids[topic] = None if number == NO_ID else number
+    return ids
+
+
+def as_kafka_writes(number: str) -> str:
+    """An id from librdkafka, whose base64 has other characters than Kafka's: + and / instead of - and _."""
+    return number.replace("+", "-").replace("/", "_")
 
 
 def at(cluster: Consumer, parts: Sequence[tuple[str, int]], time: datetime) -> list[int | None]:

@@ -1,7 +1,7 @@
 """The content of a publication, fixed once: below the staging folder
 
     NAME.json                             the plan: whose rows count, and for each target partition how many rows it
-                                          gets and where the topic ended before the first
+                                          gets and where the topic, whose id it has, ended before the first
     NAME/ATTEMPT/target=P/part-….parquet  rows of partition P as records, numbered from 0 on
     NAME.done.json                        the publication is complete
 
@@ -24,6 +24,7 @@ from pyspark.sql.types import BinaryType, IntegerType
 
 from millstream_jobs import positions
 from millstream_jobs.files import Files
+from millstream_jobs.identity import TopicReplaced
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.outputs.reading import read_table
 from millstream_jobs.outputs.session import configure
@@ -44,6 +45,8 @@ class Plan(Struct, frozen=True):
     content: str
     attempt: str
     targets: tuple[Target, ...]
+    topic_id: str | None = None
+    """The id of the topic; None from brokers without ids, and in plans of older releases."""
 
     @property
     def rows(self) -> int:
@@ -63,9 +66,10 @@ def find(files: Files, name: str, content: str) -> Plan | None:
     return plan
 
 
-def make(spark: SparkSession, wanted: Publish, files: Files) -> Plan:
-    """Stage the rows and create the plan, unless another driver has."""
+def make(spark: SparkSession, wanted: Publish, files: Files) -> tuple[Plan, bool]:
+    """Stage the rows and create the plan; the plan, and whether it is another driver's, who was first."""
     attempt = uuid.uuid4().hex[:8]
+    topic_id = topic_id_of(wanted)
     with positions.consumer(wanted.bootstrap) as cluster:
         numbers = positions.partitions(cluster, wanted.topic)
         rows = _numbered(_records(spark, wanted, len(numbers)))
@@ -84,17 +88,31 @@ def make(spark: SparkSession, wanted: Publish, files: Files) -> Plan:
             for number in sorted(counts)
         }
     targets = tuple(Target(number, counts[number], end) for number, end in ends.items())
-    plan = Plan(wanted.content, attempt, targets)
+    plan = Plan(wanted.content, attempt, targets, topic_id)
     with contextlib.suppress(FileExistsError):  # another driver was first
         files.create(f"{wanted.name}.json", msgspec.json.format(msgspec.json.encode(plan), indent=1))
     decided = find(files, wanted.name, wanted.content)
     assert decided is not None
-    return decided
+    return decided, decided.attempt != attempt
+
+
+def check_topic(wanted: Publish, plan: Plan) -> None:
+    """TopicReplaced if the topic is another one than that of the plan: nobody knows which rows it should have."""
+    now = topic_id_of(wanted)
+    if plan.topic_id and now and plan.topic_id != now:
+        raise TopicReplaced(
+            f"topic: {wanted.topic} was deleted and created again: its id is {now}, and was {plan.topic_id} when the"
+            " publication began; take another name to send all rows to the new one"
+        )
+
+
+def topic_id_of(wanted: Publish) -> str | None:
+    return positions.topic_ids(wanted.bootstrap, [wanted.topic]).get(wanted.topic)
 
 
 def staged(spark: SparkSession, wanted: Publish, plan: Plan) -> DataFrame:
     """The records, those of a partition in one task, in the order of their numbers."""
-    configure(spark, wanted.table)
+    configure(spark, wanted.table, wanted.staging)
     rows = spark.read.parquet(f"{wanted.staging}/{wanted.name}/{plan.attempt}")
     return rows.repartitionByRange(len(plan.targets), "target").sortWithinPartitions("target", "number")
 
@@ -116,7 +134,7 @@ def _records(spark: SparkSession, wanted: Publish, partitions: int) -> DataFrame
     """Columns target, position, key, value, headers and timestamp of each row; position keeps the query's order."""
     content = wanted.record
     try:
-        configure(spark, wanted.table)
+        configure(spark, wanted.table, wanted.staging)
         rows = _rows(spark, wanted)
         key = _binary(rows, content.key) if content.key else F.lit(None).cast("binary")
         headers = [

@@ -56,11 +56,13 @@ def _publish(spark: SparkSession, wanted: Publish, staging: Files) -> Result:
         return Result("Succeeded", rows=plan.rows)
     resumed = plan is not None
     if plan is None:
-        plan = publication.make(spark, wanted, staging)
+        plan, resumed = publication.make(spark, wanted, staging)
     say(f"{plan.rows:,} rows for {wanted.topic}{', some of which may be there' if resumed else ''}")
+    publication.check_topic(wanted, plan)
     if plan.rows:
         sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan), resumed)
         sending.check(spark, wanted, plan)
+        publication.check_topic(wanted, plan)
     with contextlib.suppress(FileExistsError):
         staging.create(done, b"{}")
     staging.delete(wanted.name)

@@ -76,7 +76,10 @@ class Registry:
                 said = str(getattr(error, "reason", error)) or type(error).__name__
             if left:
                 time.sleep(BETWEEN_TRIES_S)
-        raise RegistryError(f"value.schemaRegistry.url: {self._url} does not answer: {said} ({url})")
+        raise RegistryError(
+            f"value.schemaRegistry.url: {self._url} does not answer: {said} ({url}): check the URL, and that"
+            " the registry runs"
+        )
 
     def _not_found(self, error: HTTPError, url: str) -> Exception:
         """The error for a missing schema or, at a wrong server or path, a missing registry."""

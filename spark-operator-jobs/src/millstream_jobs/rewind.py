@@ -11,8 +11,9 @@
 removes exactly these in the commit that adds the new ones. For a rewind between two offsets, write a RUN.json with
 these offsets.
 
-The first attempt resolves times to offsets, and stores them as `_rewinds/NAME.json` below the output's path: each
-retry, and each concurrent driver, loads the same records.
+The first attempt resolves times to offsets, and stores them as `_rewinds/NAME.json` below the output's path, with the
+topics' ids: each retry, and each concurrent driver, loads the same records. A topic that is deleted and created again
+fails the rewind.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ class Rewind(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Pinned(Struct, frozen=True, rename="camel"):
-    """The offsets that the first attempt resolved."""
+    """The offsets that the first attempt resolved, and the ids of their topics (not in files of older releases)."""
 
     topics: tuple[str, ...]
     since: datetime = field(name="from")
     until: datetime | None
     offsets: tuple[OffsetRange, ...]
+    topic_ids: dict[str, str] = {}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,8 +102,11 @@ def pin(wanted: Rewind) -> Run:
     files, path = files_below(wanted.output), f"_rewinds/{wanted.name}.json"
     try:
         if not files.exists(path):
+            # Before the offsets: those of a topic that is created in between would not have its id.
+            ids = positions.topic_ids(wanted.bootstrap, wanted.topics)
             offsets = positions.between(wanted.bootstrap, wanted.topics, wanted.since, wanted.until)
-            own = Pinned(wanted.topics, wanted.since, wanted.until, offsets)
+            known = {topic: number for topic, number in ids.items() if number}
+            own = Pinned(wanted.topics, wanted.since, wanted.until, offsets, known)
             with contextlib.suppress(FileExistsError):  # another driver was first
                 files.create(path, msgspec.json.format(msgspec.json.encode(own), indent=1))
         pinned = msgspec.json.decode(files.read(path), type=Pinned)
@@ -122,6 +127,7 @@ def pin(wanted: Rewind) -> Run:
         output=wanted.output,
         value=wanted.value,
         record=wanted.record,
+        topic_ids=pinned.topic_ids,
         from_timestamp=wanted.since,
         min_partitions=wanted.min_partitions,
     )

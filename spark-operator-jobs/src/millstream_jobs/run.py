@@ -6,12 +6,15 @@ that a retry reads exactly the same records:
     {"name": "flights-daily-0001",            letters, digits, ".", "_", "-"; names the run's files
      "bootstrap": "host:9092",
      "offsets": [{"topic": "flights", "partition": 0, "from": 0, "until": 56129}],    until is exclusive
+     "topicIds": {"flights": "FFoprDM1SJK7NOYIyM9Pww"},    the topics that the offsets are of, as Kafka writes ids;
+                                               left out: those that there are when the job starts
      "fromTimestamp": "2026-11-20T00:00:00Z",  skips older records of the ranges; left out: none
      "minPartitions": 16,                      least number of reading tasks; left out: one for each partition
      "value": {"format": "JSON", "schema": "carrier STRING, time_hour TIMESTAMP"},    see `value`
      "record": {"key": "Text", "headers": true},    left out: the key's bytes, no headers
      "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},    see Output
-                                               "mode": "Replace" replaces the rows of these records in the table
+                                               "mode": "Replace" replaces the rows of these records in the table,
+                                               "New" fails if it has any
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose message names the field, its value and what is allowed.
@@ -36,17 +39,21 @@ MAX_RESULT_BYTES = 4096  # the limit of a termination message in Kubernetes
 
 
 class BadRun(Exception):
-    """RUN.json is not valid; the message is one line for its author."""
+    """RUN.json is not valid, or cannot be run at any time; the message is one line for its author."""
+
+    reason = "InvalidSpec"
+    """As of a JobError."""
 
 
 OutputFormat = Literal["Parquet", "Delta", "Iceberg"]
 CatalogType = Literal["Hadoop", "JDBC", "REST"]
-Mode = Literal["Append", "Replace"]
+Mode = Literal["Append", "New", "Replace"]
 
 
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
 Bootstrap = Annotated[str, Meta(pattern=r"^[^\s:]+:\d+(,[^\s:]+:\d+)*$")]
 Topic = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+TopicId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{22}$")]
 
 
 class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +103,8 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The table's folder, for Iceberg the catalog's warehouse: on a POSIX file system or ``s3a://BUCKET/…``."""
     format: OutputFormat = "Parquet"
     mode: Mode = "Append"
-    """Replace: the commit that adds the new rows removes existing rows of the run's records."""
+    """Replace: the commit that adds the new rows removes existing rows of the run's records. New: the run fails if
+    there are such rows."""
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     target_file_size: Annotated[int, Meta(ge=0)] = 0
     """Approximate size of a file, in bytes; 0: a file for each task, or partition value."""
@@ -109,7 +117,11 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
     @property
     def in_s3(self) -> bool:
-        return self.path.startswith("s3a://")
+        return in_s3(self.path)
+
+
+def in_s3(path: str) -> bool:
+    return path.startswith("s3a://")
 
 
 class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -119,9 +131,15 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     output: Output
     value: Value = Value()
     record: Record = Record()
+    topic_ids: dict[str, TopicId] = {}
+    """The id of each topic that the offsets are of; a topic that is not here is the one at the job's start."""
     from_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
     min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     result: str = ""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part.topic for part in self.offsets))
 
     @property
     def records(self) -> int:
@@ -131,7 +149,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
     """A run's report: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``. ``bytes_``: the size of
-    the files with these rows, None if unknown.
+    the files with these rows, None if unknown. ``reason``: that of a JobError.
 
     ``run`` is the run's name, so that readers can tell results of different runs apart."""
 
@@ -141,6 +159,7 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
     bytes_: int | None = field(default=None, name="bytes")
     error: str = ""
     run: str = ""
+    reason: str = ""
 
     def encode(self) -> bytes:
         """As JSON that fits a termination message; a longer error is cut."""
@@ -155,6 +174,8 @@ def read_run(path: Path) -> Run:
     """Read the run in a file."""
     run = read_config(path, Run)
     _check_ranges(run.offsets, path)
+    if unknown := sorted(run.topic_ids.keys() - set(run.topics)):
+        raise BadRun(f"{path}: topicIds.{unknown[0]} is not allowed: no range in offsets is of this topic")
     check_table(run.output, run.value, path)
     return run
 
@@ -254,6 +275,7 @@ ALLOWED = {
     "bootstrap": "HOST:PORT, or several with commas between",
     "offsets": "at least one range",
     "topic": "a topic name: 1 to 249 letters, digits, dots, underscores and hyphens",
+    "topicIds[...]": "an id as Kafka writes it: 22 letters, digits, hyphens and underscores",
     "output.path": "an absolute path, or s3a://BUCKET/FOLDER",
     "output.table": "NAMESPACE.TABLE",
     "output.s3.endpoint": "a URL such as https://HOST:PORT",

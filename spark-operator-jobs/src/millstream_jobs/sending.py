@@ -6,7 +6,8 @@ following rows in order. The producer is idempotent and leaves no gap (acks=all)
 first rows, up to some number.
 
 Records of a killed task may still be in flight when the next one reads the end, since without transactions nothing
-fences a producer. So a repeated attempt first waits until the partition has not grown for SETTLED_S. At the end a
+fences a producer. So a repeated attempt first waits until the partition has not grown for SETTLED_S; one that gets more
+rows of the publication for ten times as long has another live driver, and the attempt fails. At the end a
 partition that has grown by as many offsets as it got rows has each once; otherwise its records are counted, row by
 row, and a publication with a duplicated row fails and says so.
 """
@@ -103,7 +104,7 @@ def _send_partition(task: Task, partition: int, rows: Iterator[Row]) -> int:
     with positions.consumer(task.bootstrap) as consumer:
         there = TopicPartition(task.topic, partition)
         if repeated:
-            _settle(consumer, there)
+            _settle(consumer, there, task.starts[partition], task.name)
         last = _last_row(consumer, there, task.starts[partition], task.name)
     failed: list[str] = []
 
@@ -181,15 +182,25 @@ def _pace(producer: Producer, due: float) -> None:
         producer.poll(min(ahead, 0.1))
 
 
-def _settle(consumer: Consumer, part: TopicPartition) -> None:
-    """Wait until a partition stops growing: a killed task's records may arrive late, and others may send to it too."""
+def _settle(consumer: Consumer, part: TopicPartition, start: int, name: str) -> None:
+    """Wait until a partition stops growing: a killed task's records may arrive late, and others may send to it too.
+    SendingError if it still gets rows of this publication then: another driver is alive."""
     deadline = time.monotonic() + 10 * SETTLED_S
     end, since = -1, time.monotonic()
-    while time.monotonic() < min(since + SETTLED_S, deadline):
+    while time.monotonic() < deadline:
         now = consumer.get_watermark_offsets(part, positions.TIMEOUT_S)[1]
         if now != end:
             end, since = now, time.monotonic()
+        elif time.monotonic() >= since + SETTLED_S:
+            return
         time.sleep(0.1)
+    before = _last_row(consumer, part, start, name)
+    time.sleep(SETTLED_S)
+    if (more := _last_row(consumer, part, start, name) - before) > 0:
+        raise SendingError(
+            f"another driver of {name} is alive: it sent {more:,} rows while this one waited; this one sends nothing:"
+            " let the other end, then start again, which sends what is left"
+        )
 
 
 def _last_row(consumer: Consumer, part: TopicPartition, start: int, name: str) -> int:

@@ -8,9 +8,10 @@
      "checkpoint": "/lake/_checkpoints/flights",    a folder, or s3a://BUCKET/FOLDER
      "value": …, "record": …, "output": …, "minPartitions": …, "result": …}    as in RUN.json, see `run`
 
-The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. Its rows are
-loaded like those of a load with these offsets: the same columns, checks and commit, under a name with the batch's
-number. So the table shows whether it already has the batch, and a killed stream leaves each row in it once.
+The checkpoint fixes the offsets of a micro-batch before it runs, and a restart repeats the last one. `checkpoint` reads
+them there, and a load with these offsets reads the records: the same columns, checks and commit, under a name with the
+batch's number. So the table shows whether it already has the batch, and a killed stream leaves each row in it once.
+Spark's own rows of a micro-batch are never read, so its progress reports no input rows.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from millstream_jobs import command, load, positions, table
+from millstream_jobs import checkpoint, command, load, positions, table
 from millstream_jobs.command import Job
+from millstream_jobs.files import Files, files_at
 from millstream_jobs.outputs.session import configure
 from millstream_jobs.progress import say
 from millstream_jobs.run import (
     ALLOWED,
     Bootstrap,
-    OffsetRange,
     Output,
     Result,
     Run,
@@ -89,16 +89,14 @@ def start(wanted: Stream) -> Result:
 
 def stream(spark: SparkSession, wanted: Stream) -> Result:
     """Load everything there is or, with an interval, until the query is stopped; returns what this call loaded."""
-    configure(spark, wanted.output)
-    with positions.consumer(wanted.bootstrap) as cluster:
-        for topic in wanted.topics:
-            positions.partitions(cluster, topic)
+    configure(spark, wanted.output, wanted.checkpoint)
+    _check_topics(wanted)
     done: list[Result] = []
     failures: list[Exception] = []
 
-    def batch(records: DataFrame, number: int) -> None:
+    def batch(_: DataFrame, number: int) -> None:
         try:
-            run = _run(wanted, records, number)
+            run = _run(wanted, number)
             if run is not None:
                 done.append(load.load(spark, run))
         except Exception as error:
@@ -113,7 +111,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
     )
     if wanted.max_records_per_batch is not None:
         source = source.option("maxOffsetsPerTrigger", wanted.max_records_per_batch)
-    writer = source.load().select("topic", "partition", "offset").writeStream.foreachBatch(batch)
+    writer = source.load().writeStream.foreachBatch(batch)
     writer = writer.queryName(wanted.name).option("checkpointLocation", wanted.checkpoint)
     writer = (
         writer.trigger(processingTime=wanted.interval)
@@ -138,27 +136,37 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
     )
 
 
-def _run(wanted: Stream, records: DataFrame, number: int) -> Run | None:
+def _run(wanted: Stream, number: int) -> Run | None:
     """The run of a micro-batch; None if it has no records."""
-    found = (
-        records.groupBy("topic", "partition")
-        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-        .orderBy("topic", "partition")
-        .collect()
-    )
-    if not found:
+    ids = _check_topics(wanted)
+    offsets = checkpoint.ranges(_files(wanted), number)
+    if not offsets:
         return None
     return Run(
         name=f"{wanted.name}-{number:08}",
         bootstrap=wanted.bootstrap,
-        offsets=tuple(
-            OffsetRange(row["topic"], row["partition"], row["first"], row["last"] + 1) for row in found
-        ),
+        offsets=offsets,
         output=wanted.output,
         value=wanted.value,
         record=wanted.record,
+        topic_ids=ids,
         min_partitions=wanted.min_partitions,
     )
+
+
+def _check_topics(wanted: Stream) -> dict[str, str]:
+    """The topics' ids, which are those of the checkpoint."""
+    found = positions.topic_ids(wanted.bootstrap, wanted.topics)
+    for topic in wanted.topics:
+        if topic not in found:
+            raise positions.NoTopic(f"topics: {topic} is not there: {positions.CREATE}")
+    ids = {topic: number for topic, number in found.items() if number}
+    checkpoint.check_topics(_files(wanted), ids)
+    return ids
+
+
+def _files(wanted: Stream) -> Files:
+    return files_at(wanted.checkpoint, wanted.output.s3)
 
 
 if __name__ == "__main__":

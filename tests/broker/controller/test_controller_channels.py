@@ -257,12 +257,12 @@ async def test_more_than_a_request_may_have_goes_in_several(monkeypatch: pytest.
 def test_a_broker_hears_of_internal_topics_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who learns that it coordinates groups must know every other topic: it takes those it knows not for deleted."""
     monkeypatch.setattr(channels, "MAX_PARTITIONS", 3)
-    waiting = {("__consumer_offsets", 0), ("__consumer_offsets", 1), *((name, 0) for name in "abcd")}
+    waiting = [("__consumer_offsets", 0), ("__consumer_offsets", 1), *((name, 0) for name in "abcd")]
     requests = []
     while waiting:
         request = channels._some(waiting)
         requests.append({name for name, _ in request})
-        waiting -= set(request)
+        waiting = [key for key in waiting if key not in request]
     assert requests == [{"a", "b", "c"}, {"d", "__consumer_offsets"}], "a request is followed as a whole"
 
 

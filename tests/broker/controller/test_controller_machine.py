@@ -83,17 +83,17 @@ def test_after_that_a_topic_is_told_of_as_it_changes_and_grows() -> None:
     partitions = ((4, 5), (1, 2), (2, 1))
     controller.handle(TopicsChanged({"t": topic("t", *partitions, version=-1)}, frozenset({"t"})))
     (push,) = of(Push, controller.in_sync("t", 1, 1))
-    assert push.partitions == {("t", 1)}
+    assert set(push.partitions or ()) == {("t", 1)}
     grown = topic("t", *partitions, (4, 5), (1, 2), version=-1)
     (push,) = of(Push, controller.handle(TopicsChanged({"t": grown}, frozenset({"t"}))))
-    assert push.partitions == {("t", 3), ("t", 4)}
+    assert set(push.partitions or ()) == {("t", 3), ("t", 4)}
 
 
 def test_the_first_partition_is_told_of_though_nobody_leads_it() -> None:
     controller = Controller()
     new = topic("t", (4, 5), (1, 2), version=-1)
     (push,) = of(Push, controller.handle(TopicsChanged({"t": new}, frozenset({"t"}))))
-    assert push.partitions == {("t", 0), ("t", 1)}
+    assert set(push.partitions or ()) == {("t", 0), ("t", 1)}
 
 
 def test_configurations_of_unknown_topics_do_not_matter() -> None:
@@ -458,7 +458,7 @@ def test_what_could_not_be_told_for_a_while_is_told_in_the_end() -> None:
     controller.decide(StatesChanged(stored))
     assert told(controller, ("t", 0)) == [HELD_BACK]
     (push,) = of(Push, controller.decide(StatesWritten(write.states, stored)))
-    assert push.partitions == {("t", 0)}
+    assert set(push.partitions or ()) == {("t", 0)}
     assert told(controller, ("t", 0)) == [(1, 1)]
 
 

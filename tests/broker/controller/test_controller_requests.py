@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream_broker.controller.requests import Request, Requests
+from millstream_broker.steps import to_the_end
 
 
 def waiting(requests: Requests, caller: str, *keys: str, result: Callable[[], Any] = lambda: None) -> None:
@@ -37,7 +38,7 @@ def test_an_abandoned_request_asks_for_no_result_and_the_others_go_on() -> None:
     requests, asked = Requests(), []
     for caller in ("one", "two", "three"):
         waiting(requests, caller, "a", "b", result=lambda caller=caller: asked.append(caller))
-    requests.abandon("two")
+    to_the_end(requests.abandon("two"))
     requests.happened("a")
     requests.happened("b")
     assert [caller for caller, _ in requests.complete()] == ["one", "three"]
@@ -49,7 +50,7 @@ def test_a_request_that_is_answered_may_be_abandoned() -> None:
     waiting(requests, "caller", "a")
     requests.happened("a")
     assert list(requests.complete())
-    requests.abandon("caller")
-    requests.abandon("unknown")
+    to_the_end(requests.abandon("caller"))
+    to_the_end(requests.abandon("unknown"))
     waiting(requests, "another")
     assert [caller for caller, _ in requests.complete()] == ["another"]

@@ -11,7 +11,7 @@ import pytest
 from millstream_broker.groups import driver as driver_module
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.messages import GroupConfig, LeavingMember, Sync
+from millstream_broker.groups.messages import Commit, GroupConfig, LeavingMember, OffsetToCommit, Sync
 from millstream_broker.groups.records import group_tombstone, read_groups
 from millstream_harness.group_drivers import (
     TOPICS,
@@ -331,6 +331,22 @@ async def test_a_topic_deleted_while_groups_are_loaded() -> None:
         topic.readable.set()
         await loaded(second)
         assert second.fetch_offsets("simple", None).offsets == {}
+
+
+async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is handed out from the deletion on; their tombstones are written in short steps."""
+    topic = SharedTopic()
+    monkeypatch.setattr("millstream_broker.groups.coordinator.FORGOTTEN_AT_ONCE", 10)
+    async with drivers(topic, 1) as (driver,):
+        offsets = [OffsetToCommit("t", index, 1, topic_id=TOPICS["t"]) for index in range(95)]
+        await driver.commit(Commit("simple", offsets))
+        driver.forget_topics({"t": TOPICS["t"]})
+        assert driver.fetch_offsets("simple", None).offsets == {}
+        for _ in range(200):
+            if not driver.committed_partitions("simple"):
+                break
+            await asyncio.sleep(0.01)
+        assert driver.committed_partitions("simple") == []
 
 
 async def test_closed_driver_takes_no_calls() -> None:

@@ -30,6 +30,12 @@ def test_first_member_waits_for_the_initial_delay_and_each_newcomer_extends_it()
     assert not joined[1].members, "only the leader learns of the others"
 
 
+def test_mirror_workers_do_not_wait_for_others() -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
+    first = machine.join(protocol_type="mirror")
+    assert first.joined.generation == 1
+
+
 def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
     first = machine.join(rebalance_ms=3_000)

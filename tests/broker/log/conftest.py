@@ -25,5 +25,5 @@ def fsynced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that depend on nothing that a machine loses: each of thousands takes a moment."""
+    """For tests that do not depend on durability: each of thousands of fsyncs takes a moment."""
     monkeypatch.setattr(os, "fsync", lambda file: None)

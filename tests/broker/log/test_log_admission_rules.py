@@ -1,4 +1,4 @@
-"""Which batches a topic's configuration lets in, and what it makes of them; what a follower takes from its leader."""
+"""Which batches a topic's configuration accepts, and how it changes them; what a follower accepts from its leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics whose records are read before they are appended: in order, beside everything else, and within bounds."""
+"""Topics whose records are read before they are appended: in order, concurrently with other work, within limits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answer_of(wire: Wire) -> produce.PartitionProduceResponse:
     ],
 )
 def test_nothing_overtakes(wire: Wire, config: dict[str, str]) -> None:
-    """Small batches, which are read at once, among compressed ones, which are not; and other partitions between."""
+    """Small batches, which are read at once, among compressed ones, which are not, with other partitions in between."""
     topic = "-".join(config.values()).replace(",", "")
     create(wire, topic, 3, **config)
     codecs = list(Compression)
@@ -104,7 +104,7 @@ def set_compression(wire: Wire, topic: str, value: str) -> None:
 def test_an_idempotent_producer_while_the_path_of_its_batches_changes(
     broker: BrokerProcess, wire: Wire
 ) -> None:
-    """librdkafka sends on without waiting; OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal to it."""
+    """librdkafka pipelines; OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal for it."""
     create(wire, "altered")
     config = {
         "bootstrap.servers": broker.bootstrap,
@@ -137,7 +137,7 @@ def test_an_idempotent_producer_while_the_path_of_its_batches_changes(
 
 
 def test_raw_batches_while_the_path_of_their_batches_changes(broker: BrokerProcess, wire: Wire) -> None:
-    """Five connections, each an idempotent producer of a partition of its own that sends without waiting."""
+    """Five connections, each with an idempotent producer of one partition that pipelines."""
     create(wire, "altered-raw", 5)
     wires = [Wire(broker.bootstrap) for _ in range(5)]
     sequences = [0] * 5
@@ -192,7 +192,7 @@ def test_too_much_when_decompressed_is_refused(wire: Wire) -> None:
 
 
 def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
-    """Each of ten clients sends 16 MiB without waiting; all is appended, and little of it waits in the broker."""
+    """Each of ten clients pipelines 16 MiB; all is appended, and little of it waits in the broker."""
     batch = build_batch(
         [Record(b"key-%d" % i, os.urandom(2000), NOW) for i in range(100)], compression=Compression.LZ4
     )
@@ -233,7 +233,7 @@ def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
 
 
 def _peak(broker: BrokerProcess) -> int:
-    """The most bytes that were resident."""
+    """Peak resident memory in bytes."""
     for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

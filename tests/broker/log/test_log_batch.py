@@ -1,4 +1,4 @@
-"""The record batch codec: against two independent implementations both ways, and against damage."""
+"""The record batch codec: compared in both directions with two independent implementations, and with damaged input."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def one(**kwargs: object) -> bytes:
 
 
 def resealed(batch: bytes, **changes: int) -> bytes:
-    """With header fields changed, and the CRC right again."""
+    """The batch with changed header fields and a correct CRC."""
     header = read_header(batch)._replace(**changes)
     data = bytearray(batch)
     HEADER.pack_into(data, 0, *header)
@@ -274,7 +274,7 @@ def test_a_batch_that_has_not_arrived_whole_is_passed_over() -> None:
 
 
 def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
-    """With the time and the kind, but without a codec or a delete horizon."""
+    """It keeps timestamp and timestamp type, without a codec or a delete horizon."""
     batch = build_batch(
         [Record(b"k", None, NOW), Record(b"l", None, NOW)],
         base_offset=7,

@@ -1,4 +1,4 @@
-"""The same batches produced to us and to Apache Kafka: the same ones are refused, and compaction leaves the same."""
+"""The same batches sent to Millstream and to Apache Kafka: the same refusals, and the same logs after compaction."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Both:
             assert wire.call(api.API, 1, request).responses[0].error_code == 0
 
     def produce(self, topic: str, batch: bytes, version: int = 9) -> list[produce.PartitionProduceResponse]:
-        """What we answer, and what Kafka does."""
+        """Millstream's response and Kafka's."""
         return [_produce(wire, topic, batch, version) for wire in self.wires]
 
 
@@ -104,7 +104,7 @@ def record(timestamp: int = NOW, *, key: bytes | None = b"k", value: bytes = b"v
 
 
 def resealed(batch: bytes, **changes: int) -> bytes:
-    """With header fields changed, and the CRC right again."""
+    """The batch with changed header fields and a correct CRC."""
     data = bytearray(batch)
     HEADER.pack_into(data, 0, *read_header(batch)._replace(**changes))
     struct.pack_into(">I", data, CRC_OFFSET, crc32c(data[CRC_START:]))
@@ -112,7 +112,7 @@ def resealed(batch: bytes, **changes: int) -> bytes:
 
 
 def of_body(body: bytes, count: int = 1, codec: Compression = Compression.NONE) -> bytes:
-    """A batch whose records are any bytes."""
+    """A batch with arbitrary bytes as records."""
     return resealed(
         GOOD[:HEADER_SIZE] + body,
         batch_length=HEADER_SIZE - 12 + len(body),
@@ -204,14 +204,14 @@ def test_kafka_refuses_the_same(both: Both, case: str) -> None:
 
 
 def _timeless(message: str | None) -> str:
-    """Without the bounds, which depend on when the request came; nor what Kafka's record says of itself."""
+    """The message without bounds, which depend on the time, and without Kafka's description of the record."""
     text = (message or "").partition(" within [")[0]
     return text.rpartition("). ")[2]
 
 
 @pytest.mark.parametrize("codec", [c for c in Compression if c is not Compression.NONE])
 def test_what_cannot_be_decompressed_is_refused(both: Both, codec: Compression) -> None:
-    """Kafka too refuses it, but as UNKNOWN_SERVER_ERROR, which says nothing to anybody."""
+    """Kafka also refuses it, but with UNKNOWN_SERVER_ERROR."""
     topic = f"garbage-{codec.name}"
     both.create(topic, {"compression.type": "uncompressed"})
     ours, kafka = both.produce(topic, of_body(b"garbage", codec=codec))
@@ -243,7 +243,7 @@ def sequence(epoch: int, first: int, count: int = 2, producer: int = 77) -> byte
 
 @pytest.mark.parametrize("seed", range(6))
 def test_sequences_are_judged_alike(both: Both, seed: int) -> None:
-    """Any order of good batches, repetitions, gaps and epochs of two producers."""
+    """Any order of valid batches, repetitions, gaps and epochs of two producers."""
     chance = random.Random(seed)
     topic = f"sequences-{seed}"
     both.create(topic, {})
@@ -290,7 +290,7 @@ def stored(wire: Wire, topic: str) -> Iterator[tuple[BatchHeader, list[Record]]]
 
 
 def comparable(header: BatchHeader) -> BatchHeader:
-    """Without what depends on the clock, on the codec's implementation, and on the leader's epoch."""
+    """A log without the parts that depend on the clock, on the codec's implementation, and on the leader's epoch."""
     horizon = header.attributes & DELETE_HORIZON
     return header._replace(
         batch_length=0,
@@ -301,7 +301,7 @@ def comparable(header: BatchHeader) -> BatchHeader:
 
 
 def await_cleaned(process: BrokerProcess | KafkaProcess, topic: str, offset: int) -> None:
-    """Both write down how far a log is compacted, in the same file."""
+    """Wait until both have written to the same file how far the log is compacted."""
     path, deadline = Path(process.data) / "cleaner-offset-checkpoint", time.monotonic() + PATIENCE_S
     while not (path.exists() and f"{topic} 0 {offset}\n" in path.read_text()):
         assert time.monotonic() < deadline, process.said()[-3000:]

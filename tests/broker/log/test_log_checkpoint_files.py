@@ -1,4 +1,4 @@
-"""Checkpoint files, Kafka's and ours: what they hold, what is refused and how, and when the disk is waited for."""
+"""Checkpoint files, Kafka's and ours: content, errors, and fsync."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_entries_come_back_with_their_topic_ids(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_with_ids_hides_the_other(tmp_path: Path) -> None:
-    """Whatever is in that one is not this broker's."""
+    """The content of the other file is not this broker's."""
     path = str(tmp_path / "checkpoint")
     checkpoints.store(path, {})
     checkpoints.write_offsets(path, {("a", 2): 5})
@@ -84,7 +84,7 @@ def test_only_entries_of_a_file_without_ids_lack_them(
 
 
 def test_the_disk_is_waited_for_where_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For our file alone, for Kafka's is never read while ours is there."""
+    """Only our file is fsynced, because Kafka's is never read while ours exists."""
     path = str(tmp_path / "checkpoint")
     synced: list[str] = []
     monkeypatch.setattr(
@@ -105,7 +105,7 @@ def _number(file: object) -> int:
 
 
 def test_the_file_with_ids_is_written_first(tmp_path: Path) -> None:
-    """Else a crash in between would leave Kafka's alone, which is then believed."""
+    """Otherwise a crash in between would leave only Kafka's, which the broker would then trust."""
     (tmp_path / "checkpoint.tmp").mkdir()
     with pytest.raises(IsADirectoryError):
         checkpoints.store(str(tmp_path / "checkpoint"), ENTRIES)

@@ -1,4 +1,4 @@
-"""Checkpoints belong to topic ids: whatever is interrupted or restored, no entry applies to another topic's log."""
+"""Checkpoints belong to topic ids: after any interruption or restore, no entry applies to another topic's log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.kafka_uuid import uuid_text
 from millstream_broker.log import checkpoints
 from millstream_broker.log.checkpoints import CheckpointError
 from millstream_broker.log.config import LogConfig
@@ -21,6 +20,7 @@ from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
 from millstream_harness import log_dirs
 from millstream_harness.log_dirs import kill, lose_power, send
+from millstream_kafka.kafka_uuid import uuid_text
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -51,7 +51,7 @@ def write(manager: LogManager, high_watermark: int) -> None:
 
 
 def make_old(manager: LogManager) -> None:
-    """A log of 20 records that is flushed, compacted and starts at 15; all of it is written down."""
+    """A log of 20 records that is flushed, compacted and starts at 15, with all checkpoints written."""
     log = manager.get_or_create(*KEY, OLD)
     send(log, 20)
     log.flush()
@@ -74,7 +74,7 @@ class Killed(BaseException):
 
 
 class Kill:
-    """At the n-th change of a name in the file system."""
+    """Kill the process at the n-th rename or unlink."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = at
@@ -92,7 +92,7 @@ class Kill:
 
 
 def administer(manager: LogManager, logs: list[Log]) -> None:
-    """Make the topic anew, twice, and write everything down at times."""
+    """Recreate the topic twice, with checkpoints at some points."""
     manager.delete(*KEY)
     manager.remove_deleted()
     logs.append(log := manager.get_or_create(*KEY, NEW))
@@ -267,7 +267,7 @@ def test_a_log_start_without_an_id_behind_the_end(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING):
         manager = start(tmp_path)
     assert (of(manager).log_start_offset, of(manager).log_end_offset) == (0, 8)
-    assert caplog.messages == [f"{tmp_path / 't-0'}: the log start 15 is behind its end 8: ignored"]
+    assert caplog.messages == [f"{tmp_path / 't-0'}: the log start 15 is beyond its end 8: ignored"]
     manager.close()
 
 
@@ -367,7 +367,7 @@ def test_a_folder_of_an_older_topic_that_could_not_be_renamed(tmp_path: Path) ->
 def test_file_format(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
     assert checkpoints.load(path).offsets == {}
-    checkpoints.store(path, {("b", 1): (NEW, 5), ("a", 10): (OLD, 7), ("a", 2): (None, 0)})
+    checkpoints.store(path, {("a", 2): (None, 0), ("a", 10): (OLD, 7), ("b", 1): (NEW, 5)})
     assert Path(path).read_text() == "0\n3\na 2 0\na 10 7\nb 1 5\n"
     assert Path(f"{path}.by-id").read_text() == (
         "0\n3\na 2 - 0\na 10 AAAAAAAAAAAAAAAAAAAAAQ 7\nb 1 AAAAAAAAAAAAAAAAAAAAAg 5\n"

@@ -1,4 +1,4 @@
-"""Compaction: the latest record of each key stays at its offset, whenever the process dies."""
+"""Compaction: the latest record of each key stays at its offset, even if the process dies at any moment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_log(folder: Path, *, clean: bool = True, page_cache_kept: bool = False)
 
 
 def table(records: list[Record]) -> dict[bytes | None, bytes]:
-    """What a reader who starts at the beginning ends up with."""
+    """The final value of each key for a reader from the start."""
     state: dict[bytes | None, bytes] = {}
     for record in records:
         if record.value is None:

@@ -1,4 +1,4 @@
-"""When a log is to be compacted, and as far as which offset."""
+"""When a log is due for compaction, and up to which offset."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A tombstone's delete horizon (KIP-534): when a batch gets one, keeps it, loses it, and when its tombstones go.
+"""A tombstone's delete horizon (KIP-534): when a batch gets, keeps and loses one, and when its tombstones are removed.
 
-Each test gives all bytes of what a pass must leave, so no branch can go another way unseen.
+Each test compares all bytes that a pass leaves, so every branch is covered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may happen to a log while a pass works on it in a thread: the pass changes nothing of what it did not see."""
+"""Changes to a log while a pass works on it in a thread: the pass changes nothing that it did not see."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = LogConfig(
 
 
 def table(log: Log) -> dict[bytes | None, bytes | None]:
-    """What a reader from the beginning ends up with, tombstones included."""
+    """The final value of each key for a reader from the start, tombstones included."""
     return {record.key: record.value for batch in log.batches_from(0) for record in read_records(batch)}
 
 
@@ -72,7 +72,7 @@ def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> 
 
 
 def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> None:
-    """It would write into the file of a pass over the log that has the folder's name by then."""
+    """Otherwise it would write into the file of a pass over the new log in that folder."""
     files = FileCache()
     old = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
     for i in range(20):
@@ -107,7 +107,7 @@ def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> N
 def test_a_log_that_is_deleted_while_a_segment_is_replaced_stays_deleted(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else whoever misses its files takes that for a failure of the disk."""
+    """Otherwise a missing file would count as a failure of the disk."""
     rename = os.rename
 
     def deleting(source: str, target: str) -> None:
@@ -124,7 +124,7 @@ def test_a_log_that_is_deleted_while_a_segment_is_replaced_stays_deleted(
 
 
 def test_where_retention_takes_a_part_the_log_is_not_compacted_yet(tmp_path: Path) -> None:
-    """Else a tombstone would go, in the next pass, before the older value in the segment that was left out."""
+    """Otherwise the next pass would remove a tombstone before the older value in the omitted segment."""
     log = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW)
     put(log, ("too old", "1"))
     log.roll(now_ms=NOW)
@@ -212,7 +212,7 @@ def test_what_fails_because_the_log_was_truncated_does_not_make_it_uncleanable(l
 
 
 def test_a_log_that_is_half_replaced_is_offline(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start completes it; until then nobody may write to it."""
+    """The next start completes it; until then the log accepts no writes."""
     rename = os.rename
 
     def failing(source: str, target: str) -> None:
@@ -276,7 +276,7 @@ def test_what_lies_behind_damage_is_not_dropped(log: Log) -> None:
 
 
 def test_one_log_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None:
-    """Also where it fails as the cleaner looks which is due, and while logs are opened."""
+    """Also if it fails while the cleaner checks which log is due, and while logs are opened."""
     manager = LogManager([tmp_path], CONFIG)
     manager.lock()
     manager.identify(1, "c")

@@ -1,4 +1,4 @@
-"""What one pass reads, joins, rewrites and leaves alone, and how much it may take for that."""
+"""What one pass reads, joins, rewrites and leaves alone, and its limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bases(log: Log) -> list[int]:
 
 
 def test_a_record_behind_the_end_replaces_nothing(log: Log) -> None:
-    """It lies above the high watermark, perhaps, and may be truncated."""
+    """It may be above the high watermark, and be truncated."""
     put_closed(log, ("a", "1"))
     put_closed(log, ("b", "1"), ("b", "2"))
     put_closed(log, ("a", "2"), ("b", "3"))

@@ -1,4 +1,4 @@
-"""The codecs: what one writes it reads, as Kafka's clients do, and nothing that it did not write."""
+"""The codecs: round trips, compatibility with Kafka's clients, and damaged input."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_snappy_block_lies_within_the_records(beyond: int) -> None:
 
 
 def test_all_members_of_gzip_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is beyond is not even decompressed."""
+    """Data beyond the limit is not even decompressed."""
     limit = 4 << 20
     monkeypatch.setattr(compression, "MAX_DECOMPRESSED", limit)
     member = compress(Compression.GZIP, bytes(limit))
@@ -112,7 +112,7 @@ def test_snappy_is_framed_as_version_1() -> None:
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Kafka's Java client refuses others."""
+    """Kafka's Java client rejects linked blocks."""
     frame = compress(Compression.LZ4, bytes(300_000))
     assert frame[:4] == struct.pack("<I", 0x184D2204)
     assert frame[4] & 0x20

@@ -1,4 +1,4 @@
-"""A log that is deleted: whatever is in the midst of work on it lets go of it, and writes nothing for it."""
+"""A deleted log: any work in progress on it ends and writes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 
 @pytest.fixture
 def log(manager: LogManager) -> Log:
-    """With three closed segments."""
+    """A log with three closed segments."""
     log = manager.get_or_create("t", 0, OLD)
     for _ in range(3):
         send(log, 2)
@@ -77,7 +77,7 @@ def test_its_high_watermark_is_not_written_for_the_topic_that_has_its_name(
 
 
 class Deleting(Throttler):
-    """Deletes the log as the pass reads the first batch."""
+    """Deletes the log when the pass reads its first batch."""
 
     def __init__(self, manager: LogManager) -> None:
         super().__init__(lambda: 1e9)
@@ -100,7 +100,7 @@ def test_a_compaction_lets_go_of_it_at_the_next_batch(manager: LogManager, log: 
 def test_its_files_are_closed_though_a_thread_opened_them_after_it_was_put_aside(
     manager: LogManager, log: Log
 ) -> None:
-    """Else the disk would keep what they take until a thousand others have been opened."""
+    """Otherwise the disk space would stay in use until a thousand other files have been opened."""
     manager.delete("t", 0)
     log.segments[0].open_file()
     assert len(manager.files) == 1

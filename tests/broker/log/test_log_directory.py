@@ -1,4 +1,4 @@
-"""One log directory: its lock, whose it is, how it was left, and what a failure of it does."""
+"""One log directory: its lock, owner, shutdown markers, and failures."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_directory_gets_an_id_of_its_own_once(home: LogDir) -> None:
 def marks(
     tmp_path: Path, *, marker: str = "", boot: str = "", generation: str = "", known: int | None = None
 ) -> LogDir:
-    """As they are read on the boot "now", of a directory that is known to have had a generation."""
+    """Marks as read in the boot "now", of a directory that had a generation."""
     for name, text in ((".kafka_cleanshutdown", marker), (".boot-id", boot), (".generation", generation)):
         if text:
             (tmp_path / name).write_text(text)
@@ -267,7 +267,7 @@ def test_a_generation_that_is_no_number_counts_as_none_at_all(
 def test_an_older_copy_is_one_behind_its_generation(
     tmp_path: Path, marker: str, boot: str, generation: str, known: int | None, is_older: bool
 ) -> None:
-    """Its marks say that nothing was lost, of another time."""
+    """Its marks claim that nothing was lost, but from an earlier time."""
     home = marks(tmp_path, marker=marker, boot=boot, generation=generation, known=known)
     assert home.is_older_copy == is_older
     assert (home.clean, home.same_boot) == ((False, False) if is_older else (bool(marker), boot == "now"))
@@ -289,7 +289,7 @@ def test_where_something_was_lost_anyway_it_is_no_copy(tmp_path: Path) -> None:
 def test_a_directory_in_use_has_the_marks_of_a_kill(
     tmp_path: Path, marker: str, boot: str, generation: str
 ) -> None:
-    """One that may have lost something does not vouch for its logs from then on."""
+    """A directory that may have lost data is not trusted from then on."""
     home = marks(tmp_path, marker=marker, boot=boot, generation="7")
     home.mark_in_use("now")
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
@@ -356,7 +356,7 @@ def test_checkpoints_are_on_the_disk_when_they_are_written(
 def test_high_watermarks_are_written_when_they_have_changed(
     home: LogDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without waiting for the disk, for a follower finds out without them."""
+    """Without fsync, because a follower recovers without them."""
     path = home.path / checkpoints.HIGH_WATERMARKS
     synced: list[object] = []
     monkeypatch.setattr(os, "fsync", synced.append)

@@ -1,4 +1,4 @@
-"""How far a log is on the disk: what a flush fsyncs, what it leaves, and what it promises."""
+"""How far a log is durable: what a flush fsyncs, skips and promises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send(log: Log) -> None:
 
 
 def fill(log: Log, segments: int) -> None:
-    """So many closed segments of one record, and an empty active one."""
+    """Create this many closed segments of one record, and an empty active one."""
     for _ in range(segments):
         send(log)
         log.roll(now_ms=NOW)

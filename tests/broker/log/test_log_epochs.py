@@ -1,4 +1,4 @@
-"""Leader epochs: where each began, what truncation leaves of them, and when the file is written."""
+"""Leader epochs: their start offsets, after truncation, and when the file is written."""
 
 from __future__ import annotations
 

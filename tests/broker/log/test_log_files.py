@@ -1,4 +1,4 @@
-"""Open files: whole reads and writes whatever the kernel does at once, a bounded cache, what reaches the disk."""
+"""Open files: complete reads and writes despite short ones by the kernel, a bounded cache, durability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folders of a log directory: which are partitions, whose they are, and what becomes of deleted ones."""
+"""The folders of a log directory: partitions, their topics, and deleted ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["t", "x" * 249])
 def test_a_deleted_partition_has_a_name_of_its_own(tmp_path: Path, topic: str) -> None:
-    """That the file system takes, and :func:`find` knows."""
+    """A name that the file system accepts and :func:`find` recognises."""
     names = {folders.name_when_deleted((topic, 12345)) for _ in range(2)}
     for name in names:
         (tmp_path / name).mkdir()
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_removed_is_told(tmp_path: Path, caplog: pytest.
 def test_a_folder_says_whose_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without waiting for the disk: a topic has thousands."""
+    """Without fsync: a topic has thousands."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     assert folders.read_topic_id(tmp_path) is None

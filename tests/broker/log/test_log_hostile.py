@@ -1,4 +1,4 @@
-"""Batches made by hand to do harm: what is refused, with which error, and what harmless ones must not be taken for."""
+"""Malicious batches: which are refused, with which error; harmless ones must be accepted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_bad_records_that_are_stored_are_not_read(name: str) -> None:
 
 
 def test_a_number_may_take_five_bytes_and_no_more() -> None:
-    """Whatever it is: Kafka reads five bytes of zeros as 0."""
+    """Whatever its value: Kafka reads five bytes of zeros as 0."""
     for count, is_read in ((4, True), (5, False)):
         body = b"\0\0" + b"\x80" * count + b"\0" + b"\x02k\x02v\0"
         batch = sealed(varint(len(body)) + body)

@@ -1,4 +1,4 @@
-"""Topics made anew: nothing that stood beside the log of their predecessor applies to theirs."""
+"""Recreated topics: no file beside the old topic's log applies to the new one's."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_follower_that_starts_anew_forgets_its_producers(
             delete_records(cluster.bootstrap, "t", 20)
             second.start()
             cluster.await_in_sync("t")
-            assert "t-0: starts anew at offset 20" in second.said()
+            assert "t-0: restarts at offset 20" in second.said()
         second.kill()
         cluster.await_in_sync("t", 2)
         second.start()

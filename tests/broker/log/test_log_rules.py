@@ -13,7 +13,7 @@ import pytest
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
-from millstream_broker.log.state import Progress
+from millstream_broker.log.state import LogProgress
 from millstream_kafka.batch import INT32_MAX, Record, build_batch, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -303,13 +303,13 @@ def test_what_checkpoints_say_of_a_log(home: Home, log: Log) -> None:
     send(log, 3)
     log.roll(now_ms=NOW)
     send(log)
-    assert log.progress() == Progress(0, None, 0)
+    assert log.progress() == LogProgress(0, None, 0)
     log.flush()
     log.first_dirty_offset = 2
     log.delete_records_before(1)
-    assert log.progress() == Progress(4, 1, 2), "the start was moved into a segment"
+    assert log.progress() == LogProgress(4, 1, 2), "the start was moved into a segment"
     log.delete_records_before(3)
-    assert log.progress() == Progress(4, None, 2), "it is where the first segment starts"
+    assert log.progress() == LogProgress(4, None, 2), "it is where the first segment starts"
 
 
 def test_a_truncation_withdraws_only_what_was_claimed(home: Home, log: Log) -> None:

@@ -359,7 +359,7 @@ def test_a_follower_that_missed_more_than_there_is_starts_anew(cluster: ClusterP
     with Load(cluster.bootstrap, "t", name="more", pause_s=0.002) as more:
         more.until(100)
     cluster.await_in_sync("t")
-    assert f"t-0: starts anew at offset {end}" in late.said()
+    assert f"t-0: restarts at offset {end}" in late.said()
     until(lambda: files(late, "t") and files(late, "t") in files(leader, "t"), "it has what is left")
 
 

@@ -18,7 +18,7 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.config import TopicConfig
 from millstream_broker.handlers import RequestContext
-from millstream_broker.inter_broker import Authenticator, Peer
+from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.log.manager import Found
 from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerSession
@@ -206,7 +206,7 @@ def session_of(broker: Broker) -> Session:
         broker.fetch_sessions._alter_partition,
         broker.fetch_sessions._settings,
         Authenticator(),
-        Peer(2, 0),
+        PeerBroker(2, 0),
     )
     session.identify(1, 0.0)
     return session

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.inter_broker import Authenticator, Peer
+from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication import fetch_sessions
-from millstream_broker.replication.fetch_session import current_leader
+from millstream_broker.replication.fetch_responses import current_leader
 from millstream_harness.fetch_sessions import (
     EPOCH,
     FULL,
@@ -420,9 +420,9 @@ async def test_a_fetch_without_a_session_leaves_nothing_behind(tmp_path: Path) -
         assert not leader.partition(1).followers
 
 
-@pytest.mark.parametrize("peer", [None, Peer(OTHERS, 0)])
+@pytest.mark.parametrize("peer", [None, PeerBroker(OTHERS, 0)])
 async def test_who_is_not_the_broker_that_it_claims_to_be_is_refused(
-    tmp_path: Path, peer: Peer | None
+    tmp_path: Path, peer: PeerBroker | None
 ) -> None:
     async with leading(tmp_path) as leader:
         leader.append()

@@ -296,7 +296,7 @@ async def test_other_replicas_are_not_held_back(
 async def test_a_moment_too_short_to_count_does_not_hold_a_replica_back(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher_module, "TURN_S", BYTES / RATE + 0.1)
+    monkeypatch.setattr(fetcher_module, "LEAST_PAUSE_S", BYTES / RATE + 0.1)
     async with fetching(tmp_path, clock) as world:
         (moved,) = world.follow(0, isr=(THEM,))
         moved.is_throttled = True
@@ -310,9 +310,9 @@ async def test_a_moment_too_short_to_count_does_not_hold_a_replica_back(
 async def test_a_long_answer_lets_others_have_their_turn(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each 20 ms, here of three partitions."""
+    """After each 3 ms, here of three partitions."""
     times = iter(range(100_000))
-    monkeypatch.setattr(fetcher_module, "perf_counter", lambda: next(times) * 0.008)
+    monkeypatch.setattr(fetcher_module, "perf_counter", lambda: next(times) * 0.0012)
     async with fetching(tmp_path, clock, *range(9)) as world:
         call = await world.asked()
         followers = list(world.fetcher.followers)

@@ -110,7 +110,8 @@ async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
 
         await create(client, "t")
         monkeypatch.setattr(broker.replica_manager, "_forget", fail_at_first)
-        await broker.coordination.set_topic_config("t", {"retention.ms": "5"})
+        topic_id = broker.replicas.metadata.topics["t"].topic_id
+        await broker.coordination.set_topic_config("t", topic_id, {"retention.ms": "5"}, [])
         if (following := broker.replica_manager._catching_up) is not None:
             await asyncio.wait([following], timeout=60)
         assert failed.is_set()

@@ -248,7 +248,7 @@ async def test_a_log_that_ends_before_the_leaders_begins_starts_anew(
     assert said(caplog) == [
         (
             "WARNING",
-            "t-0: starts anew at offset 5: broker 2 has nothing before it any more, this log ended at 2",
+            "t-0: restarts at offset 5: broker 2 has nothing before it, and this log ended at 2",
         ),
     ]
 

@@ -311,6 +311,45 @@ def test_an_epoch_that_the_leader_cannot_know_is_out_of_range() -> None:
     assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest.mark.parametrize(("leader", "end"), [([(1, 0)], 5), ([], 0)])
+def test_of_a_mirrors_replica_the_leader_may_lack_an_epoch(leader: list[tuple[int, int]], end: int) -> None:
+    """Then it says where it ends itself, and the follower cuts all that is of later epochs."""
+    latest = leader[-1][0] if leader else -1
+    assert diverging_epoch(epochs(*leader), end, 5, 3, is_mirrored=True) == (latest, end)
+    follower = epochs(*leader, (3, end))
+    assert truncation_offset(follower, 9, latest, end) == end
+    with pytest.raises(ApiError):
+        diverging_epoch(epochs(), end, 5, 3)
+
+
+def test_after_a_cut_nothing_is_known_of_followers_and_they_get_time() -> None:
+    isr = leading()
+    for replica in (2, 3):
+        isr.fetched(replica, 10, 10, 1)
+    assert isr.advance(10, 1) == 10
+    assert isr.all_are_level
+    isr.cut(4, 5000)
+    assert isr.high_watermark == 4
+    assert not isr.all_are_level
+    assert isr.propose(5000 + LAG_MS) is None
+    isr.fetched(2, 4, 4, 5001)
+    assert not isr.all_are_level
+    isr.fetched(3, 4, 4, 5001)
+    assert isr.all_are_level
+    assert isr.advance(4, 5001) == 4
+    isr.advance(6, 5002)
+    assert not isr.all_are_level
+    assert isr.high_watermark == 4, "both have yet to fetch what is new"
+
+
+def test_a_replica_that_may_be_elected_is_not_level_while_it_is_away() -> None:
+    isr = leading((1, 2), min_isr=2)
+    isr.fetched(2, 3, 3, 1)
+    assert isr.all_are_level
+    isr.record = replace(isr.record, elr=(3,))
+    assert not isr.all_are_level
+
+
 @pytest.mark.parametrize(
     ("follower", "end", "leader_epoch", "leader_end", "offset"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.inter_broker import Authenticator, Peer
+from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication.fetch_session import AT_ONCE, Answer
 from millstream_broker.steps import Steps, to_the_end
 from millstream_harness.replica import (
@@ -134,7 +134,7 @@ async def test_a_high_watermark_that_moves_meanwhile_ends_the_wait_of_a_follower
         world.limit(selects_by_rack=True)
         for broker_id in (THEM, OTHERS):
             connection = Authenticator()
-            connection.peer = Peer(broker_id, 0)
+            connection.peer = PeerBroker(broker_id, 0)
             partitions = [FetchPartition(index, 0, 0, -1, 0, 1 << 20) for index in range(COUNT)]
             request = FetchRequest(
                 replica_id=broker_id,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +12,13 @@ from confluent_kafka import Consumer
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.java import run_kafka_tool
+from millstream_harness.racks import cluster_in_racks, sent_bytes
 from millstream_harness.wire import Wire, fetch_request, record
 from millstream_kafka.protocol import fetch, list_offsets
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 
-RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 VALUE = "x" * 10_000
 TEN_MINUTES_MS = 600_000
 
@@ -60,23 +58,10 @@ class Racks:
 
 @pytest.fixture
 def racks(tmp_path: Path) -> Iterator[Racks]:
-    """The topic t, one partition with three replicas."""
-    cluster = ClusterProcesses(tmp_path, config={"replica.selector.class": RACK_AWARE})
-    for number in cluster.brokers:
-        cluster.brokers[number] = cluster.broker(number, **{"broker.rack": f"rack-{number}"})
-    with cluster, Wire(cluster.brokers[1].bootstrap) as wire:
-        wire.create("t")
-        cluster.await_in_sync("t")
+    with cluster_in_racks(tmp_path) as cluster:
         leader = cluster.leader("t")
         follower_id = next(number for number, one in cluster.brokers.items() if one is not leader)
         yield Racks(cluster, leader, cluster.brokers[follower_id], follower_id)
-
-
-def sent_bytes(broker: BrokerProcess) -> float:
-    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
-        found = re.search(r"^millstream_sent_bytes\S* (\S+)$", answer.read().decode(), re.MULTILINE)
-    assert found is not None
-    return float(found[1])
 
 
 def test_who_is_nearer_answers(racks: Racks) -> None:

@@ -229,7 +229,10 @@ def test_a_size_byte_by_byte(start_broker: StartBroker) -> None:
         allowed.settimeout(0.2)
         with pytest.raises(TimeoutError):
             allowed.recv(1)
-    assert "a request of 100000000 bytes (API 3): only Produce may exceed 8388608" in broker.said()
+    assert (
+        "a request of 100000000 bytes (API 3): only Produce and MirrorAppend may exceed 8388608"
+        in broker.said()
+    )
 
 
 def metadata_of_empty_names(count: int) -> bytes:
@@ -241,7 +244,7 @@ def metadata_of_empty_names(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (50_000_000, "only Produce may exceed 8388608"),
+        (50_000_000, "only Produce and MirrorAppend may exceed 8388608"),
         (
             4_000_000,
             "MetadataRequest version 1: topics has 4000000 elements, which makes too many in the message",

@@ -1,8 +1,9 @@
 """Requests that concern 10,000 partitions do not hold the event loop for long, by the broker's own account.
 
 The account is in the processor's time (`millstream_loop_stall_cpu_seconds`), so that a busy machine changes nothing.
-With ``pytest -s`` it prints the longest stall of each request, as the bucket that it is in. The bound leaves room for
-background work that falls into the same moment (docs/limits.md).
+With ``pytest -s`` it prints the longest stall of each request, as the bucket that it is in. The goal is 5 ms, which an
+idle machine keeps (docs/limits.md). The bound leaves room for background work that falls into the same moment, and for
+a processor that other processes slow down.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from millstream_kafka.protocol import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -48,7 +50,7 @@ TOPICS, PARTITIONS = 100, 100
 NAMES = [f"t{number}" for number in range(TOPICS)]
 INDEXES = list(range(PARTITIONS))
 MANY = [f"many{number}" for number in range(10_000)]
-BOUND_S = 0.05
+BOUND_S = 0.02
 BUCKET = re.compile(r'millstream_loop_stall_(cpu_)?seconds_bucket{le="(.+)"} (.+)')
 
 Call = tuple[Any, int, Any]
@@ -182,6 +184,18 @@ CASES: dict[str, Callable[[], Call]] = {
             ),
         ),
     ),
+    "ListPartitionReassignments": lambda: (
+        list_partition_reassignments.API,
+        0,
+        list_partition_reassignments.ListPartitionReassignmentsRequest(
+            30_000, each(list_partition_reassignments.ListPartitionReassignmentsTopics)
+        ),
+    ),
+    "ListPartitionReassignments of all": lambda: (
+        list_partition_reassignments.API,
+        0,
+        list_partition_reassignments.ListPartitionReassignmentsRequest(30_000, None),
+    ),
     "IncrementalAlterConfigs": lambda: (
         incremental_alter_configs.API,
         1,
@@ -227,6 +241,36 @@ CASES: dict[str, Callable[[], Call]] = {
             [delete_topics.DeleteTopicState(f"new{number}") for number in range(300)], timeout_ms=60_000
         ),
     ),
+    "CreateTopics of one": lambda: (
+        create_topics.API,
+        7,
+        create_topics.CreateTopicsRequest([create_topics.CreatableTopic("one", 10_000, 1)], 90_000),
+    ),
+    "OffsetCommit to one": lambda: (
+        offset_commit.API,
+        8,
+        offset_commit.OffsetCommitRequest(
+            "h",
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    "one",
+                    [offset_commit.OffsetCommitRequestPartition(index, 1, -1, "") for index in range(10_000)],
+                )
+            ],
+        ),
+    ),
+    "DeleteTopics of one": lambda: (
+        delete_topics.API,
+        6,
+        delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState("one")], timeout_ms=90_000),
+    ),
+    "DeleteTopics of all": lambda: (
+        delete_topics.API,
+        6,
+        delete_topics.DeleteTopicsRequest(
+            [delete_topics.DeleteTopicState(name) for name in NAMES], timeout_ms=90_000
+        ),
+    ),
 }
 
 
@@ -265,6 +309,14 @@ def longest(
     return min(bound for bound in new if new[bound] == new[float("inf")]) if new[float("inf")] else 0.0
 
 
+def test_metrics_do_not_hold_the_loop(broker: BrokerProcess) -> None:
+    before = stalls(broker)
+    for _ in range(3):
+        after = stalls(broker)
+    print(f"/metrics: up to {longest(before, after, 'cpu_') * 1000:g} ms")
+    assert longest(before, after, "cpu_") <= BOUND_S
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_of_10000_partitions_does_not_hold_the_loop(broker: BrokerProcess, name: str) -> None:
     api, version, request = CASES[name]()
@@ -281,11 +333,3 @@ def test_a_request_of_10000_partitions_does_not_hold_the_loop(broker: BrokerProc
         f"{name}: up to {by_processor * 1000:g} ms of the processor's time, {by_clock * 1000:g} ms by the clock"
     )
     assert by_processor <= BOUND_S
-
-
-def test_metrics_do_not_hold_the_loop(broker: BrokerProcess) -> None:
-    before = stalls(broker)
-    for _ in range(3):
-        after = stalls(broker)
-    print(f"/metrics: up to {longest(before, after, 'cpu_') * 1000:g} ms")
-    assert longest(before, after, "cpu_") <= BOUND_S

@@ -15,7 +15,7 @@ OURS = "Only topics and brokers have configuration here."
 WORDS = "Ours says which type it does not know."
 UNKNOWN_KEPT = "Kafka keeps a broker's unknown keys, as plugins may read them; there are none here."
 SMALL = "Segments may be as small as in Kafka 3."
-NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED}
+NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -17,7 +17,7 @@ from millstream_kafka.protocol import (
 )
 
 TIERED = "There is no tiered storage: its keys are not listed."
-NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED}
+NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
 AT_ONCE = "Ours creates a topic before it answers Metadata; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."
 ZERO, NOBODY = UUID(int=0), UUID(int=1)
 

@@ -1,6 +1,6 @@
-"""``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster, and say what did not hold.
+"""``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster and report each violation.
 
-With ``loads`` as the first argument, batch loads are broken instead (`loads`).
+With ``loads`` as the first argument, break batch loads instead (`loads`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .run import Options, Run
 
 
 def main() -> int:
-    """0: everything held. 1: something did not. 2: it could not be tried."""
+    """Return 0 if every invariant held, 1 if one did not, 2 if the run could not start."""
     if sys.argv[1:2] == ["loads"]:
         return rounds.main(sys.argv[2:])
     given = arguments()

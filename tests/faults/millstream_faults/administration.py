@@ -1,4 +1,4 @@
-"""What administrators do to a cluster: each thing is repeated until it has happened, and goes into the history."""
+"""What administrators do to a cluster: each operation is retried and recorded in the history."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from millstream_broker.kafka_uuid import uuid_from
 from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.kafka_uuid import uuid_from
 from millstream_kafka.protocol import (
     alter_partition_reassignments,
     create_partitions,
@@ -47,7 +47,7 @@ _SET = 0
 
 
 class Administration:
-    """Any thread may call. ``topics`` has what there is; a name that is being made anew is not in it."""
+    """Thread-safe. ``topics`` holds the topics that exist; a topic that is being recreated is not in it."""
 
     def __init__(self, bootstrap: str, history: HistoryWriter) -> None:
         self.bootstrap = bootstrap
@@ -55,14 +55,14 @@ class Administration:
         self.history = history
         self._created_at = 0.0
         self._late: dict[str, list[ConfigAltered]] = {}
-        """Requests that were not answered at once, and may take effect when the topic has been made anew."""
+        """Requests without an immediate answer; they may take effect on the recreated topic."""
 
     def create(self, name: str) -> None:
-        """Create a topic by its plan. RuntimeError when it never comes."""
+        """Create a topic by its plan. Raises RuntimeError if creation never succeeds."""
         self._create(name, former="")
 
     def make_anew(self, name: str, pause_s: float) -> str:
-        """Delete a topic and create it again; says which ids these were."""
+        """Delete a topic and create it again; return a text with both ids."""
         former = self.topics.pop(name)
         asked, freed = time.monotonic(), float("inf")
         try:
@@ -75,7 +75,7 @@ class Administration:
         return f"{name} {former.id}, now {self.topics[name].id}"
 
     def delete_records(self, name: str, partition: int, part: float) -> str:
-        """Delete this part of the records that a partition has."""
+        """Delete this fraction of a partition's records."""
         known = self.topics[name]
 
         async def find(probe: Probe) -> int:
@@ -131,7 +131,7 @@ class Administration:
             self._late[name] = events
 
     def delete_group(self) -> str:
-        """Delete the group of the positions."""
+        """Delete the group whose positions the checker tracks."""
         asked = time.monotonic()
         request = delete_groups.DeleteGroupsRequest([SIMPLE])
 
@@ -151,7 +151,7 @@ class Administration:
         return code.name
 
     def reset_group(self, name: str, part: float) -> str:
-        """Set the group's positions to this part of each partition."""
+        """Reset the group's position to this fraction of each partition."""
         known, told = self.topics[name], []
         for partition in range(known.partitions):
             asked, offset = time.monotonic(), -1
@@ -170,7 +170,7 @@ class Administration:
         return ", ".join(told)
 
     def reassign(self, name: str, targets: Mapping[int, list[int]]) -> str:
-        """Request other replicas of partitions; what became of the request."""
+        """Request other replicas for partitions; return the outcome."""
         partitions = [
             alter_partition_reassignments.ReassignablePartition(partition, replicas)
             for partition, replicas in targets.items()
@@ -187,7 +187,7 @@ class Administration:
         return self._told(ask)
 
     def elect_preferred(self, name: str) -> str:
-        """Request the preferred leaders of all partitions; what became of the request."""
+        """Request the preferred leaders of all partitions; return the outcome."""
         wanted = elect_leaders.TopicPartitions(name, list(range(self.topics[name].partitions)))
         request = elect_leaders.ElectLeadersRequest(0, [wanted], REQUEST_MS)
 
@@ -230,7 +230,7 @@ class Administration:
         self._until(f"create {name}", attempt)
 
     def _delete(self, former: Known) -> bool:
-        """By its id: a request that arrives late must not delete the topic that has the name then."""
+        """Delete by id: a late request must not delete a later topic of the name."""
         request = delete_topics.DeleteTopicsRequest(
             [delete_topics.DeleteTopicState(None, uuid_from(former.id))], timeout_ms=REQUEST_MS
         )
@@ -254,7 +254,7 @@ class Administration:
         return asyncio.run(ask())
 
     def _until(self, what: str, attempt: Callable[[], bool]) -> int:
-        """How many attempts it took. RuntimeError when it never succeeds."""
+        """Return the number of attempts. Raises RuntimeError if none succeeds."""
         attempts = 0
         deadline = time.monotonic() + PATIENCE_S
         told = "never answered as wanted"

@@ -1,24 +1,24 @@
-"""The invariants, over a whole history and the logs that are left. Pure: the same history gives the same violations.
+"""The invariants over a whole history and the remaining logs. Pure: equal histories give equal violations.
 
-lost          an acknowledged record, or one that was read, is in the log, at its offset
-duplicated    a record is there once
+lost          every record that was acknowledged or read is in the log, at its offset
+duplicated    a record appears once
 order         the numbers of a writer ascend in a partition
-value         an offset has one value: whoever reads it or is told of it, whenever, from whichever leader
-foreign       every record is one that a writer wrote, in the partition it was written to
-gap           offsets follow each other, in the log and in what one session reads
-backwards     what one session reads rises
-skipped       the group read all that is below what it committed
-commit        a committed offset never goes back; who is no member may be told of an earlier one by a coordinator that
-              slept or was cut off and does not know yet that another has taken over (as in Kafka), but nobody else
-failed        no producer gives up, as every fault ends
-trouble       nothing happens that must not happen to a client or a broker
+value         an offset has one value: every read and every acknowledgement agrees, whichever broker led
+foreign       every record was written by a writer of this run, to that partition
+gap           offsets are consecutive, in the log and in what one session reads
+backwards     the offsets that one session reads rise
+skipped       the group read every record below the offset it committed
+commit        a committed offset never moves back; one exception, as in Kafka: a coordinator that was paused
+              or cut off may return an earlier one to a non-member until it learns of its successor
+failed        no producer gives up, because every fault ends
+trouble       no client and no broker reports an error that must never occur
 replicas      the replicas' logs are equal, byte for byte
-resurrected   what was acknowledged to a topic that was deleted is not in the one that has its name now
-undeleted     what DeleteRecords deleted is read by nobody
+resurrected   no record acknowledged to a deleted topic is in the topic that now has its name
+undeleted     nobody reads a record that DeleteRecords deleted
 
-A topic is its id. What is gone for a reason is not lost: records of a deleted topic, and those before an offset that
-DeleteRecords or retention was to delete. See `topics` for what counts when a request met a deletion; `compacted` and
-`positions` have promises of their own.
+A topic is its id. A record removed on purpose is not lost: records of a deleted topic, and those that
+DeleteRecords or retention may delete. `topics` defines what counts when a request meets a deletion;
+`compacted` and `positions` check promises of their own.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from .topics import Lives, Place
 from .violations import Batch, Copy, Entry, Violation
 
 GROUP = "group-"
-"""How the sessions of the group's members are called."""
+"""Prefix of the names of the group members' sessions."""
 ZOMBIES = ("pause", "cut", "isolate")
-"""Faults after which a broker may believe that it leads what it does not any more: their first words."""
+"""Faults after which a broker may still believe that it leads a partition: their first words."""
 AWAKE_S = 3.0
-"""How long it may take until such a broker knows better."""
+"""How long such a broker may take to learn the truth."""
 
 
 Value = tuple[str, int]
@@ -60,9 +60,9 @@ def check(
     log: Mapping[Place, Sequence[Entry]],
     compacted: Mapping[int, Mapping[Place, Sequence[Entry]]] | None = None,
 ) -> list[Violation]:
-    """Everything that is wrong with this history, given each partition's log as it is at the end.
+    """All violations in this history, given each partition's log at the end.
 
-    ``log`` has the partitions whose records all stay, ``compacted`` each broker's copy of the others.
+    ``log`` holds the partitions that keep every record, ``compacted`` each broker's copy of the others.
     """
     events = list(history)
     lives = Lives(events)
@@ -93,7 +93,7 @@ def check(
 
 
 class _Records:
-    """What clients were told of records, one event after the other."""
+    """What clients learned about records, event by event."""
 
     def __init__(self, lives: Lives, log: Mapping[Place, Sequence[Entry]], zombies: Sequence[Struck]) -> None:
         self.found: list[Violation] = []
@@ -202,9 +202,9 @@ def _check_commits(
     events: Sequence[Committed | CommitUnknown | FoundCommitted],
     zombies: Sequence[Struck],
 ) -> list[Violation]:
-    """Whoever asks after a position was acknowledged, or seen by somebody, must not be told of an earlier one.
+    """Once a position is acknowledged or seen, nobody may find an earlier one.
 
-    A commit that was tried and never answered may still be under way, and count when it arrives.
+    A commit that got no answer may still be under way, and takes effect when it arrives.
     """
     found: list[Violation] = []
     tried = [event for event in events if isinstance(event, CommitUnknown)]
@@ -229,12 +229,12 @@ def _check_commits(
 
 
 def _is_stale(event: FoundCommitted, before: Sequence[int], zombies: Sequence[Struck]) -> bool:
-    """Whether it is what a coordinator knew that was one before."""
+    """Whether a former coordinator may still have known this position."""
     return not event.who.startswith(GROUP) and event.offset in before and _met(event, zombies)
 
 
 def _met(event: FoundCommitted | Read, zombies: Sequence[Struck]) -> bool:
-    """Whether the answer may come from a broker that believes to lead what it does not any more."""
+    """Whether a broker that wrongly believes it leads may have sent the answer."""
     return any(fault.at <= event.at and event.asked <= fault.until + AWAKE_S for fault in zombies)
 
 
@@ -254,7 +254,7 @@ def _check_coverage(
 def check_replicas(copies: Mapping[int, Mapping[Place, Copy]]) -> list[Violation]:
     """Where the logs of two brokers differ.
 
-    Each broker deletes segments from the begin of its logs when it may, so they are compared from where all begin.
+    Each broker deletes its oldest segments on its own schedule, so compare from the first common offset.
     """
     found: list[Violation] = []
     for place in sorted({place for logs in copies.values() for place in logs}):

@@ -1,10 +1,10 @@
-"""The promise of compaction, for each replica: the last value of a key stays, and a deleted key stays deleted.
+"""The promise of compaction, for each replica: a key's last value stays, and a deleted key stays deleted.
 
-final         a key's last record is the last one that was acknowledged, or one that was sent later
-resurrected   no value comes back whose tombstone was acknowledged
-order         the numbers of a writer ascend, each at most once
+final         a key's last record is the last acknowledged one, or one sent later
+resurrected   no value comes back after its tombstone was acknowledged
+order         a writer's numbers ascend, each appears at most once
 foreign       every record has the key that its writer gave it
-uncompacted   of a partition that takes records for a minute some are compacted away on every broker
+uncompacted   compaction removes some records on every broker if a partition takes records for a minute
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .violations import Entry, Violation
 
 LONG_S = 60.0
 Key = tuple[str, str]
-"""A writer's, with its name."""
+"""A writer's key, with the writer's name."""
 
 
 def check_compacted(
     events: Iterable[Event], lives: Lives, copies: Mapping[int, Mapping[Place, Sequence[Entry]]]
 ) -> list[Violation]:
-    """What is wrong with the copies that brokers have of compacted partitions."""
+    """Violations in the brokers' copies of compacted partitions."""
     acknowledged: dict[Place, dict[Key, int]] = defaultdict(dict)
     times: dict[Place, list[float]] = defaultdict(list)
     tried: dict[tuple[str, Key], set[int]] = defaultdict(set)
@@ -70,7 +70,7 @@ def _check_entry(broker: int, place: Place, entry: Entry, before: int) -> list[V
 def _check_key(
     broker: int, place: Place, key: Key, acknowledged: int, tried: Iterable[int], entry: Entry | None
 ) -> list[Violation]:
-    """Any attempt after the last that was acknowledged may be there or not."""
+    """Any attempt after the last acknowledged one may or may not be in the log."""
     writer, name = key
     possible = {acknowledged, *(number for number in tried if number > acknowledged)}
     is_deleted = any(key_of(writer, number)[1] for number in possible)

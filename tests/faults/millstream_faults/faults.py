@@ -1,4 +1,4 @@
-"""Each kind of fault: `strike` does it to a running cluster, and undoes it when the block ends."""
+"""Each kind of fault: `strike` applies it to a running cluster and undoes it when the block ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .topics import ANEW, COMPACTED, MOST_PARTITIONS, PLANS, STEADY
 
 WHOLE_S = 60.0
 STRUCK = (STEADY, STEADY, ANEW, COMPACTED)
-"""The topics whose leaders are struck, as often as they are named."""
+"""The topics whose leaders are struck; a topic listed twice is struck twice as often."""
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 PATHS = {
     "compression.type": CODECS,
@@ -28,38 +28,38 @@ PATHS = {
     "min.insync.replicas": ("1",),
     "segment.bytes": ("300000", "1000000", "4000000"),
 }
-"""Configuration that changes which way records take."""
+"""Configuration that changes the path that records take."""
 ALTERED = {
     STEADY: PATHS,
     ANEW: PATHS | {"retention.bytes": ("200000",), "min.insync.replicas": ("2",)},
     COMPACTED: PATHS | {"cleanup.policy": ("delete", "compact,delete")},
 }
 MOVED = ("NONE", "UNKNOWN_TOPIC_OR_PARTITION", "NONE, UNKNOWN_TOPIC_OR_PARTITION")
-"""Answers to a reassignment that has happened, or cannot as the topic is away or anew with fewer partitions."""
+"""Outcomes of a reassignment that worked, or whose topic is gone or recreated with fewer partitions."""
 USUAL = {"min.insync.replicas": "2", "retention.bytes": "-1", "cleanup.policy": "delete"}
-"""What does not outlive its fault, and the cluster's values."""
+"""The cluster's values of the keys that are restored after each fault."""
 
 
 class NothingToStrikeError(Exception):
-    """There is nobody in that role just now: the fault does not happen."""
+    """Nobody holds that role just now: the fault does not happen."""
 
 
 class Faults:
-    """Strikes a cluster; what it says of each (who it was) goes into the history."""
+    """Strikes a cluster; records in the history which broker each fault hit."""
 
     def __init__(self, lab: Lab, watch: Watch) -> None:
         self.lab, self.watch = lab, watch
 
     @contextlib.contextmanager
     def strike(self, fault: Fault) -> Iterator[str]:
-        """The fault's text, with who it struck. Raises NothingToStrikeError."""
+        """Yield the fault's text, naming its target. Raises NothingToStrikeError."""
         with _KINDS[fault.kind](self, fault) as whom:
             yield f"{fault.kind.text}: {whom}"
 
     # Roles
 
     def partition(self, fault: Fault) -> tuple[str, int]:
-        """A topic that is there, and a partition."""
+        """An existing topic and one of its partitions."""
         topics = self.lab.administration.topics
         name = STRUCK[fault.target // 64 % len(STRUCK)]
         name = name if name in topics else STEADY
@@ -147,7 +147,7 @@ class Faults:
 
     @contextlib.contextmanager
     def cut_zookeeper(self, number: int, there: bool = True) -> Iterator[str]:
-        """What ZooKeeper sends does not arrive; with ``there``, neither does what the broker sends."""
+        """Drop what ZooKeeper sends; with ``there``, also drop what the broker sends."""
         network, ports = self.lab.network, self.lab.zookeeper_ports
         assert network is not None
         network.cut_from(ports, number)
@@ -162,7 +162,7 @@ class Faults:
 
     @contextlib.contextmanager
     def isolated(self, number: int) -> Iterator[str]:
-        """From the brokers and ZooKeeper; clients still reach it."""
+        """Cut off from the brokers and ZooKeeper; clients still reach it."""
         with contextlib.ExitStack() as cuts:
             for other in self.lab.brokers:
                 if other != number:
@@ -172,7 +172,7 @@ class Faults:
 
     @contextlib.contextmanager
     def rejected(self, number: int) -> Iterator[str]:
-        """Its connections from brokers break and new ones are refused, as if its process were gone."""
+        """Brokers' connections to it break and new ones are refused, as if its process were gone."""
         network, port = self.lab.network, self.lab.inter_broker_port(number)
         assert network is not None
         network.reject(number, port)
@@ -204,7 +204,7 @@ class Faults:
 
     @contextlib.contextmanager
     def wiped(self, number: int) -> Iterator[str]:
-        """A broker that starts again with nothing. Before, nobody else may be missing."""
+        """A broker restarts with an empty disk. All other brokers must be in sync first."""
         self._await_whole()
         self.lab.brokers[number].kill()
         _empty(self.lab.brokers[number].data)
@@ -215,7 +215,7 @@ class Faults:
 
     @contextlib.contextmanager
     def restored(self, fault: Fault) -> Iterator[str]:
-        """A broker that starts again with what its disk had some seconds ago."""
+        """A broker restarts with its disk as it was some seconds ago."""
         number = self.leader(fault)
         broker = self.lab.brokers[number]
         self._await_whole()
@@ -234,7 +234,7 @@ class Faults:
             broker.start()
 
     def _await_whole(self) -> None:
-        """Twice, a session's time apart: a broker that was cut off before may be counted out only now."""
+        """Wait twice, a session timeout apart: the session of a broker that was cut off may only now expire."""
         for pause_s in (SESSION_MS / 1000, 0.0):
             if not self.watch.await_whole(WHOLE_S):
                 raise NothingToStrikeError("not everybody has everything")
@@ -277,7 +277,7 @@ class Faults:
 
     @contextlib.contextmanager
     def moving(self, fault: Fault) -> Iterator[str]:
-        """To two brokers, then to another choice and order, which copies all of it to one that had it no more."""
+        """Move to two brokers, then to another set and order; a removed replica is copied from scratch."""
         name, partition = self.partition(fault)
         order = random.Random(fault.target).sample(sorted(self.lab.brokers), 3)
         last = order[: PLANS[name].replicas]
@@ -293,7 +293,7 @@ class Faults:
 
     @contextlib.contextmanager
     def moving_leaders(self, fault: Fault) -> Iterator[str]:
-        """Other replicas, or the same in another order, and the preferred leaders elected."""
+        """Change the replicas or their order, then elect the preferred leaders."""
         orders = random.Random(fault.target)
         name, _ = self.partition(fault)
         count = self.lab.administration.topics[name].partitions
@@ -349,14 +349,14 @@ class Faults:
 
     @contextlib.contextmanager
     def hostile(self, fault: Fault, is_forging: bool) -> Iterator[str]:
-        """While the fault lasts, and not once it is over."""
+        """Attack while the fault lasts, and stop when it ends."""
         client = Hostile(self.lab.listeners, fault.target)
         answers = client.forge(fault.seconds) if is_forging else client.send_odd_batches(fault.seconds)
         yield ", ".join(f"{count} {answer}" for answer, count in answers.most_common())
 
 
 def _empty(folder: Path) -> None:
-    """Delete all that is in it."""
+    """Delete everything in the folder."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,9 +1,8 @@
-"""What clients were told and saw, one line of JSON each: ``["Acknowledged", 12.5, "writer-1", 0, 17, 230, 12.4]``.
+"""What clients saw, one line of JSON an event: ``["Acknowledged", 12.5, "writer-1", 0, 17, 230, 12.4]``.
 
-Each process writes a file of its own. Times are seconds of CLOCK_MONOTONIC, which is one clock for the whole machine.
-``who`` names one session of one client: a consumer that is assigned partitions anew is somebody new. ``topic`` is the
-id of the topic as the client knew it when it sent the request (``asked``, ``sent``); a topic that is deleted and made
-anew has another id.
+Each process writes its own file. Times are seconds of CLOCK_MONOTONIC, one clock for the whole machine.
+``who`` names one session of one client: a consumer with a new assignment gets a new name. ``topic`` is the
+topic id that the client knew when it sent the request (``asked``, ``sent``); a recreated topic has another id.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from zlib import crc32
 
 UNKNOWN = -1
 TOMBSTONE = "value"
-"""The header that says whose a record without a value is."""
+"""The header that names the writer of a record without a value."""
 NEVER = -1.0
 """The time of an answer that never came."""
 
 
 class Acknowledged(NamedTuple):
-    """A producer was told that its record is kept, and mostly at which offset (else it is UNKNOWN)."""
+    """A producer got an acknowledgement, usually with the offset (else it is UNKNOWN)."""
 
     at: float
     who: str
@@ -35,7 +34,7 @@ class Acknowledged(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A producer gave up: the record may be kept or not."""
+    """A producer gave up: the log may or may not have the record."""
 
     at: float
     who: str
@@ -47,7 +46,7 @@ class Failed(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A consumer saw a record: its offset, and who wrote it with which number."""
+    """A consumer saw a record: its offset, its writer and the writer's number."""
 
     at: float
     who: str
@@ -60,7 +59,7 @@ class Read(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A member of the group was told that its position is kept."""
+    """A group member got the acknowledgement of its committed position."""
 
     at: float
     who: str
@@ -71,7 +70,7 @@ class Committed(NamedTuple):
 
 
 class CommitUnknown(NamedTuple):
-    """A member tried to keep its position (at ``at``) and did not learn what became of it: it may count at any time."""
+    """A member's commit (at ``at``) got no answer: it may take effect at any time."""
 
     at: float
     who: str
@@ -81,7 +80,7 @@ class CommitUnknown(NamedTuple):
 
 
 class FoundCommitted(NamedTuple):
-    """Somebody asked for the group's position at ``asked`` and was told at ``at``; -1 is none."""
+    """A client requested the group's position at ``asked`` and got the answer at ``at``; -1 is none."""
 
     at: float
     who: str
@@ -92,7 +91,7 @@ class FoundCommitted(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What must not happen to anybody, whatever breaks."""
+    """An error that no client may ever see, whatever breaks."""
 
     at: float
     who: str
@@ -100,7 +99,7 @@ class Trouble(NamedTuple):
 
 
 class Led(NamedTuple):
-    """Who leads a partition from now on, as the brokers tell clients."""
+    """The new leader of a partition, as the brokers tell clients."""
 
     at: float
     who: str
@@ -112,7 +111,7 @@ class Led(NamedTuple):
 
 
 class Struck(NamedTuple):
-    """A fault: what, and when it began and was undone."""
+    """A fault: its text, when it began and when it was undone."""
 
     at: float
     who: str
@@ -121,7 +120,7 @@ class Struck(NamedTuple):
 
 
 class TopicCreated(NamedTuple):
-    """A topic exists under its name from ``at`` on, or a little before, though not before ``asked``."""
+    """A topic has had its name since ``at`` or slightly earlier, but not since before ``asked``."""
 
     at: float
     who: str
@@ -141,7 +140,7 @@ class TopicDeleted(NamedTuple):
 
 
 class RecordsDeleted(NamedTuple):
-    """DeleteRecords before an offset, requested at ``asked``; ``at`` is NEVER where no answer came."""
+    """DeleteRecords before an offset, requested at ``asked``; ``at`` is NEVER if no answer came."""
 
     at: float
     who: str
@@ -152,7 +151,7 @@ class RecordsDeleted(NamedTuple):
 
 
 class ConfigAltered(NamedTuple):
-    """A topic's configuration was changed, or may have been, since ``asked``."""
+    """A topic's configuration changed, or may have changed, since ``asked``."""
 
     at: float
     who: str
@@ -163,7 +162,7 @@ class ConfigAltered(NamedTuple):
 
 
 class GroupDeleted(NamedTuple):
-    """The group of the positions was deleted; ``at`` is NEVER where no answer came."""
+    """The group of the positions was deleted; ``at`` is NEVER if no answer came."""
 
     at: float
     who: str
@@ -210,7 +209,7 @@ class HistoryWriter:
 
 
 def read_history(folder: Path) -> Iterator[Event]:
-    """Every process's events, each in the order in which it wrote them. ValueError names a line that is none."""
+    """Every process's events, in the order written. Raises ValueError for a line that is not an event."""
     for path in sorted(folder.glob("*.jsonl")):
         with path.open() as lines:
             for number, line in enumerate(lines, 1):
@@ -223,12 +222,12 @@ def read_history(folder: Path) -> Iterator[Event]:
 
 
 def value_of(writer: str, partition: int, number: int, size: int) -> bytes:
-    """A record's value, which says whose it is and where it belongs."""
+    """A record's value, which names its writer and its place."""
     return f"{writer}:{partition}:{number}:".encode().ljust(size, b"x")
 
 
 def parse_value(value: bytes) -> tuple[str, int, int]:
-    """Writer, partition and number; a writer ``?`` for what is nobody's."""
+    """Writer, partition and number; the writer is ``?`` for a record from no writer of this run."""
     parts = value.split(b":", 3)
     if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit() and not parts[3].strip(b"x"):
         return parts[0].decode(errors="replace"), int(parts[1]), int(parts[2])
@@ -237,9 +236,9 @@ def parse_value(value: bytes) -> tuple[str, int, int]:
 
 KEYS = 23
 ONCE_EVERY = 150
-"""Of so many numbers of a writer four go to a key that no later number has."""
+"""Of this many numbers of a writer, four go to keys that no later number has."""
 ONCE = {10: False, 40: False, 60: True, 90: False}
-"""Their places, and whether it is a tombstone. The last comes in every second round; otherwise the key stays away."""
+"""Place of each of the four: whether it is a tombstone. The last comes every second time; else the key stays away."""
 
 
 def key_of(writer: str, number: int) -> tuple[str, bool]:

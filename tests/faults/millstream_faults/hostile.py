@@ -1,8 +1,8 @@
-"""One client that means harm: batches that are odd, and requests in the name of brokers.
+"""One malicious client: it sends odd batches, and requests in the name of brokers.
 
-Its odd batches go to a topic of its own, whose records nobody reads but the brokers themselves (it is compacted). What
-every broker has to refuse goes to the others' topics, too: there one record of it would be nobody's, or a gap. Its
-forged requests come to every listener, and it cannot prove to be a broker.
+Odd batches go to a topic of their own, which only brokers read (it is compacted). Batches that every broker
+must refuse also go to the other topics, where one that got in would be a foreign record or a gap. Forged
+requests go to every listener; the client cannot prove to be a broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from crc32c import crc32c
 
-from millstream_broker.kafka_uuid import uuid_from
 from millstream_kafka.batch import (
     CRC_OFFSET,
     CRC_START,
@@ -31,6 +30,7 @@ from millstream_kafka.batch import (
 from millstream_kafka.client import Connection
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.compression import Compression
+from millstream_kafka.kafka_uuid import uuid_from
 from millstream_kafka.protocol import controlled_shutdown, fetch, produce, stop_replica, update_metadata
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ErrorCode
@@ -57,7 +57,7 @@ REFUSED: list[Change] = [
     lambda header: header._replace(base_offset=17),
     lambda header: header._replace(producer_id=1, producer_epoch=-1, base_sequence=-1),
 ]
-"""Headers that no broker may take."""
+"""Headers that every broker must refuse."""
 ODD_HEADERS: list[Change] = [
     *REFUSED,
     lambda header: header,
@@ -72,10 +72,10 @@ ODD_HEADERS: list[Change] = [
 
 
 class Hostile:
-    """The same harm for the same seed, apart from the time. Each method says what it was answered, and how often."""
+    """Attacks; equal seeds give equal ones, apart from the time. Each method reports the answers it got."""
 
     def __init__(self, addresses: Sequence[str], seed: int) -> None:
-        """``addresses`` are all listeners of the cluster, those for brokers, too."""
+        """``addresses`` are all listeners of the cluster, including those for brokers."""
         self._addresses = addresses
         self._drawn = random.Random(seed)
 
@@ -139,7 +139,7 @@ class Hostile:
         return f"{forged[0].name} {ErrorCode.of(answer.error_code).name}"
 
     def _epochs(self) -> tuple[int, int, int]:
-        """A controller with its epoch, and a broker's epoch."""
+        """The controller with its epoch, and a broker's epoch."""
         epochs = (
             self._drawn.choice((INT32_MAX, 1, 2, 3, 5, 9)),
             self._drawn.choice((INT64_MAX, -1, 1 << 33)),
@@ -180,7 +180,7 @@ class Hostile:
         return controlled_shutdown.API, 3, request
 
     def _fetch(self) -> tuple[Api[Any, Any], int, Any]:
-        """As a follower that has everything already."""
+        """Fetch as a follower that already has every record."""
         topics = [
             fetch.FetchTopic(
                 name,
@@ -209,7 +209,7 @@ class Hostile:
 
 
 def changed(batch: bytes, change: Change) -> bytes:
-    """The batch with another header, and the CRC that goes with it."""
+    """The batch with another header and a matching CRC."""
     header = change(read_header(batch))
     return _sealed(bytearray(HEADER.pack(*header) + batch[HEADER_SIZE:]))
 
@@ -220,7 +220,7 @@ def _sealed(batch: bytearray) -> bytes:
 
 
 def renumbered(deltas: list[int], size: int) -> bytes:
-    """Records with these offset deltas, from -64 to 63, under a header that agrees with their number only."""
+    """Records with these offset deltas (-64 to 63) under a header that matches only their number."""
     whole = bytearray(build_batch([Record(b"k", b"v" * size, 1) for _ in deltas]))
     position = HEADER_SIZE
     for delta in deltas:
@@ -231,7 +231,7 @@ def renumbered(deltas: list[int], size: int) -> bytes:
 
 
 def _varint(data: bytearray, position: int) -> tuple[int, int]:
-    """Where it ends, and its value (zigzag)."""
+    """The position after a varint, and its value (zigzag)."""
     value = shift = 0
     while True:
         byte = data[position]

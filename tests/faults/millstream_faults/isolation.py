@@ -1,14 +1,14 @@
-"""Processes, mounts and networks of one's own: each broker in a network namespace, on a bridge that only we see.
+"""Namespaces for processes, mounts and networks: each broker has its own network, on a private bridge.
 
-`reenter` starts the program again in new namespaces. As the kernel takes them down with their first process, nothing
-is left behind however the program ends: no process, no mount, no interface. Root may do that, and on most systems
-everybody (in a user namespace).
+`reenter` restarts the program in new namespaces. The kernel removes them with their first process, so no
+process, mount or interface is left, however the program ends. Root may create namespaces; on most systems
+every user may (in a user namespace).
 
     bridge 10.77.0.1     the program, its clients and ZooKeeper
     b1     10.77.0.11    broker 1, and so on
 
-A cut drops packets where they arrive, silently, as a broken network does. A port that rejects answers with a reset, as
-a firewall may, or as the kernel of a process that is gone.
+A cut silently drops packets on arrival, as a broken network does. A port that rejects answers with a reset,
+as a firewall may, or as the kernel does for a dead process.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pathlib import Path
 
 INSIDE = "MILLSTREAM_FAULTS_INSIDE"
 HERE = "10.77.0.1"
-# unshare itself minds no signal but SIGKILL, which it gets when we are gone.
+# unshare itself ignores every signal but SIGKILL, which it gets when we are gone.
 _WITH_US = ["setpriv", "--pdeathsig", "KILL", "unshare"]
 _REFUSING = ["-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"]
 _NAMESPACES = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def inside() -> bool:
-    """Whether this process is the one that `reenter` starts."""
+    """Whether `reenter` started this process."""
     return INSIDE in os.environ
 
 
 def unshare() -> list[str] | None:
-    """The command that gives another one its own namespaces; None where the system does not allow it."""
+    """The command that runs another one in new namespaces; None if the system forbids it."""
     for more in ([], ["--user", "--map-root-user"]):
         command = [*_WITH_US, *more, *_NAMESPACES]
         try:
@@ -46,7 +46,7 @@ def unshare() -> list[str] | None:
 
 
 def reenter(command: Sequence[str], arguments: Sequence[str]) -> int:
-    """Run this program's module again inside; returns its exit status."""
+    """Run this program's module again in new namespaces; return its exit status."""
     started = subprocess.Popen(
         [*command, sys.executable, "-P", "-m", "millstream_faults", *arguments],
         env={**os.environ, INSIDE: "1"},
@@ -54,12 +54,12 @@ def reenter(command: Sequence[str], arguments: Sequence[str]) -> int:
     while True:
         try:
             return started.wait()
-        except KeyboardInterrupt:  # it got the same signal, and says what it has seen so far
+        except KeyboardInterrupt:  # it got the same signal, and reports what it has seen so far
             continue
 
 
 class Network:
-    """The bridge and the brokers' namespaces. To be made inside, once."""
+    """The bridge and the brokers' namespaces. Create it inside, once."""
 
     def __init__(self, brokers: Sequence[int]) -> None:
         run("mount", "-t", "tmpfs", "tmpfs", "/run")
@@ -94,18 +94,18 @@ class Network:
 
     @staticmethod
     def entering(broker: int) -> list[str]:
-        """What runs a command in a broker's network."""
+        """The command prefix that enters a broker's network."""
         return ["nsenter", f"--net=/run/netns/b{broker}"]
 
     def cut(self, sender: int, receiver: int) -> None:
-        """From now on nothing that one broker sends reaches another."""
+        """Drop everything that one broker sends to another."""
         self._rule("-A", receiver, "-s", self.address(sender))
 
     def mend(self, sender: int, receiver: int) -> None:
         self._rule("-D", receiver, "-s", self.address(sender))
 
     def cut_from(self, ports: Sequence[int], broker: int) -> None:
-        """From now on nothing that these ports here send reaches a broker."""
+        """Drop everything that these local ports send to a broker."""
         for port in ports:
             self._rule("-A", broker, "-s", HERE, "-p", "tcp", "--sport", str(port))
 
@@ -114,7 +114,7 @@ class Network:
             self._rule("-D", broker, "-s", HERE, "-p", "tcp", "--sport", str(port))
 
     def cut_to(self, broker: int, ports: Sequence[int]) -> None:
-        """From now on nothing that a broker sends reaches these ports here."""
+        """Drop everything that a broker sends to these local ports."""
         for port in ports:
             run("iptables", "-w", "-A", "INPUT", *self._to(broker, port))
 
@@ -123,7 +123,7 @@ class Network:
             run("iptables", "-w", "-D", "INPUT", *self._to(broker, port))
 
     def reject(self, broker: int, port: int) -> None:
-        """From now on connections to that port of a broker's are refused; those that there are end."""
+        """Refuse new connections to this port of a broker and reset existing ones."""
         run(*self.entering(broker), "iptables", "-w", "-A", "INPUT", *_REFUSING, "--dport", str(port))
         run(*self.entering(broker), "ss", "--kill", "--tcp", "sport", "=", f":{port}")
 
@@ -138,7 +138,7 @@ class Network:
 
 
 def run(*command: str) -> None:
-    """Raises RuntimeError with what the command said."""
+    """Run a command. Raises RuntimeError with its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")

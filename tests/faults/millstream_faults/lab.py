@@ -1,7 +1,7 @@
-"""The cluster that is broken: three brokers, ZooKeeper, a disk for each broker; and a watch over what they say.
+"""The cluster under test: three brokers, ZooKeeper and a disk for each broker; and a watch over their metadata.
 
-With a network of one's own (see `isolation`) each broker has an address and a disk of its own; without, all of it is on
-127.0.0.1, and what cannot be broken then is left out.
+With network namespaces (see `isolation`) each broker has its own address and disk; without, everything runs on
+127.0.0.1, and faults that need them are left out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from millstream_broker.kafka_uuid import uuid_text
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.disk import Disk, small_disk
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 from millstream_kafka.client import Connection
 from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import metadata
 
 from .administration import Administration
@@ -35,7 +35,7 @@ BROKERS = 3
 OFFSETS_PARTITIONS = 4
 DISK_MB = 512
 PATIENCE_S = 120.0
-"""For a process to start: a broker waits for ZooKeeper, and a machine may be busy."""
+"""Limit for a process to start: a broker waits for ZooKeeper, and the machine may be busy."""
 CONFIG = {
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
@@ -50,14 +50,14 @@ CONFIG = {
 
 
 class LabBroker(BrokerProcess):
-    """One that may live in a network of its own. Clients and brokers reach it on a listener each."""
+    """A broker that may live in its own network. Clients and brokers use separate listeners."""
 
     start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
 
     def listen(self, host: str) -> str:
-        """On ports that stay; where clients reach it."""
+        """Choose fixed ports; return the clients' address."""
         address = f"{host}:{fixed_port()}"
         self.config |= {
             "listeners": f"PLAINTEXT://{address},BROKERS://{host}:{fixed_port()}",
@@ -75,7 +75,7 @@ class LabBroker(BrokerProcess):
         super().launch(command, {**os.environ, **(environment or {}), "PYTHONFAULTHANDLER": "1"})
 
     def stop(self, timeout: float | None = None) -> int:
-        """SIGTERM; one that does not end in time leaves its threads' stacks in its log."""
+        """Send SIGTERM; a broker that does not end in time writes its threads' stacks to its log."""
         process, self.process = self.process, None
         assert process is not None
         process.terminate()
@@ -88,7 +88,7 @@ class LabBroker(BrokerProcess):
 
 
 class Lab(ClusterProcesses):
-    """Brokers 1 to 3. ``network`` is None where there is none; ``servers`` is how many ZooKeeper has."""
+    """Brokers 1 to 3. ``network`` is None without namespaces; ``servers`` is the number of ZooKeeper servers."""
 
     def __init__(self, folder: Path, network: Network | None, servers: int, history: HistoryWriter) -> None:
         self.network = network
@@ -151,7 +151,7 @@ class Lab(ClusterProcesses):
         self.zookeeper.kill()
 
     def ended(self) -> list[tuple[int, subprocess.Popen[bytes] | None]]:
-        """Brokers that do not run, with the process that nobody ended or None."""
+        """Brokers that are not running, each with the process that ended by itself, or None."""
         return [
             (number, broker.process)
             for number, broker in self.brokers.items()
@@ -160,7 +160,7 @@ class Lab(ClusterProcesses):
 
 
 class Watch:
-    """Asks every broker for the topics' metadata, all the time; notes who leads, for the story of a record."""
+    """Polls every broker for the topics' metadata; records each leader, for the story of a record."""
 
     def __init__(self, lab: Lab, history: HistoryWriter) -> None:
         self._lab, self._history = lab, history
@@ -178,12 +178,12 @@ class Watch:
         self._thread.join()
 
     def leader(self, place: Place) -> int | None:
-        """The broker that leads, if one does, by the newest leader epoch that anybody told."""
+        """The broker that leads, if any, by the newest leader epoch that a broker reported."""
         known = self._known.get(place)
         return known.leader_id if known is not None and known.leader_id > 0 else None
 
     def controller(self) -> int | None:
-        """The broker that most of those who answered of late call the controller."""
+        """The controller, according to most of the brokers that answered recently."""
         said = Counter(answer.controller_id for answer in self._fresh())
         return next((controller for controller, _ in said.most_common() if controller > 0), None)
 
@@ -194,7 +194,7 @@ class Watch:
         return self.leader(place)
 
     def whole(self) -> bool:
-        """Whether every broker says, just now, that all partitions have a leader and all their replicas in sync."""
+        """Whether every broker currently reports a leader and a full ISR for every partition."""
         return not self.missing()
 
     def await_whole(self, timeout: float) -> bool:
@@ -204,7 +204,7 @@ class Watch:
         return self.whole()
 
     def missing(self) -> list[str]:
-        """What keeps the cluster from being whole."""
+        """Why the cluster is not whole."""
         fresh = self._fresh()
         missing = [f"{name} is away" for name in PLANS if name not in self._lab.administration.topics]
         if len(fresh) < len(self._lab.brokers):
@@ -220,7 +220,7 @@ class Watch:
         return missing
 
     def replicas(self) -> dict[Place, list[int]]:
-        """Which brokers have which partitions."""
+        """The brokers that hold each partition."""
         return {place: list(known.replica_nodes) for place, known in self._known.items()}
 
     def _fresh(self) -> list[metadata.MetadataResponse]:
@@ -259,7 +259,7 @@ class Watch:
                 return
             same = (one.leader_id, one.leader_epoch) == (known.leader_id, known.leader_epoch)
             if same and (one.leader_id != number or _members(one) == _members(known)):
-                return  # of one epoch, the leader knows the ISR first
+                return  # within one epoch, the leader learns of the ISR first
         self._known[place] = one
         event = Led(
             time.monotonic(),

@@ -1,9 +1,9 @@
-"""Which faults, when, how long, and which together: all of it drawn from one seed.
+"""Which faults strike, when, how long, and which overlap: all drawn from one seed.
 
-A step waits, then has one fault, or two of different groups at once, or none. What a fault strikes is said by role
-(``leader of 2``), as who that is turns out when it strikes. One broker may be lost to faults at a time, with one
-exception: `KILL_ALL`, which the page caches survive, so that nothing may be missing afterwards either. Without most of
-ZooKeeper nobody can be elected; without two in-sync replicas nothing is acknowledged. Both end with the fault.
+A step waits, then applies one fault, or two of different groups at once, or none. A fault names its target by role
+(``leader of 2``), which resolves to a broker when it strikes. Faults take out at most one broker at a time, except
+`KILL_ALL`, which the page caches survive, so no record may be lost then either. Without a ZooKeeper majority nobody
+can be elected; without two in-sync replicas nothing is acknowledged. Both end with the fault.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 
 
 class Group(Enum):
-    """What a fault touches: two faults at once touch different things."""
+    """What a fault affects: two faults at once affect different things."""
 
     PROCESS = "processes"
     NETWORK = "network"
@@ -80,7 +80,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens, to whom (a number from which each kind picks a partition, a broker or a server), and how long."""
+    """The kind, a number from which the kind picks a partition, broker or server, and the duration."""
 
     kind: Kind
     target: int
@@ -92,7 +92,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Wait so many seconds, then let these happen at once. After a calm step all has to be whole again."""
+    """Wait this many seconds, then apply these faults at once. After a calm step the cluster must become whole."""
 
     wait: float
     faults: tuple[Fault, ...]
@@ -100,14 +100,14 @@ class Step:
 
 
 LONG_RUN = 100
-"""From so many faults on, ZooKeeper is away for a whole minute once."""
+"""Runs of at least this many faults lose ZooKeeper for a whole minute once."""
 CALM_EVERY = 8
 QUIET = 0.05
 TWICE = 0.3
 
 
 def draw(seed: int, count: int, kinds: Collection[Kind]) -> list[Step]:
-    """Steps with ``count`` faults of these kinds in all; where there are enough, each kind at least once."""
+    """Steps with ``count`` faults of these kinds in total; if ``count`` suffices, each kind at least once."""
     drawn = random.Random(seed)
     usual = [kind for kind in Kind if kind in kinds and kind.weight]
     deck: list[Kind] = []
@@ -137,7 +137,7 @@ def draw(seed: int, count: int, kinds: Collection[Kind]) -> list[Step]:
 
 
 def may_meet(one: Kind, other: Kind) -> bool:
-    """Whether two faults may come at once: of different groups, and only one that takes a broker out."""
+    """Whether two faults may overlap: they differ in group, and at most one takes a broker out."""
     taking = (Group.PROCESS, Group.NETWORK, Group.DISK)
     if one.group in taking and other.group in taking:
         return False
@@ -145,7 +145,7 @@ def may_meet(one: Kind, other: Kind) -> bool:
 
 
 def _deal(drawn: random.Random, deck: list[Kind], usual: Sequence[Kind]) -> Kind:
-    """The next of a shuffled deck; each has every kind once and some more, by their weights."""
+    """The next card of a shuffled deck, which has every kind once and some more by weight."""
     if not deck:
         deck += usual
         deck += drawn.choices(usual, [kind.weight for kind in usual], k=len(usual))

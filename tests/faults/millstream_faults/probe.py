@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from millstream_broker.kafka_uuid import uuid_text
 from millstream_kafka.batch import Record, iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import fetch, list_offsets, offset_commit, offset_fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

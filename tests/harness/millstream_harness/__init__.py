@@ -1,1 +1,1 @@
-"""What the tests, the benchmarks and e2e share: real processes, started on free ports and always stopped."""
+"""Shared by tests, benchmarks and e2e: real processes, started on free ports and always stopped."""

@@ -1,4 +1,4 @@
-"""The same requests to Millstream and to Apache Kafka, and their answers field by field.
+"""Sends the same requests to Millstream and to Apache Kafka, and compares the responses field by field.
 
     beside.same(delete_topics.API, topic_names=["no-such-topic"], topics=[{"name": "no-such-topic"}])
 
@@ -52,20 +52,20 @@ A_MINUTE_MS = 60_000
 
 
 class Its(NamedTuple):
-    """In a request: what this peer answered before, and ``keep`` kept by this name."""
+    """In a request: a value that this peer returned earlier, stored by ``keep`` under this name."""
 
     name: str
 
 
 class Answers(NamedTuple):
-    """The answers to one request in its highest version, not normalised."""
+    """The responses to one request in its highest version, not normalised."""
 
     ours: Plain
     kafka: Plain
 
 
 class Peer:
-    """One of the two, with one connection that is made anew when the peer closes it."""
+    """One of the two brokers, with a connection that reconnects when the peer closes it."""
 
     def __init__(self, name: str, bootstrap: str) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Peer:
         )
 
     def frame(self, frame: bytes, receive: Callable[[], Plain] | None = None) -> Plain:
-        """The answer to bytes as they are; ``CLOSED`` when there is none."""
+        """The response to these bytes; ``CLOSED`` if the peer closes the connection."""
         try:
             self.wire.socket.sendall(frame)
             return receive() if receive is not None else self.wire.receive_frame()
@@ -107,7 +107,7 @@ class Peer:
             raise AssertionError(f"{self.name} does not answer") from None
 
     def normal(self, value: Plain, name: str = "") -> Plain:
-        """What a peer answers, without what cannot be the same."""
+        """A peer's response without the fields that must differ."""
         if isinstance(value, dict):
             return {key: self.normal(each, key) for key, each in value.items()}
         if isinstance(value, list):
@@ -150,7 +150,7 @@ class Beside:
             peer.disconnect()
 
     def versions(self, api: Api[Any, Any]) -> range:
-        """What both advertise and our codec has."""
+        """Versions that both brokers advertise and our codec supports."""
         ranges = [*(peer.versions[api.key] for peer in self.peers), api.served]
         return range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1)
 
@@ -162,7 +162,7 @@ class Beside:
         but: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Answers:
-        """Ask both; AssertionError with every field that differs and is not in ``but``."""
+        """Send to both. AssertionError lists every field that differs and is not in ``but``."""
         allowed = dict(but or {})
         problems: list[str] = []
         differed: set[str] = set()
@@ -187,7 +187,7 @@ class Beside:
     def until(
         self, holds: Callable[[Plain], object], api: Api[Any, Any], version: int, **fields: Any
     ) -> Answers:
-        """Ask each until its answer is as ``holds`` wants it: Kafka answers before its broker has heard of a change."""
+        """Send until ``holds`` accepts the response: Kafka responds before its broker has applied a change."""
         answers = []
         for peer in self.peers:
             deadline = time.monotonic() + 15
@@ -198,7 +198,7 @@ class Beside:
         return Answers(*answers)
 
     def create(self, *names: str, partitions: int = 1, **config: str) -> None:
-        """Topics that both have when this returns, under ``id of NAME`` as ids; configuration with _ for dots."""
+        """Create topics on both and wait for them. Their ids are kept as ``id of NAME``; _ in keys stands for a dot."""
         configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
         topics = [
             {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
@@ -219,7 +219,7 @@ class Beside:
         )
 
     def until_known(self, *names: str, partitions: int = 1) -> None:
-        """Wait until both tell the topics with that many partitions, at least."""
+        """Wait until both return the topics with at least that many partitions."""
         found = self.until(
             lambda answer: all(len(each["partitions"]) >= partitions for each in answer["topics"]),
             metadata.API,
@@ -232,7 +232,7 @@ class Beside:
                 peer.kept[f"id of {name}"] = _named(answer["topics"], name)["topic_id"]
 
     def ask(self, api: Api[Any, Any], versions: Iterable[int] | None = None, **fields: Any) -> list[Answers]:
-        """Ask both without comparing."""
+        """Send to both without comparing."""
         return [
             Answers(
                 *(peer.call(api, version, build(api.request, fields, peer, version)) for peer in self.peers)
@@ -241,13 +241,13 @@ class Beside:
         ]
 
     def keep(self, name: str, answers: Answers, of: Callable[[Plain], Any]) -> None:
-        """Remember what each of the two calls the same thing."""
+        """Store each peer's own name for the same thing."""
         for peer, answer in zip(self.peers, answers, strict=True):
             peer.kept[name] = of(answer)
 
 
 def build(kind: type[Struct], fields: Mapping[str, Any], peer: Peer, version: int) -> Any:
-    """A struct of its fields."""
+    """A struct from its fields."""
     declared = dict(kind.FIELDS)
     assert fields.keys() <= declared.keys(), (
         f"{kind.__name__} has {list(declared)}, not all of {list(fields)}"
@@ -283,7 +283,7 @@ def plain(value: Any, api: Api[Any, Any], version: int) -> Plain:
 
 
 def differences(ours: Plain, kafka: Plain, path: str = "") -> Iterable[tuple[str, Plain, Plain]]:
-    """Path, ours and Kafka's of every field that differs; things in arrays are found by what identifies them."""
+    """Path, our value and Kafka's of every field that differs; elements of arrays are matched by their keys."""
     if isinstance(ours, list) and isinstance(kafka, list):
         mine, theirs = _by_identity(ours), _by_identity(kafka)
         for key in sorted(mine.keys() | theirs.keys()):

@@ -1,7 +1,7 @@
 """A Millstream broker as a real process, on ports that the system picks.
 
-The broker is started with port 0 and says where it listens in its ready line, so that no two tests can
-ask for the same port:
+The broker starts with port 0 and reports its address in its ready line, so no two tests compete for a
+port:
 
     ready: broker.id=1 listeners=PLAINTEXT://127.0.0.1:40123 http=127.0.0.1:40124 …
 """
@@ -34,7 +34,7 @@ READY = re.compile(r"ready: broker\.id=(?P<id>\d+) listeners=(?P<listeners>\S+) 
 
 
 def fixed_port() -> int:
-    """A free port for somebody who must listen on the same one again; another one each time."""
+    """A free port for a server that must get the same port again after a restart; each call returns another one."""
     for port in random.sample(FIXED_PORTS, len(FIXED_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             if port not in _given:
@@ -45,7 +45,7 @@ def fixed_port() -> int:
 
 
 class BrokerProcess(Daemon):
-    """One broker over one data folder; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) as often as wanted."""
+    """One broker over one data folder; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
 
     name = "the broker"
 
@@ -70,7 +70,7 @@ class BrokerProcess(Daemon):
         ]
 
     def start(self) -> Self:
-        """Start it and wait for its ready line; raises RuntimeError with its output when it ends before."""
+        """Start it and wait for its ready line; RuntimeError with its output if it ends first."""
         begun = self.printed()
         self.launch(self.command)
         self.await_ready(self.is_ready, begun)
@@ -83,7 +83,7 @@ class BrokerProcess(Daemon):
         return found is not None
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of what it answers over HTTP."""
+        """Status and body of an HTTP response."""
         try:
             with urllib.request.urlopen(self.http + path, timeout=10) as response:
                 return response.status, response.read().decode()
@@ -92,6 +92,6 @@ class BrokerProcess(Daemon):
                 return error.code, error.read().decode()
 
     def keep_port(self) -> Self:
-        """Before the first start: listen on one port, across restarts, so that clients find it again."""
+        """Before the first start: choose a fixed port, so that clients find the broker after restarts."""
         self.config["listeners"] = f"PLAINTEXT://127.0.0.1:{fixed_port()}"
         return self

@@ -1,4 +1,4 @@
-"""The chart and the images of this checkout, installed and removed as the README has it."""
+"""The chart and the images of this checkout, installed and removed as the tutorial for Kubernetes does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def install(*, default_cluster: bool, chart: Path = CHART) -> None:
 
 
 def upgrade() -> None:
-    """From whatever release is installed to this checkout's, as docs/operations.md has it."""
+    """Upgrade the installed release to this checkout's, as docs/operations.md does."""
     release = ["millstream", str(CHART), "--namespace", SYSTEM.name]
     run("helm", "upgrade", *release, "--reset-then-reuse-values", "--wait", "--timeout", "3m", timeout=240)
 
@@ -40,7 +40,7 @@ def crds_are_there() -> bool:
 
 
 def remove() -> None:
-    """Every resource, while the operator still lives, then the release and its namespace."""
+    """Delete every resource while the operator runs, then the release and its namespace."""
     if crds_are_there():
         for kind in KINDS:
             run("kubectl", "delete", f"{kind}.millstream.dev", "--all", "--all-namespaces", timeout=180)
@@ -50,12 +50,12 @@ def remove() -> None:
 
 
 def remove_crds() -> None:
-    """The definitions, which an uninstall leaves."""
+    """Delete the CRDs, which an uninstall leaves."""
     run("kubectl", "delete", "crd", "-l", "app.kubernetes.io/part-of=millstream", timeout=180)
 
 
 def reconciles() -> int:
-    """How many reconciles the operator has done, as its liveness endpoint says (through the API server's proxy)."""
+    """Number of reconciles so far, from the operator's liveness endpoint (through the API server's proxy)."""
     pods = SYSTEM.list("pod", "-l", "app.kubernetes.io/component=operator")
     name = next(one["metadata"]["name"] for one in pods if one["status"].get("phase") == "Running")
     path = f"/api/v1/namespaces/{SYSTEM.name}/pods/{name}:8080/proxy/healthz"

@@ -22,7 +22,7 @@ SESSION_MS = 2000
 class ClusterProcesses:
     """Brokers 1 to ``size``, each on its own port across restarts; ``brokers[3]`` is broker 3.
 
-    ZooKeeper is started with them, unless one is given that somebody else looks after.
+    ZooKeeper starts with them, unless the caller passes one and manages it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ClusterProcesses:
         self.brokers = {number: self.broker(number) for number in range(1, size + 1)}
 
     def broker(self, number: int, **config: str) -> BrokerProcess:
-        """One more, not started."""
+        """Add a broker, not started."""
         settings = {"broker.id": str(number), **self.config, **config}
         return BrokerProcess(self.folder / f"broker-{number}", settings).keep_port()
 
@@ -63,7 +63,7 @@ class ClusterProcesses:
         )
 
     def start(self) -> Self:
-        """All of it at once."""
+        """Start all at once."""
         if self._owns_zookeeper:
             self.zookeeper.start()
         begun = {number: one.printed() for number, one in self.brokers.items()}
@@ -92,7 +92,7 @@ class ClusterProcesses:
     # What the brokers say
 
     def metadata(self, *topics: str, of: BrokerProcess | None = None) -> MetadataResponse:
-        """From that broker, or from whichever answers."""
+        """Metadata from that broker, or from any that responds."""
         bootstrap = self.bootstrap if of is None else of.bootstrap
 
         async def ask() -> MetadataResponse:
@@ -102,12 +102,12 @@ class ClusterProcesses:
         return asyncio.run(ask())
 
     def partitions(self, topic: str, of: BrokerProcess | None = None) -> list[MetadataResponsePartition]:
-        """In their order; none when there is no such topic."""
+        """Partitions in order; none if there is no such topic."""
         found = [one.partitions for one in self.metadata(topic, of=of).topics if one.name == topic]
         return sorted(found[0], key=lambda one: one.partition_index) if found else []
 
     def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
-        """The process that leads a partition, as soon as one does."""
+        """Wait for a leader of the partition; returns its process."""
 
         found: list[int] = []
 
@@ -119,7 +119,7 @@ class ClusterProcesses:
         return self.brokers[found[partition]]
 
     def controller(self) -> int:
-        """The controller's broker id, as soon as there is one that lives."""
+        """Wait for a live controller; returns its broker id."""
         found: list[int] = []
 
         def known() -> bool:
@@ -130,7 +130,7 @@ class ClusterProcesses:
         return found[0]
 
     def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = 30.0) -> None:
-        """Until every broker says that each partition of the topic has so many in-sync replicas, and who leads it."""
+        """Wait until every broker reports a leader and this many in-sync replicas for each partition of the topic."""
 
         def in_sync() -> bool:
             seen = [self.partitions(topic, one) for one in self.brokers.values() if one.process is not None]
@@ -144,7 +144,7 @@ class ClusterProcesses:
 
 
 def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
-    """Wait for it; AssertionError when it never is. What asks brokers may fail meanwhile."""
+    """Poll until the condition holds; AssertionError after the deadline. Errors of brokers are ignored meanwhile."""
     deadline = time.monotonic() + timeout
     while True:
         with contextlib.suppress(BrokerError, ApiError):

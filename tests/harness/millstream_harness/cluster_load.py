@@ -1,4 +1,4 @@
-"""Load on a cluster of broker processes, and what must hold afterwards."""
+"""Load on a cluster of broker processes, and checks for afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def create(
 
 
 class Writer:
-    """Produces numbers with acks=all, and knows which were acknowledged."""
+    """Produces numbers with acks=all and records which were acknowledged."""
 
     def __init__(self, cluster: ClusterProcesses, topic: str) -> None:
         self.topic = topic
@@ -48,7 +48,7 @@ class Writer:
         )
 
     def write(self, count: int, timeout: float = 60.0) -> None:
-        """So many more, and wait until all are acknowledged."""
+        """Write this many more, and wait until all are acknowledged."""
         for _ in range(count):
             self.send()
         assert self._producer.flush(timeout) == 0
@@ -102,7 +102,7 @@ def read_all(cluster: ClusterProcesses, topic: str) -> list[int]:
 
 
 def holds(cluster: ClusterProcesses, writer: Writer) -> None:
-    """Nothing that was acknowledged is lost, and nothing is there twice."""
+    """Whether each acknowledged number is in the topic once."""
     numbers = read_all(cluster, writer.topic)
     assert len(numbers) == len(set(numbers))
     assert writer.acknowledged <= set(numbers)

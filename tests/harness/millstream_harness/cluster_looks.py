@@ -1,4 +1,4 @@
-"""Looks at a Cluster of which all is in memory: its spec, its pods, and what its brokers answer."""
+"""Reconciles a Cluster in memory: its spec, its pods and the responses of its brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIVE = {"log.retention.ms": "2", "compression.type": "zstd", "log.retention.hour
 
 
 class East:
-    """A Cluster named east, and what there is of it in Kubernetes."""
+    """A Cluster named east, and its objects in Kubernetes."""
 
     def __init__(self, count: int = 1, status: dict[str, Any] | None = None, **spec: Any) -> None:
         self.metadata: dict[str, Any] = {}
@@ -32,14 +32,14 @@ class East:
         self.change(count, **spec)
 
     def change(self, count: int, **spec: Any) -> None:
-        """Another spec, of so many brokers."""
+        """Set another spec with this many brokers."""
         if count > 1:
             self.zookeeper = {"zookeeper": {"connect": "127.0.0.1:1"}}
         found = self.kube.objects["Cluster", "east"]
         found["spec"] = {**self.zookeeper, **spec, "brokers": {"replicas": count, **spec.get("brokers", {})}}
 
     def look(self, **answers: Any) -> float:
-        """``answers``: of the brokers; those of a cluster at rest need not be named."""
+        """Reconcile once. ``answers``: responses of the brokers; the default is a healthy cluster."""
         self.memory.brokers.answers = answers
         self.memory.brokers.asked.clear()
         self.kube.applied.clear()
@@ -49,7 +49,7 @@ class East:
         return reconcile_cluster(self.memory.services, decode_as(Cluster, manifest))
 
     def run(self, *ready: bool, **status: Any) -> None:
-        """Have a pod for each broker, made from the template that there is if it is new."""
+        """Create the missing pods of the brokers from the current template."""
         manifest = self.kube.objects["StatefulSet", "east-brokers"]
         manifest["status"] = {"readyReplicas": sum(ready)}
         cluster = decode_as(Cluster, self.kube.objects["Cluster", "east"])
@@ -86,7 +86,7 @@ class East:
 
     @property
     def touched(self) -> set[str]:
-        """Kinds of which the last look wrote something, but its own status."""
+        """Kinds that the last reconcile wrote, without its own status."""
         return {one["kind"] for one in self.kube.applied} - {"Cluster"}
 
     def asked(self, request: str) -> list[Any]:
@@ -94,7 +94,7 @@ class East:
 
 
 def running(brokers: int, **spec: Any) -> East:
-    """One whose brokers run and are ready."""
+    """A Cluster whose brokers run and are ready."""
     east = East(brokers, {"clusterId": "id"}, **spec)
     east.look()
     east.run(*[True] * brokers)
@@ -106,7 +106,7 @@ def partition(topic: str, index: int, *replicas: int, **more: Any) -> PartitionR
 
 
 def answers(*partitions: PartitionReplicas, **more: Any) -> dict[str, Any]:
-    """Of three brokers that live."""
+    """Responses of three live brokers."""
 
     def replicas(*, min_isr: bool) -> list[PartitionReplicas]:
         assert min_isr

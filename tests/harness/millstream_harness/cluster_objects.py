@@ -30,7 +30,7 @@ def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]
 
 
 def server_pod(number: int, *, ready: bool = True, stale: bool = False) -> dict[str, Any]:
-    """The pod of a ZooKeeper server; ``stale``: of another revision than "new"."""
+    """The pod of a ZooKeeper server; ``stale``: not of the revision "new"."""
     ours = selector(a_cluster(), "zookeeper")
     return {
         "kind": "Pod",
@@ -56,7 +56,7 @@ def claim(name: str, size: str) -> dict[str, Any]:
 
 
 def sizes(found: InMemory) -> dict[str, str]:
-    """The volumes that were made bigger."""
+    """The volumes that were enlarged."""
     return {
         one["metadata"]["name"]: one["spec"]["resources"]["requests"]["storage"]
         for one in found.kube.applied

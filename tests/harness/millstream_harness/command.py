@@ -1,4 +1,4 @@
-"""`millstream` as its users run it: a process."""
+"""Runs `millstream` as a process, as users do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMAND = str(Path(sys.executable).parent / "millstream")
 
 
 def environment(bootstrap: str | None) -> dict[str, str]:
-    """This process's, with the cluster's address or with none, and with output that is buffered."""
+    """This process's environment with the cluster's address or none, and with buffered output."""
     ours = ("MILLSTREAM_BOOTSTRAP", "PYTHONUNBUFFERED")
     found = {name: value for name, value in os.environ.items() if name not in ours}
     return found if bootstrap is None else {**found, "MILLSTREAM_BOOTSTRAP": bootstrap}
@@ -28,7 +28,7 @@ def millstream(
 
 
 def on_a_terminal(*arguments: str, answer: bytes, bootstrap: str) -> tuple[int, str]:
-    """Run it on a terminal of its own and type an answer; its exit status and what the terminal shows."""
+    """Run it on a pseudo-terminal and type an answer; returns its exit status and the terminal's content."""
     primary, secondary = pty.openpty()
     os.write(primary, answer)
     process = subprocess.Popen(

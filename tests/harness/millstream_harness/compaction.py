@@ -30,7 +30,7 @@ def put_closed(log: Log, *pairs: tuple[str, str | None], timestamp: int = NOW) -
 
 
 def pass_over(log: Log, *, end: int | None = None, now: int = NOW, max_keys: int = 1000) -> Compaction:
-    """One that has not begun. ``end``: the active segment's begin unless given."""
+    """A pass that has not begun. ``end``: by default the start of the active segment."""
     end = log.segments.active.base_offset if end is None else end
     return Compaction(log, end, now_ms=now, allowance=Allowance(max_keys=max_keys))
 
@@ -47,7 +47,7 @@ def compact(log: Log, *, end: int | None = None, now: int = NOW, max_keys: int =
 
 
 def stored(log: Log) -> list[Record]:
-    """All records, through :meth:`Log.read` and through iteration, which must agree."""
+    """All records by :meth:`Log.read`, compared with those by iteration."""
     found: list[Record] = []
     offset = log.log_start_offset
     while (part := log.read(offset, 400, upper=log.log_end_offset, min_one=True)) is not None:

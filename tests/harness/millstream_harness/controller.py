@@ -1,4 +1,4 @@
-"""A controller's machine, with surroundings that do at once what it says."""
+"""A controller's machine in surroundings that carry out its instructions at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def topic(name: str, *replicas: tuple[int, ...], version: int = 0) -> TopicRecord:
-    """Led by the first replicas, all in sync; without states for version -1."""
+    """A topic led by its first replicas, all in sync; version -1 means without partition states."""
     partitions = tuple(
         PartitionRecord(one, -1, -1, (), -1)
         if version < 0
@@ -39,7 +39,7 @@ def topic(name: str, *replicas: tuple[int, ...], version: int = 0) -> TopicRecor
 
 
 class Controller:
-    """A machine with a store that does at once what it says, and brokers that delete what they are told to."""
+    """A machine with a store that writes at once, and brokers that delete replicas on request."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Controller:
         }
 
     def decide(self, event: Any) -> list[Any]:
-        """What the machine says, and nobody carries out."""
+        """The machine's instructions, not carried out."""
         return to_the_end(self.machine.handle(event))
 
     def handle(self, event: Any) -> list[Any]:
-        """All that comes of it."""
+        """The event, and all instructions that follow from it."""
         self.seen = []
         self._do(self.decide(event))
         return self.seen
@@ -87,7 +87,7 @@ class Controller:
         return self.handle(BrokersChanged(self.brokers()))
 
     def write(self) -> list[Any]:
-        """A slow store does what it was told so far; all that comes of it."""
+        """Let a slow store carry out its writes so far, and all that follows."""
         self.seen, waiting, self.waiting = [], self.waiting, []
         for one in waiting:
             self._carry_out(one)

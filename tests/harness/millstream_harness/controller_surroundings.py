@@ -1,4 +1,4 @@
-"""What surrounds a controller in a broker, in memory: the store that it writes to, and the brokers that it tells."""
+"""A controller's surroundings in memory: the store that it writes to, and the brokers that it sends requests to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 
 class MemoryStore:
-    """A controller's store. `calls` has what it was asked for, and `problems` are raised by the next calls."""
+    """A controller's store. `calls` records the calls; the next calls raise `problems`."""
 
     def __init__(self, brokers: Collection[int], *topics: TopicRecord) -> None:
         self.epoch = 5
@@ -93,7 +93,7 @@ class Asked:
 
 
 class Peers(InterBroker):
-    """The other brokers. They do at once what they are told, unless they are `away`, `silent` or have a `script`."""
+    """The other brokers. They carry out requests at once, unless they are `away`, `silent` or have a `script`."""
 
     def __init__(self, broker_id: int = 9) -> None:
         super().__init__(broker_id, "PLAINTEXT", b"", lambda: 1)
@@ -158,7 +158,7 @@ class PeerConnection:
 
 
 def usual_answer(api: Api[Any, Any], request: Any) -> Any:
-    """Everything is done, and all logs are empty."""
+    """Success, with empty logs."""
     if api is update_metadata.API:
         return UpdateMetadataResponse()
     if api is stop_replica.API:

@@ -1,4 +1,4 @@
-"""The tree of a broker by itself, read and changed while the broker is down."""
+"""The tree of a standalone broker, read and changed while the broker is down."""
 
 from __future__ import annotations
 

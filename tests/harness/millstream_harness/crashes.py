@@ -1,4 +1,4 @@
-"""Stopping at any file operation, by Python's audit events: they tell of each open, rename and unlink before it is."""
+"""Stops at any file operation, by Python's audit events, which come before each open, rename and unlink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server as a real process: started until it says that it is ready, stopped, killed, started again."""
+"""A server as a real process: started until it is ready, stopped, killed, started again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Self
 
 
 class Daemon:
-    """``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) as often as wanted; what it prints goes to one file.
+    """``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times; its output goes to one file.
 
-    A subclass says in ``start`` what to run and when it is ready.
+    A subclass defines in ``start`` the command and the condition for ready.
     """
 
     name = "the daemon"
@@ -42,7 +42,7 @@ class Daemon:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
 
     def await_ready(self, is_ready: Callable[[str], object], begun: int = 0) -> None:
-        """Wait until ``is_ready`` of what it printed from byte ``begun`` on; RuntimeError with it when it never is."""
+        """Wait until ``is_ready`` accepts the output after byte ``begun``; RuntimeError with it at the deadline."""
         assert self.process is not None
         deadline = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline:
@@ -56,11 +56,11 @@ class Daemon:
         raise RuntimeError(f"{self.name} was not ready in {self.start_timeout_s} s:\n{said}")
 
     def printed(self) -> int:
-        """How many bytes it has printed so far."""
+        """Length of its output so far, in bytes."""
         return self.output.stat().st_size if self.output.exists() else 0
 
     def said(self) -> str:
-        """All it has printed so far."""
+        """Its output so far."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def stop(self, timeout: float | None = None) -> int:
@@ -72,7 +72,7 @@ class Daemon:
         os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> int:
-        """SIGKILL, as a machine that loses the process."""
+        """SIGKILL."""
         return self._end(signal.SIGKILL, 10.0)
 
     def wait(self, timeout: float) -> int:
@@ -83,7 +83,7 @@ class Daemon:
         return status
 
     def pause(self) -> None:
-        """SIGSTOP: it is there and does nothing, until ``resume``."""
+        """SIGSTOP, until ``resume``."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -14,14 +14,14 @@ from millstream_harness.tools import missing
 
 
 class Disk:
-    """A file system of its own at ``path``."""
+    """A file system at ``path``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._ballast = path / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Take all space but ``leave`` bytes, as somebody else's files would.
+        """Fill all space but ``leave`` bytes.
 
         Again, where there was less space by then than a moment before: nothing at all is taken in that case.
         """
@@ -49,7 +49,7 @@ class Disk:
 
 @contextlib.contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[Disk]:
-    """A tmpfs of so many MB at ``path``; the test is skipped where that is not allowed (in CI: fails)."""
+    """A tmpfs of this many MB at ``path``; without the right to mount, the test is skipped (in CI: fails)."""
     path.mkdir(parents=True, exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)],
@@ -65,7 +65,7 @@ def small_disk(path: Path, megabytes: int) -> Iterator[Disk]:
 
 
 class DyingDisk(Disk):
-    """An ext4 of which the device is gone while the file system is mounted."""
+    """An ext4 file system whose device fails while it is mounted."""
 
     def __init__(self, path: Path, below: Disk) -> None:
         super().__init__(path)
@@ -89,9 +89,9 @@ class DyingDisk(Disk):
         subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
 
     def die(self) -> None:
-        """From now on it takes nothing (fsync fails, then it is read-only) and has only what is in the page cache.
+        """Fail all writes (fsync fails, then the file system is read-only). Reads see the page cache only.
 
-        What was fsynced is back after :meth:`repair`, so nobody may write meanwhile: pause who might.
+        Fsynced data is back after :meth:`repair`, so pause all writers meanwhile.
         """
         files = [path for path in self.path.rglob("*") if path.is_file()]
         subprocess.run(["sync", "--file-system", str(self.path)], check=True)
@@ -103,7 +103,7 @@ class DyingDisk(Disk):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def repair(self) -> None:
-        """As it was when it died. Nobody may use it."""
+        """Restore the state at its death. No process may use it meanwhile."""
         self.unmount()
         self._below.free()
         shutil.copy(self._saved, self._image)
@@ -113,7 +113,7 @@ class DyingDisk(Disk):
 
 @contextlib.contextmanager
 def dying_disk(path: Path, megabytes: int) -> Iterator[DyingDisk]:
-    """A disk of so many MB at ``path`` that can be made to fail, as :func:`small_disk` otherwise."""
+    """A disk of this many MB at ``path`` that can fail; otherwise as :func:`small_disk`."""
     path.mkdir(parents=True, exist_ok=True)
     with small_disk(path.with_name(path.name + "-below"), megabytes + 8) as below:
         disk = DyingDisk(path, below)

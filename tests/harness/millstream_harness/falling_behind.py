@@ -1,4 +1,4 @@
-"""A way to the API server on which watches fall behind: the server itself answers them with 410 Gone.
+"""A proxy to the API server on which watches fall behind: the server itself responds with 410 Gone.
 
 The API server keeps the changes of the last minutes. A watch that asks for an older one gets an ERROR event with code
 410. ``fall_behind`` ends the watches that go through here, keeps new ones waiting, and then lets each ask once from
@@ -66,7 +66,7 @@ class FallingBehind:
 
     @contextlib.contextmanager
     def fall_behind(self) -> Iterator[None]:
-        """Inside, no watch of our kinds shows anything; afterwards each has fallen behind."""
+        """In the block, no watch of our kinds shows anything; after it, each has fallen behind."""
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(30)
         yield
         self._loop.call_soon_threadsafe(self._open.set)
@@ -141,7 +141,7 @@ class FallingBehind:
         return response
 
     def _behind_now(self, path: str) -> bool:
-        """Whether this is the first watch of a path since all of them fell behind."""
+        """Whether this is the first watch of the path since all watches fell behind."""
         if path in self._behind or not self._cuts:
             return False
         self._behind.add(path)

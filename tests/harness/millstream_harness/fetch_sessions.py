@@ -1,4 +1,4 @@
-"""Fetch sessions of a leader: requests of the broker that follows it, and what they are answered."""
+"""Fetch sessions of a leader: requests of a follower, and the responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.inter_broker import Authenticator, Peer
+from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
@@ -43,9 +43,9 @@ SIZE = len(batch("news"))
 
 
 def follower(broker_id: int = THEM, broker_epoch: int = 0) -> Authenticator:
-    """A connection that has proven to be this broker's."""
+    """A connection that has authenticated as this broker's."""
     connection = Authenticator()
-    connection.peer = Peer(broker_id, broker_epoch)
+    connection.peer = PeerBroker(broker_id, broker_epoch)
     return connection
 
 
@@ -96,7 +96,7 @@ class Serving:
         return answer
 
     def fetch(self, *partitions: FetchPartition, **more: Any) -> list[PartitionData]:
-        """What is answered at once."""
+        """The response, without waiting."""
         answer = self.ask(*partitions, **more)
         assert isinstance(answer, FetchResponse)
         return told(answer)

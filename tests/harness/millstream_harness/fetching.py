@@ -1,4 +1,4 @@
-"""A broker that follows partitions of one leader: the test answers for the leader and moves the clock."""
+"""A broker that follows partitions of one leader. The test responds for the leader and moves the clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Fetching:
         return await self.peers.asked()
 
     async def answered(self, response: FetchResponse) -> Call:
-        """Answer the request that has come; returns the next one."""
+        """Respond to the pending request; returns the next one."""
         (await self.asked()).answer(response)
         return await self.asked()
 

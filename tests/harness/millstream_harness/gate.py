@@ -1,6 +1,7 @@
-"""An address in front of another one: what connects goes through, until the gate is shut.
+"""A proxy for TCP connections that a test can shut or stall.
 
-A shut gate ends its connections and refuses new ones, as a firewall that rejects, or a process that is gone.
+A shut gate closes its connections and refuses new ones, as a rejecting firewall or an ended process does. A stalled
+gate accepts and keeps connections but forwards nothing, as a cut cable does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from millstream_harness.broker import fixed_port
 
 
 class Gate:
-    """``port`` leads to ``behind``, on 127.0.0.1. Open at first."""
+    """``port`` forwards to ``behind``, on 127.0.0.1. Open at first."""
 
     def __init__(self, behind: int) -> None:
         self.behind = behind
@@ -21,6 +22,8 @@ class Gate:
         self._listening: socket.socket | None = None
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._flows = threading.Event()
+        self._flows.set()
         self.open()
 
     def open(self) -> None:
@@ -35,6 +38,13 @@ class Gate:
             for one in self._sockets:
                 _end(one)
             self._sockets.clear()
+
+    def stall(self) -> None:
+        self._flows.clear()
+
+    def flow(self) -> None:
+        """After `stall`: forward all bytes that were sent meanwhile."""
+        self._flows.set()
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -60,6 +70,7 @@ class Gate:
     def _pass_on(self, there: socket.socket, back: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := there.recv(65536):
+                self._flows.wait()
                 back.sendall(data)
         for one in (there, back):
             _end(one)

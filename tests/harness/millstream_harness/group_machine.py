@@ -1,4 +1,4 @@
-"""The group coordinator's state machine with a clock and a store that a test holds in its hands."""
+"""The group coordinator's state machine, with a clock and a store that the test controls."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from millstream_broker.groups.messages import (
     SyncResult,
 )
 from millstream_broker.groups.records import read_groups
+from millstream_broker.steps import to_the_end
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -49,7 +50,7 @@ def subscription(*topics: str) -> bytes:
 
 @dataclass(eq=False)
 class Call:
-    """Somebody who waits; ``replies`` must end up with exactly one."""
+    """A pending request; in the end ``replies`` must have exactly one entry."""
 
     name: str
     replies: list[Any] = field(default_factory=list)
@@ -77,7 +78,7 @@ class Call:
 
 
 class Machine:
-    """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` lets the oldest go."""
+    """Drives a coordinator. Stores succeed at once unless ``hold`` is set; then ``release`` completes the oldest."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class Machine:
         return self.topics.get(name, ZERO_UUID)
 
     def make_anew(self, name: str) -> None:
-        """There is another topic of that name; this broker has not heard of the deletion."""
+        """Replace the topic by another of its name; this broker has not learned of the deletion."""
         self.topics[name] = uuid.uuid5(self.topics[name], name)
 
     def delete_topic(self, name: str, *, anew: bool = False) -> None:
@@ -116,11 +117,11 @@ class Machine:
             self.make_anew(name)
         else:
             del self.topics[name]
-        self.coordinator.forget_topics(deleted)
+        to_the_end(self.coordinator.forget_topics(deleted))
         self.carry_out()
 
     def wait(self, milliseconds: int) -> None:
-        """Time passes, stopping at every deadline on the way as a timer would."""
+        """Let time pass, with a stop at every deadline on the way, as with a timer."""
         until = self.now + milliseconds
         while True:
             deadline = self.coordinator.next_deadline()
@@ -151,7 +152,7 @@ class Machine:
         self.coordinator.stored([store.write], error)
 
     def reloaded(self) -> Machine:
-        """A coordinator that starts anew from what is stored."""
+        """A new coordinator that loads the stored records."""
         fresh = Machine(self.config, empty=False, topics=self.topics)
         fresh.now, fresh.log, fresh.ids = self.now, self.log, self.ids
         fresh.coordinator.advance(self.now, START + self.now)
@@ -252,7 +253,7 @@ class Machine:
         retention_ms: int = -1,
         topic_id: uuid.UUID | None = None,
     ) -> Call:
-        """``topic_id``: another than that of the topic as this broker knows it."""
+        """Commit. ``topic_id``: if it differs from the topic's id in this broker."""
         call = self.call(f"commit {offset}")
         of = self.topic_id(topic) if topic_id is None else topic_id
         offsets = [OffsetToCommit(topic, partition, offset, 3, metadata, of)]
@@ -280,7 +281,7 @@ class Machine:
         return self.coordinator.groups[group_id]
 
     def stable(self, members: int = 2, **options: Any) -> tuple[list[str], int]:
-        """A group with so many members, all assigned; returns their ids, the leader first, and the generation."""
+        """A group with this many members, all assigned; returns their ids, the leader first, and the generation."""
         first = self.join(client="m1", **options)
         ids = [first.joined.member_id]
         for number in range(2, members + 1):

@@ -1,4 +1,4 @@
-"""One group on one broker, whoever's broker it is, and the story of it: what each member asked for and heard, in order.
+"""One group on one broker, of either kind, and its story: each member's requests and responses, in order.
 
 A script tells a ``Story`` what its members do; played on two brokers it gives two stories that must be equal, and two
 lists of records in `__consumer_offsets` likewise. What has to differ is renamed: a member id is called after who got it
@@ -55,7 +55,7 @@ def error(code: int) -> str:
 
 
 class Story:
-    """The group, seen by an outsider: a connection of its own, and the members by name."""
+    """The group, seen over a separate connection, and its members by name."""
 
     def __init__(self, bootstrap: str, group_id: str, partitions: int) -> None:
         self.bootstrap = bootstrap
@@ -80,7 +80,7 @@ class Story:
         self.wire.socket.close()
 
     def reconnect(self, bootstrap: str) -> None:
-        """The broker was restarted: everybody finds it at its new address."""
+        """The broker was restarted: all reconnect to its new address."""
         self.bootstrap = bootstrap
         for member in self.members:
             member.wire.socket.close()
@@ -97,7 +97,7 @@ class Story:
         return ErrorCode.of(self._describe().error_code)
 
     def create(self, *topics: str) -> None:
-        """Have the broker create topics, by asking for their metadata until they are there."""
+        """Create topics by Metadata requests, repeated until they exist."""
         asked = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name) for name in topics])
         found = eventually(
             lambda: self.wire.call(metadata.API, 12, asked).topics,
@@ -111,7 +111,7 @@ class Story:
 
     @property
     def lines(self) -> list[tuple[Any, ...]]:
-        """All that was told, with the names of members for their ids."""
+        """The whole story, with names of members instead of ids."""
         return [self._named(line) for line in self._lines]
 
     def _named(self, told: Any) -> Any:
@@ -147,7 +147,7 @@ class Story:
         self.tell("described", found.group_state, found.protocol_type, found.protocol_data, members)
 
     def until(self, state: str, members: int) -> None:
-        """Wait until the group is in this state with so many members."""
+        """Wait until the group is in this state with this many members."""
         eventually(
             lambda: (found := self._describe()).group_state + f" {len(found.members)}",
             lambda found: found == f"{state} {members}",
@@ -342,7 +342,7 @@ class Member:
         protocol_type: str = "consumer",
         **protocols: bytes,
     ) -> Self:
-        """Ask; ``joined`` waits for the answer."""
+        """Send JoinGroup; ``joined`` waits for the response."""
         self.protocol_type = protocol_type
         self.offered = protocols or self.offered
         offered = [join_group.JoinGroupRequestProtocol(*each) for each in self.offered.items()]
@@ -387,7 +387,7 @@ class Member:
         return self
 
     def enter(self, **options: Any) -> Self:
-        """Join anew: a dynamic member gets its id first; the join itself waits."""
+        """Join as a new member: a dynamic member gets its id first; then the join waits."""
         self.join(**options)
         if self.instance is None:
             self.joined()
@@ -447,7 +447,7 @@ class Member:
         return self
 
     def heartbeat_until(self, wanted: str, meanwhile: Callable[[], Any] = lambda: None) -> Self:
-        """Send heartbeats until one is answered so."""
+        """Send heartbeats until a response has this error."""
         eventually(lambda: (meanwhile(), self._heartbeat())[1], lambda said: said == wanted, f"{self.label}")
         self.story.tell(f"{self.label} heartbeat", wanted)
         return self

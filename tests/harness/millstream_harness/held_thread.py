@@ -1,4 +1,4 @@
-"""A gate before a function: the test decides how long the thread that calls it takes."""
+"""A gate before a function: the test decides how long a calling thread waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_S = 20
 
 
 class HeldThread:
-    """Calls of ``owner.name`` wait until the gate is opened; then they do what they always do."""
+    """Calls of ``owner.name`` wait until the gate opens, then proceed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         self.threads: list[threading.Thread] = []
@@ -30,7 +30,7 @@ class HeldThread:
         monkeypatch.setattr(owner, name, held_up)
 
     async def reached(self) -> None:
-        """Return when a thread waits at the gate."""
+        """Wait until a thread is at the gate."""
         assert await asyncio.to_thread(self._called.wait, LONGEST_S)
 
     def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What the operator's plans work with, in memory: Kubernetes as a dictionary, brokers that answer as a test says."""
+"""The operator's surroundings in memory: Kubernetes as a dictionary, brokers with prepared responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class MemoryKube(Kube):
         return self.logs.get((pod, container), [])[-lines:]
 
     def applied_names(self, kind: str) -> list[str]:
-        """What was applied of a kind, in its order."""
+        """Names of the applied objects of a kind, in order."""
         return [one["metadata"]["name"] for one in self.applied if one["kind"] == kind]
 
     def list(
@@ -115,7 +115,7 @@ class MemoryKube(Kube):
 def stored(
     manifest: Mapping[str, Any], status: Mapping[str, Any] | None = None, **metadata: Any
 ) -> dict[str, Any]:
-    """A resource of namespace ns as the API server has it."""
+    """A resource of namespace ns, as the API server stores it."""
     name = manifest["metadata"]["name"]
     known = {
         "namespace": "ns",
@@ -128,7 +128,7 @@ def stored(
 
 
 def deleted(seconds: float, **metadata: Any) -> dict[str, Any]:
-    """Metadata of a resource that was deleted so long ago, and that the operator holds."""
+    """Metadata of a resource that was deleted this long ago and has the operator's finalizer."""
     stamp = rfc3339(NOW - timedelta(seconds=seconds))
     return {"deletionTimestamp": stamp, "finalizers": [FINALIZER], **metadata}
 
@@ -155,7 +155,7 @@ class ToldBrokers:
         return ask
 
     def requests(self, request: str) -> list[Any]:
-        """What was asked by one request, each time."""
+        """Arguments of each call of one request."""
         return [wanted[0] if wanted else None for name, *wanted in self.asked if name == request]
 
 
@@ -186,7 +186,7 @@ class InMemory:
                 services.store.put(manifest)
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
-        """What a resource shows; empty when nothing was written."""
+        """Status of a resource; empty if none was written."""
         found: dict[str, Any] = self.kube.objects.get((kind, name), {}).get("status", {})
         return found
 
@@ -199,5 +199,5 @@ class InMemory:
 
 
 def in_memory(*objects: Mapping[str, Any], **answers: Any) -> InMemory:
-    """Services that see these objects, and brokers that answer so."""
+    """Services with these objects, and brokers with these responses."""
     return InMemory(MemoryKube(*objects), ToldBrokers(**answers))

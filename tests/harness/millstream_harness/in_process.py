@@ -1,4 +1,4 @@
-"""A broker on the test's own event loop: for tests that must decide what happens in which turn of it."""
+"""A broker on the test's own event loop, for tests that control its turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOPIC_RESOURCE = 2
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
-    """A broker that serves, until the block ends."""
+    """A running broker, until the block ends."""
     broker, _ = await start(
         BrokerConfig(
             {
@@ -41,7 +41,7 @@ async def running(folder: Path, config: Mapping[str, str] | None = None) -> Asyn
 
 @contextlib.asynccontextmanager
 async def connected(broker: Broker) -> AsyncIterator[Connection]:
-    """A client of it, by its first listener."""
+    """A client connected to its first listener."""
     (listener, *_) = next(iter(broker.replicas.metadata.state.brokers.values())).listeners
     client = await Connection.open(listener.host, listener.port)
     try:
@@ -75,7 +75,7 @@ async def delete(client: Connection, topic: str) -> None:
 
 
 class HeldAdmission:
-    """Keeps batches in the admission thread until `release`."""
+    """Holds batches in the admission thread until `release`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._entered = threading.Semaphore(0)

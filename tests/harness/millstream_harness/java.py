@@ -25,6 +25,7 @@ TOOL_TIMEOUT_S = 60.0
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",
     "configs": "kafka.admin.ConfigCommand",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
@@ -55,7 +56,7 @@ def kafka_jars() -> Path:
 
 
 def fetched(folder: Path) -> Path:
-    """A folder of jars that the Makefile knows to fetch by Maven."""
+    """A folder of jars that a Makefile target fetches by Maven."""
     done = folder / ".complete"
     if not done.exists():
         require("mvn")
@@ -102,7 +103,7 @@ def kafka_tool_command(tool: str, *args: str) -> list[str]:
 def run_kafka_tool(
     tool: str, *args: str, stdin: str | None = None, check: bool = True, timeout: float = TOOL_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's tools to its end; AssertionError with all it said if it fails and ``check``."""
+    """Run one of Kafka's tools to its end; with ``check``, AssertionError with its output if it fails."""
     return run(kafka_tool_command(tool, *args), stdin=stdin, check=check, timeout=timeout)
 
 
@@ -115,7 +116,7 @@ def run(
     cwd: Path | None = None,
     env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a client's command to its end, output as text; AssertionError with all it said if it fails."""
+    """Run a client's command to its end, output as text; AssertionError with its output if it fails."""
     try:
         done = subprocess.run(
             command,

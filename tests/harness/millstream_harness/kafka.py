@@ -1,4 +1,4 @@
-"""Apache Kafka as a real process, so that a test or a benchmark can run against it as against Millstream.
+"""Apache Kafka as a real process, for tests and benchmarks that run on both brokers.
 
 One node in KRaft's combined mode (broker and controller), with the JVM options of Kafka's own
 `kafka-server-start.sh`. The interface is BrokerProcess's: start, stop, kill, restart, bootstrap, pid, said.
@@ -7,7 +7,7 @@ One node in KRaft's combined mode (broker and controller), with the JVM options 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -30,17 +30,28 @@ READY = re.compile(r"Kafka Server started")
 
 
 class KafkaProcess(Daemon):
-    """One Apache Kafka node over one folder; the storage is formatted when it is new."""
+    """One Apache Kafka node over one folder; a new folder is formatted first."""
 
     name = "Kafka"
     start_timeout_s = 60.0
     stop_timeout_s = 30.0
 
     def __init__(
-        self, folder: Path, config: Mapping[str, str] | None = None, features: Mapping[str, int] | None = None
+        self,
+        folder: Path,
+        config: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+        *,
+        listeners: Mapping[str, str] | None = None,
+        users: Sequence[str] = (),
     ) -> None:
-        """``features`` are levels other than the newest, as ``kafka-storage.sh format --feature`` takes them."""
+        """``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
+        ``--add-scram``. ``listeners``: security protocols of further listeners by name."""
         super().__init__(folder, "broker.log")
+        self.protocols = dict(listeners or {})
+        self.users = users
+        self.addresses: dict[str, str] = {}
+        """Addresses of these listeners by name."""
         self.features = dict(features or {})
         self.config = dict(config or {})
         self.data = Path(self.config.get("log.dirs", str(folder / "data")))
@@ -60,13 +71,18 @@ class KafkaProcess(Daemon):
         self.folder.mkdir(parents=True, exist_ok=True)
         broker, controller = fixed_port(), fixed_port()
         self.bootstrap = f"127.0.0.1:{broker}"
+        self.addresses = {name: f"127.0.0.1:{fixed_port()}" for name in self.protocols}
+        more = [f"{name}://{address}" for name, address in self.addresses.items()]
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self.protocols}
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            "listeners": ",".join(
+                [f"PLAINTEXT://127.0.0.1:{broker}", f"CONTROLLER://127.0.0.1:{controller}", *more]
+            ),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
@@ -76,11 +92,12 @@ class KafkaProcess(Daemon):
         self.properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (self.data / "meta.properties").exists():
             features = [f"--feature={name}={level}" for name, level in self.features.items()]
-            asked = ("format", "-t", CLUSTER_ID, "-c", str(self.properties), *features)
+            users = [part for user in self.users for part in ("--add-scram", user)]
+            asked = ("format", "-t", CLUSTER_ID, "-c", str(self.properties), *features, *users)
             run(java_command("kafka.tools.StorageTool", *asked))
 
     def start(self) -> Self:
-        """Start it and wait until it serves; raises RuntimeError with its output when it ends before."""
+        """Start it and wait until it serves; RuntimeError with its output if it ends first."""
         self.prepare()
         begun = self.printed()
         self.launch(self.command)

@@ -2,8 +2,8 @@
 
     python3 -c "$(cat kill_in_pod.py)" POD_UID COMMAND
 
-A process belongs to the pod whose uid is in its control group, in the form of either cgroup driver. It runs where
-nothing of ours is installed, so it imports the standard library alone. Exit status 1: there is no such process.
+A process belongs to the pod whose uid is in its control group, in the form of either cgroup driver. This runs where
+our packages are not installed, so it imports only the standard library. Exit status 1: there is no such process.
 """
 
 from __future__ import annotations

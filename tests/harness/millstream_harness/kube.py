@@ -1,7 +1,7 @@
 """kubectl and helm as a user calls them, with polling that names what it waits for.
 
 Everything goes through the two commands on PATH and the kubeconfig in KUBECONFIG, so a test reads like the
-README and works on any cluster that kubectl reaches.
+tutorial and works on any cluster that kubectl reaches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CLIENT_POD = "client"
 
 
 class CommandFailed(Exception):
-    """A command ended with another status than 0; the text is what it printed."""
+    """A command failed; the text is its output."""
 
 
 def run(*command: str, stdin: bytes | None = None, timeout: float = 120.0) -> str:
-    """Run a command and return its standard output; CommandFailed with both outputs when it fails."""
+    """Run a command and return its standard output; CommandFailed with both outputs if it fails."""
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout)
     if done.returncode != 0:
         said = (done.stdout + done.stderr).decode(errors="replace")
@@ -33,7 +33,7 @@ def run(*command: str, stdin: bytes | None = None, timeout: float = 120.0) -> st
 
 
 def until(what: str, check: Callable[[], T | None], timeout: float = 120.0, every: float = 0.5) -> T:
-    """Poll ``check`` until it returns something true; the last failure is told when time is up."""
+    """Poll ``check`` until it returns a true value; at the deadline, fail with the last error."""
     deadline = time.monotonic() + timeout
     last: object = None
     while time.monotonic() < deadline:
@@ -74,7 +74,7 @@ class Namespace:
         self.kubectl("patch", kind, name, "--type=merge", "--patch", json.dumps(change))
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> Json:
-        """The condition of that type, or an empty one while there is none."""
+        """The condition of that type, or an empty one."""
         conditions = self.get(kind, name).get("status", {}).get("conditions", [])
         return next((c for c in conditions if c["type"] == type_), {})
 

@@ -1,16 +1,16 @@
-"""What producers were told, held against what the log has: nothing acknowledged is lost, twice or out of order.
+"""Compares acknowledgements of producers with the log: no acknowledged record is lost, repeated or out of order.
 
     with Load(bootstrap, topic, partitions=3) as load:      produces until the block ends, then waits for the rest
         ...                                                 kill, fill, cut off: whatever is to be survived
     check(bootstrap, topic, [load])
 
-A record's value is ``NAME:NUMBER:`` and padding. Each load numbers its records, partition by partition, and keeps a
-ledger of the offset that every acknowledged one was given. `check` reads the whole topic and demands:
+A record's value is ``NAME:NUMBER:`` and padding. Each load numbers its records by partition, and keeps a ledger with
+the offset of every acknowledged record. `check` reads the whole topic and requires:
 
-- every acknowledged record is there, at the offset of its acknowledgement;
-- the numbers of a load ascend in a partition, each at most once (idempotent producers; a record whose fate its
-  producer never learned may be there or not);
-- offsets follow each other without a gap, and every record is somebody's.
+- every acknowledged record is at its acknowledged offset;
+- the numbers of a load ascend in a partition, each at most once (idempotent producers; a record without an
+  answer may be in the log or not);
+- offsets have no gaps, and every record belongs to a load.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PATIENT = {
 
 @dataclass(slots=True)
 class Ledger:
-    """What one load sent and what came of it, a partition each."""
+    """Sent and acknowledged records of one load, by partition."""
 
     sent: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     acknowledged: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -57,12 +57,12 @@ class Ledger:
 
     @property
     def count(self) -> int:
-        """How many records are acknowledged."""
+        """Number of acknowledged records."""
         return sum(len(one) for one in self.acknowledged.values())
 
 
 class Load:
-    """A producer in a thread that sends numbered records, in turn to each partition, until it is stopped."""
+    """A producer in a thread that sends numbered records to each partition in turn until it is stopped."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Load:
         return self
 
     def stop(self) -> Ledger:
-        """End, wait for what is under way, and return the ledger; raises what the thread raised."""
+        """Stop, wait for records in flight, and return the ledger; raises the thread's error."""
         self._stop.set()
         self._thread.join()
         if self._broken is not None:
@@ -105,7 +105,7 @@ class Load:
         return self.ledger
 
     def until(self, count: int, timeout: float = 30.0) -> None:
-        """Wait until so many records are acknowledged."""
+        """Wait until this many records are acknowledged."""
         deadline = time.monotonic() + timeout
         while self.ledger.count < count:
             assert self._thread.is_alive(), f"{self.name} ended: {self._broken!r}"
@@ -163,7 +163,7 @@ def check(
     ignore: bytes | None = None,
     timeout: float = FINISH_S,
 ) -> dict[int, int]:
-    """Hold the topic against the ledgers; how many records each partition has. AssertionError with what is wrong.
+    """Compare the topic with the ledgers; returns the number of records by partition, or raises AssertionError.
 
     ``ignore`` is a pattern: records whose value it matches are the test's own.
     """
@@ -213,7 +213,7 @@ def _parse(value: bytes) -> tuple[str, int]:
 
 
 def read(bootstrap: str, topic: str, partition: int, *, timeout: float = FINISH_S) -> list[tuple[int, bytes]]:
-    """Offset and value of every record that a partition has now."""
+    """Offset and value of every record in a partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

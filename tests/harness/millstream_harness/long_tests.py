@@ -13,6 +13,7 @@ LONG = {
         "tests/compat/test_groups_beside_kafka.py",
         "tests/broker/log/test_log_beside_kafka.py",
         "tests/mirror/test_mirror_kafka.py",
+        "tests/mirror/test_mirror_security.py",
     ),
     "brokers flooded, starved, damaged and killed in a loop": ("tests/broker/robustness/*",),
     "clusters broken under load, beyond tests/broker/test_cluster.py": (
@@ -28,8 +29,28 @@ LONG = {
         "tests/broker/replication/test_rack_aware_reads.py",
         "tests/client/test_leaderless.py",
     ),
+    "streams whose members, brokers and ZooKeeper come and go": (
+        "tests/client/test_documentation.py",
+        "tests/client/test_exactly_once_example.py",
+        "tests/client/test_streams.py",
+        "tests/client/test_stream_members.py",
+        "tests/client/test_zookeeper_streams.py",
+    ),
+    "ports that do not answer, waited for": ("tests/client/test_doctor.py",),
     "mirrors broken under load, beyond tests/mirror/test_mirror_flow.py": (
         "tests/mirror/test_mirror_faults.py",
+        "tests/operator/test_local_identity_mirror.py",
+        "tests/mirror/test_mirror_links.py",
+        "tests/mirror/test_mirror_peers.py",
+        "tests/mirror/test_mirror_problems.py",
+        "tests/mirror/test_mirror_promotion.py",
+        "tests/mirror/test_mirror_racks.py",
+        "tests/mirror/test_mirror_status_command.py",
+        "tests/mirror/test_mirror_throttle.py",
+        "tests/mirror/test_mirror_unclean.py",
+        "tests/mirror/test_mirror_identity_faults.py",
+        "tests/mirror/test_mirror_rejoin.py",
+        "tests/mirror/test_mirror_rejoin_faults.py",
     ),
     "thousands of steps through a model": (
         "tests/broker/controller/test_controller_simulation.py",
@@ -37,21 +58,27 @@ LONG = {
         "tests/operator/test_load_machine.py",
     ),
     "alerts in a real Prometheus": ("tests/monitoring/test_alerts.py",),
+    "consumers as processes, scaled at the operator's pace": ("tests/operator/test_local_workloads.py",),
     "thousands of topics or partitions": (
+        "tests/mirror/test_mirror_many.py",
         "tests/operator/test_api_scale.py",
+        "tests/operator/test_group_requests.py",
         "tests/broker/test_cluster_controller.py",
     ),
     "Kafka's own tools, each call a JVM": (
         "tests/compat/test_kafka_tools.py",
         "tests/compat/test_cluster_tools.py",
         "tests/compat/test_command_and_tools.py",
+        "tests/compat/test_mirrormaker2.py",
         "tests/broker/log/test_log_kafka_tools.py",
     ),
     "Spark started again and again": (
         "tests/jobs/test_load_command.py",
         "tests/faults/test_load_faults.py",
+        "tests/jobs/test_jobs_s3.py",
         "tests/jobs/test_load_s3.py",
         "tests/jobs/test_publish_killed.py",
+        "tests/jobs/test_stream_killed.py",
         "tests/operator/test_local_loads.py",
         "tests/compat/test_spark_source.py",
     ),
@@ -63,8 +90,10 @@ LONG = {
         "tests/jobs/test_outputs.py",
         "tests/jobs/test_protobuf.py",
         "tests/jobs/test_publish.py",
+        "tests/jobs/test_repeats.py",
         "tests/jobs/test_rewind.py",
         "tests/jobs/test_stream.py",
+        "tests/jobs/test_topic_identity.py",
         "tests/jobs/test_value_formats.py",
     ),
     "other implementations of the protocol, message by message": (
@@ -74,6 +103,12 @@ LONG = {
     "programs in Go and JavaScript, fetched and built first": (
         "tests/compat/test_client_franz_go.py",
         "tests/compat/test_client_kafkajs.py",
+        "tests/test_actionlint.py",
+    ),
+    "the whole site, built, and pages run as a reader runs them": (
+        "tests/test_site.py",
+        "tests/examples/test_demo.py",
+        "tests/examples/test_pages.py",
     ),
 }
 """Patterns of files, from the repository's root, by what is long in them; * stands for folders, too."""

@@ -1,4 +1,4 @@
-"""A mirror worker as a real process, on a port that the system picks; and what its tests do to the clusters."""
+"""A mirror worker as a real process on a free port, and helpers for its source and target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from millstream_kafka.batch import iter_batches
@@ -32,28 +32,48 @@ READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
 
 
 class MirrorProcess(Daemon):
-    """One worker; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) as often as wanted."""
+    """One worker; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
 
     name = "the mirror"
 
-    def __init__(self, folder: Path, sources: Mapping[str, str], target: str, **config: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sources: Mapping[str, str],
+        target: str,
+        *,
+        security: Mapping[str, Mapping[str, Any]] | None = None,
+        **config: Any,
+    ) -> None:
+        """``security``: more fields of sources, by name, and of the "target"."""
         super().__init__(folder, "mirror.log")
+        more = security or {}
         self.config = {
             "name": "test",
-            "sources": [{"name": name, "bootstrap": bootstrap} for name, bootstrap in sources.items()],
-            "target": {"bootstrap": target},
+            "sources": [
+                {"name": name, "bootstrap": bootstrap, **more.get(name, {})}
+                for name, bootstrap in sources.items()
+            ],
+            "target": {"bootstrap": target, **more.get("target", {})},
             "http": "127.0.0.1:0",
             **config,
         }
         self.http = ""
 
-    def start(self) -> Self:
-        """Start it and wait for its ready line; raises RuntimeError with its output when it ends before."""
+    @property
+    def command(self) -> list[str]:
+        return [str(Path(sys.executable).parent / "millstream-mirror"), str(self.folder / "mirror.json")]
+
+    def prepare(self) -> None:
+        """Write mirror.json."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / "mirror.json"
-        path.write_text(json.dumps(self.config))
+        (self.folder / "mirror.json").write_text(json.dumps(self.config))
+
+    def start(self) -> Self:
+        """Start it and wait for its ready line; RuntimeError with its output if it ends first."""
+        self.prepare()
         begun = self.printed()
-        self.launch([str(Path(sys.executable).parent / "millstream-mirror"), str(path)])
+        self.launch(self.command)
         self.await_ready(self._is_ready, begun)
         return self
 
@@ -73,7 +93,7 @@ class MirrorProcess(Daemon):
 
 
 async def read_batches(bootstrap: str, topic: str, partition: int) -> list[bytes]:
-    """All record batches of a partition, as they are stored."""
+    """All record batches of a partition, as stored."""
     async with ClusterClient(bootstrap) as cluster:
         batches: list[bytes] = []
         offset = 0
@@ -96,6 +116,12 @@ async def read_batches(bootstrap: str, topic: str, partition: int) -> list[bytes
                 offset = header.next_offset
             if offset == before:
                 return batches
+
+
+def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
+    """A partition's batches as the broker's files have them."""
+    folder = broker.data / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 def admin(broker: Peer) -> AdminClient:
@@ -133,8 +159,20 @@ def produce(broker: Peer, topic: str, values: range, partitions: int = 1, **conf
     assert producer.flush(60) == 0
 
 
+NOT_LED_YET = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""The client's metadata is older than the broker, or the broker older than the topic: it may still get to lead it."""
+
+
 def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) -> None:
-    """Wait until the partitions have so many records, and not more."""
+    """Wait until the partitions have this many records; fail if they have more."""
 
     def ends() -> list[int]:
         found = admin(broker).list_topics(timeout=10).topics.get(topic)
@@ -143,7 +181,12 @@ def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) ->
         partitions = [TopicPartition(topic, number) for number in range(len(counts))]
         spec: Any = OffsetSpec
         offsets = admin(broker).list_offsets({each: spec.latest() for each in partitions})
-        return [offsets[each].result(20).offset for each in partitions]
+        try:
+            return [offsets[each].result(20).offset for each in partitions]
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_LED_YET:
+                raise
+            return []
 
     def enough(now: list[int]) -> bool:
         return bool(now) and all(one >= wanted for one, wanted in zip(now, counts, strict=True))

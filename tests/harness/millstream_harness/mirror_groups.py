@@ -11,7 +11,7 @@ from .scenario import eventually
 
 
 def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:
-    """Set a group's positions, as an administrator does."""
+    """Set a group's positions as an administrator."""
     at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
 
     def errors() -> list[object]:
@@ -28,12 +28,14 @@ def committed(broker: Peer, group: str, topic: str) -> list[int]:
     return [one.offset for one in sorted(found.topic_partitions) if one.topic == topic]
 
 
-def follows(broker: Peer, group: str, topic: str, *offsets: int) -> None:
-    eventually(lambda: committed(broker, group, topic), lambda now: now == list(offsets), "positions", 30)
+def follows(broker: Peer, group: str, topic: str, *offsets: int, seconds: float = 30) -> None:
+    eventually(
+        lambda: committed(broker, group, topic), lambda now: now == list(offsets), "positions", seconds
+    )
 
 
 async def values(broker: Peer, topic: str, partition: int = 0) -> list[tuple[int, bytes]]:
-    """Every record's offset and value; control records are left out."""
+    """Offset and value of every record, without control records."""
     return [
         (record.offset, record.value or b"")
         for batch in await read_batches(broker.bootstrap, topic, partition)
@@ -43,7 +45,7 @@ async def values(broker: Peer, topic: str, partition: int = 0) -> list[tuple[int
 
 
 def in_step(source: list[tuple[int, bytes]], target: list[tuple[int, bytes]], here: int, there: int) -> bool:
-    """Whether a group at ``here`` in the source has read what one at ``there`` in the target has, and no more."""
+    """Whether ``here`` in the source and ``there`` in the target are positions after the same records."""
     read = {value for offset, value in source if offset < here}
     own = {value for _, value in source}
     return {value for offset, value in target if offset < there and value in own} == read

@@ -1,7 +1,7 @@
 """The operator as a real process beside the API server that KUBECONFIG names.
 
-Outside Kubernetes the names of Services do not resolve, so it is started with the address of each Cluster's broker: a
-real one, which the test starts as a process of its own.
+Outside Kubernetes the names of Services do not resolve, so the operator gets the address of each Cluster's broker: a
+real process, which the test starts.
 
     python -m millstream_harness.operator LEVEL NAMESPACE,… LIVENESS METRICS LEASE IDENTITY CLUSTER=HOST:PORT…
 """
@@ -36,8 +36,8 @@ HARNESS = Path(__file__).resolve().parents[1]
 
 
 class OperatorProcess(Daemon):
-    """An operator for some namespaces; ``start``, ``stop`` (SIGTERM) and ``kill`` as often as wanted. ``release`` names
-    its Lease in namespace default; there its identity is the folder's name, so one that starts again need not wait."""
+    """An operator for some namespaces; ``start``, ``stop`` and ``kill`` any number of times. ``release`` names
+    its Lease in namespace default. Its identity is the folder's name, so after a restart it need not wait."""
 
     name = "the operator"
     start_timeout_s = 90.0
@@ -65,7 +65,7 @@ class OperatorProcess(Daemon):
         self.begun = 0
 
     def start(self) -> Self:
-        """Start it and wait until it answers on its liveness endpoint."""
+        """Start it and wait until its liveness endpoint responds."""
         self.begun = len(self.said())
         with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
             port, self.metrics_port = one.getsockname()[1], other.getsockname()[1]
@@ -91,34 +91,34 @@ class OperatorProcess(Daemon):
         return health
 
     def metrics(self) -> str:
-        """What it tells Prometheus."""
+        """Its metrics, as Prometheus scrapes them."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
             text: str = answer.read().decode()
         return text
 
     def resident_bytes(self) -> int:
-        """Its memory now, from /proc."""
+        """Its resident memory, from /proc."""
         assert self.process is not None
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def peak_bytes(self) -> int:
-        """The most memory it has had since it was started."""
+        """Its peak memory since its start."""
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
         assert found is not None
         return int(found[1]) * 1024
 
     def cpu_seconds(self) -> float:
-        """What it has taken since it was started, in user and system time."""
+        """Its user and system time since its start."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def has_looked_at(self, resource: str) -> None:
-        """Wait until it has looked at a resource (``Topic ns/name``) since it was started."""
+        """Wait until it has reconciled a resource (``Topic ns/name``) since its start."""
         self._wait_said(resource, 1)
 
     def looks_at(self, resource: str) -> None:
-        """Wait until it has finished one more look at a resource."""
+        """Wait until it has finished another reconcile of a resource."""
         self._wait_said(resource, self._looks(resource) + 1)
 
     def _looks(self, resource: str) -> int:

@@ -1,4 +1,4 @@
-"""One operator with thousands of resources: how soon they are ready, what it takes, and what it writes.
+"""Measures one operator with thousands of resources: time until ready, CPU and memory, and writes.
 
     python -m millstream_harness.operator_scale --clusters 50 --topics 5000 --groups 500
 
@@ -61,6 +61,8 @@ class Size:
     edits: int = 200
     frozen: float = 0.2
     """The part of the brokers that answer nothing while edits are measured once more."""
+    partitions: int = 1
+    """Of each topic. Each gets a record in each period."""
 
 
 @dataclass
@@ -119,7 +121,7 @@ def p99(seconds: Sequence[float]) -> float:
 
 
 class Api(Kube):
-    """The API server, with what only a measurement asks it for."""
+    """The API server, with requests that only a measurement sends."""
 
     def post(self, manifest: Mapping[str, Any], namespace: str) -> None:
         path = path_of(manifest["apiVersion"], manifest["kind"], namespace)
@@ -130,7 +132,7 @@ class Api(Kube):
         return self._request("PATCH", path, None, change, "application/merge-patch+json")
 
     def watch(self, kind: str, namespace: str) -> Iterator[bytes]:
-        """Lines of a watch from now on, until the server ends it."""
+        """Lines of a watch, until the server ends it."""
         url = f"{self._host}{path_of(API_VERSION, kind, namespace)}?watch=true"
         answer = self._pool.request("GET", url, preload_content=False, timeout=None)
         rest = b""
@@ -139,7 +141,7 @@ class Api(Kube):
             yield from lines
 
     def requests(self) -> Counter[tuple[str, str]]:
-        """How many requests the API server has had, by verb and resource (with its subresource)."""
+        """Number of requests to the API server, by verb and resource (with its subresource)."""
         text = self._pool.request("GET", f"{self._host}/metrics").data.decode()
         found: Counter[tuple[str, str]] = Counter()
         for line in text.splitlines():
@@ -177,7 +179,7 @@ class _Event(msgspec.Struct):
 
 
 class Seen:
-    """Watches resources: which are ready, and when a generation was reflected."""
+    """Watches resources: which are ready, and when the status showed a generation."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.ready: dict[str, set[str]] = defaultdict(set)
@@ -193,7 +195,7 @@ class Seen:
             self._edited[name] = generation, begun
 
     def total(self) -> int:
-        """How often any resource has changed so far."""
+        """Number of changes of all resources so far."""
         return sum(self.changes.values())
 
     def pending(self) -> int:
@@ -222,7 +224,7 @@ class Seen:
 
 
 class Kubelets:
-    """Says of every pod of a broker that it is ready, in the place of the nodes that there are none of."""
+    """Reports every pod of a broker as ready, instead of nodes, of which there are none."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -249,7 +251,7 @@ class Kubelets:
 
 
 class Traffic:
-    """A record on every topic and a commit of every group, each period."""
+    """Produces a record to every topic and a commit for every group in each period."""
 
     def __init__(self, size: Size, brokers: Sequence[BrokerProcess]) -> None:
         self._size, self._brokers = size, brokers
@@ -270,14 +272,16 @@ class Traffic:
         while not self.stopped.is_set():
             begun = time.monotonic()
             for one in mine:
-                producer.produce(topic_name(one), RECORD)
+                for partition in range(size.partitions):
+                    producer.produce(topic_name(one), RECORD, partition=partition)
                 produced[topic_name(one)] += 1
             producer.flush(size.period_s)
             with contextlib.suppress(AdminError):
                 for one in groups:
                     read = topic_of_group(size, one)
                     at = max(0, produced[read] - random.randint(0, 3))
-                    admin.commit(f"g-{one:04}", {Partition(read, 0): at})
+                    offsets = {Partition(read, index): at for index in range(size.partitions)}
+                    admin.commit(f"g-{one:04}", offsets)
             self.rounds += number == 0
             self.stopped.wait(max(0.0, size.period_s - (time.monotonic() - begun)))
         admin.close()
@@ -299,14 +303,19 @@ def manifests(size: Size) -> Iterator[Manifest]:
     for number in range(size.clusters):
         yield cluster(f"c-{number:02}", brokers={"storage": {"size": "1Gi"}})
     for number in range(size.topics):
-        yield topic(topic_name(number), clusterRef=of(number), config={"retention.ms": "86400000"})
+        yield topic(
+            topic_name(number),
+            clusterRef=of(number),
+            partitions=size.partitions,
+            config={"retention.ms": "86400000"},
+        )
     for number in range(size.groups):
         read, limits = topic_of_group(size, number), {"records": 1_000_000, "seconds": 600}
         yield group(f"g-{number:04}", clusterRef=of(number), topics=[read], startAt="Earliest", maxLag=limits)
 
 
 class Measurement:
-    """Brokers, an operator and what is measured of it; ``run`` does all of it in turn."""
+    """Brokers, an operator and its measurements; ``run`` does all steps in turn."""
 
     def __init__(self, api: Api, folder: Path, size: Size, say: Callable[[str], None]) -> None:
         self.folder, self.size, self.say = folder, size, say
@@ -372,7 +381,7 @@ class Measurement:
         self.found.peak_bytes = self.operator.peak_bytes()
 
     def _restart(self) -> None:
-        """Nothing changes: how long until everything was looked at, and what is written?"""
+        """Restart without changes: time until all resources were reconciled, and the number of writes."""
         assert self.operator is not None
         operator = self.operator
         self._quiet()
@@ -395,7 +404,7 @@ class Measurement:
         self.found.peak_bytes = max(self.found.peak_bytes, operator.peak_bytes())
 
     def _quiet(self) -> None:
-        """Until the operator has written what it had to: nothing for five seconds."""
+        """Wait until the operator has written nothing for five seconds."""
 
         def nothing() -> bool:
             before = self.seen.total()
@@ -427,7 +436,7 @@ class Measurement:
         self.found.peak_bytes = max(self.found.peak_bytes, self.operator.peak_bytes())
 
     def _edit(self, topics: Sequence[int]) -> list[float]:
-        """Change topics, and see how long it takes until their status says so."""
+        """Change topics, and measure the time until their status shows it."""
         self.say(f"editing {self.size.edits} topics")
         self.seen.reflected = []
         for count, number in enumerate(random.sample(topics, min(self.size.edits, len(topics)))):
@@ -442,7 +451,7 @@ class Measurement:
         return self.seen.reflected + [EDIT_TIMEOUT_S] * self.seen.pending()
 
     def _beside_frozen(self) -> None:
-        """Some brokers hang: connections are taken and nothing is answered."""
+        """Some brokers hang: they accept connections and never respond."""
         frozen = range(round(self.size.brokers * self.size.frozen))
         if not frozen:
             return
@@ -483,6 +492,7 @@ def is_ours(verb: str, name: str) -> bool:
 @click.option("--topics", default=5000, show_default=True)
 @click.option("--groups", default=500, show_default=True)
 @click.option("--brokers", default=0, help="Broker processes; the Clusters share them in turn. 0: one each.")
+@click.option("--partitions", default=1, show_default=True, help="Partitions of a topic.")
 @click.option("--period", default=20.0, show_default=True, help="Seconds between two records of a topic.")
 @click.option("--steady", default=180.0, show_default=True, help="Seconds to measure what is written for.")
 @click.option("--edits", default=200, show_default=True)
@@ -492,13 +502,14 @@ def main(
     topics: int,
     groups: int,
     brokers: int,
+    partitions: int,
     period: float,
     steady: float,
     edits: int,
     out: Path | None,
 ) -> None:
     """Measure the operator with thousands of resources."""
-    size = Size(clusters, topics, groups, brokers or clusters, period, steady, edits)
+    size = Size(clusters, topics, groups, brokers or clusters, period, steady, edits, partitions=partitions)
     api = Api.connect()
     assert isinstance(api, Api)
     folder = Path(tempfile.mkdtemp(prefix="operator-scale-"))

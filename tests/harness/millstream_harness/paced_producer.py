@@ -1,4 +1,4 @@
-"""A producer as a user would run it in a pod: librdkafka's defaults, a steady rate, and a line for every answer.
+"""A producer in a pod, as users run one: librdkafka's defaults, a steady rate, and a line for each delivery report.
 
     python3 -c "$(cat paced_producer.py)" BOOTSTRAP TOPIC PARTITIONS RATE
 
@@ -9,7 +9,7 @@ numbers ascend in each partition. Answers are told on standard output:
     failed PARTITION NUMBER ERROR           given up by librdkafka
     end UNSENT                              after SIGTERM: how many records have no answer
 
-It runs where nothing of ours is installed, so it imports confluent_kafka and the standard library alone.
+It runs where our packages are not installed, so it imports only confluent_kafka and the standard library.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(bootstrap: str, topic: str, partitions: int, rate: float) -> None:
 
 
 def say(line: str) -> None:
-    """In one write: librdkafka writes lines of its own to standard error, which Kubernetes shows among these."""
+    """Write the line at once: librdkafka writes to standard error, and Kubernetes mixes the two."""
     print(line, flush=True)
 
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 100.0
 
 
 def play(command: Sequence[str], cwd: Path | None = None) -> Verdicts:
-    """What the program said of each scenario: PASSED, or why it failed."""
+    """The program's result for each scenario: PASSED, or the reason of the failure."""
     done = run(command, timeout=TIMEOUT_S, cwd=cwd)
     lines = re.findall(r"^(PASS|FAIL) ([\w-]+)(?:: (.*))?$", done.stdout, re.MULTILINE)
     assert lines, done.stdout + done.stderr

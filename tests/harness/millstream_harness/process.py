@@ -1,4 +1,4 @@
-"""What a process takes, as /proc says."""
+"""Memory and CPU time of a process, from /proc."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory, in MB of 10⁶ bytes, without the pages of files that it has mapped."""
+    """Resident memory, in MB of 10⁶ bytes, without pages of mapped files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -15,7 +15,7 @@ def resident_mb(pid: int) -> float:
 
 
 def peak_mb(pid: int) -> float:
-    """The most that was ever resident, files included; `forget_peak` starts anew."""
+    """Peak resident memory, files included; `forget_peak` resets it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -31,6 +31,6 @@ def open_files(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that it has used."""
+    """CPU seconds used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

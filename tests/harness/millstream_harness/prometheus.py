@@ -1,4 +1,4 @@
-"""A Prometheus as a real process, which scrapes what a test says and evaluates the chart's rules."""
+"""A Prometheus as a real process, which scrapes the test's targets and evaluates the chart's rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTERVAL = "1s"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """HOST:PORT of a process, and the labels that the chart's monitors give it."""
+    """HOST:PORT of a process, with the labels that the chart's monitors add."""
 
     job: str
     address: str
@@ -75,7 +75,7 @@ class PrometheusProcess(Daemon):
             return False
 
     def get(self, path: str, **query: str) -> Any:
-        """The data of an answer of the HTTP API. AssertionError: what Prometheus says is wrong."""
+        """The data of a response of the HTTP API; AssertionError with Prometheus' error."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
@@ -87,6 +87,6 @@ class PrometheusProcess(Daemon):
         return found["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The series of an expression, now."""
+        """The current series of an expression."""
         series: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return series

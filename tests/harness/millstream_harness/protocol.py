@@ -1,4 +1,4 @@
-"""Every API of the protocol, and what only brokers write, for tests that play a broker."""
+"""Every API of the protocol, and responses, for tests that play a broker."""
 
 from __future__ import annotations
 

@@ -93,17 +93,20 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "AlterShareGroupOffsets": (91, 0, 0),
     "DeleteShareGroupOffsets": (92, 0, 0),
 }
-"""What Apache Kafka 4.1.1 answers to ApiVersions: name to key, lowest and highest version."""
+"""Response of Apache Kafka 4.1.1 to ApiVersions: name to key, lowest and highest version."""
 
 ZOOKEEPER: Final[dict[str, int]] = {"StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7}
-"""What brokers say to each other in a cluster on ZooKeeper, which Apache Kafka had until 3.9: name to key."""
+"""APIs between brokers of a cluster on ZooKeeper, as Apache Kafka had them until 3.9: name to key."""
+
+OWN: Final[dict[str, int]] = {"MirrorAppend": 31000, "MirrorTruncate": 31001}
+"""Millstream's own APIs, far from Kafka's keys: name to key. Clients ignore unknown keys."""
 
 NEWER: Final[dict[str, str]] = {
     "Produce": "v12 adds partitions to a transaction by writing to them (KIP-890), v13 names topics by id (KIP-516)",
-    "Fetch": "v13 names topics by id, which clients do without at v12 (KIP-516); v14 to v18 are for tiered storage, "
+    "Fetch": "v13 names topics by id, which clients do not need at v12 (KIP-516); v14 to v18 are for tiered storage, "
     "KRaft's replicas and hints of new leaders (KIP-405, KIP-903, KIP-951, KIP-853, KIP-1166)",
-    "ListOffsets": "v8 and v9 ask for offsets of tiered storage (KIP-405, KIP-1005), v10 adds a timeout for them",
-    "Metadata": "v13 can tell a client to begin again from its bootstrap servers (KIP-1102)",
+    "ListOffsets": "v8 and v9 return offsets of tiered storage (KIP-405, KIP-1005), v10 adds a timeout for them",
+    "Metadata": "v13 can send a client back to its bootstrap servers (KIP-1102)",
     "OffsetCommit": "v9 is v8 for members of the newer group protocol (KIP-848)",
     "OffsetFetch": "v9 is v8 for members of the newer group protocol (KIP-848)",
     "FindCoordinator": "v5 is v4 with an error of KIP-890, v6 finds coordinators of share groups (KIP-932)",
@@ -111,22 +114,21 @@ NEWER: Final[dict[str, str]] = {
     "AlterPartitionReassignments": "v1 can forbid a change of the replication factor (KIP-860)",
     "DescribeCluster": "v2 lists fenced brokers too (KIP-1073), which KRaft has",
 }
-"""Versions of Kafka's that are left out, of APIs that are here."""
+"""Missing versions of served APIs."""
 
 ABSENT: Final[list[tuple[str, list[str]]]] = [
     (
-        "Transactions come with the transaction coordinator. Until then FindCoordinator and InitProducerId answer a "
-        "transactional id with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which ends every client's attempt at once, and "
-        "idempotent producers work.",
+        "There is no transaction coordinator yet. FindCoordinator and InitProducerId answer a transactional id with "
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, with which every client fails at once. Idempotent producers work.",
         ["AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"],
     ),
     (
-        "What an administrator asks of running transactions comes with transactions; ListTransactions lists none.",
+        "There are no transactions to describe; ListTransactions returns none.",
         ["DescribeTransactions"],
     ),
-    ("Partitions do not move between the log folders of a broker.", ["AlterReplicaLogDirs"]),
+    ("Partitions cannot move between log directories of a broker.", ["AlterReplicaLogDirs"]),
     (
-        "Delegation tokens: nothing here needs them.",
+        "Delegation tokens need SASL, which brokers do not have.",
         [
             "CreateDelegationToken",
             "RenewDelegationToken",
@@ -134,22 +136,22 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
             "DescribeDelegationToken",
         ],
     ),
-    ("Quotas come with security; DescribeClientQuotas finds none.", ["AlterClientQuotas"]),
+    ("There are no quotas yet; DescribeClientQuotas returns none.", ["AlterClientQuotas"]),
     (
-        "SCRAM credentials come with security; DescribeUserScramCredentials finds none.",
+        "There are no SCRAM credentials yet; DescribeUserScramCredentials returns none.",
         ["AlterUserScramCredentials"],
     ),
     (
-        "KRaft's quorum and its features: clusters are coordinated by ZooKeeper.",
+        "These belong to KRaft's quorum; ZooKeeper coordinates clusters here.",
         ["DescribeQuorum", "UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     ),
     (
-        "The newer group protocol, in which the broker assigns (KIP-848); every client has the classic one. "
-        "ConsumerGroupHeartbeat says so: a client that waits for it would otherwise wait endlessly.",
+        "Brokers do not have the newer group protocol (KIP-848); every client also has the classic one. "
+        "ConsumerGroupHeartbeat responds with that message, because a client would otherwise wait forever.",
         ["ConsumerGroupDescribe"],
     ),
     (
-        "Share groups (KIP-932), a queue beside the log.",
+        "There are no share groups (KIP-932).",
         [
             "ShareGroupHeartbeat",
             "ShareGroupDescribe",
@@ -166,11 +168,11 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
         ],
     ),
     (
-        "Clients use Metadata where this is not there.",
+        "Clients use Metadata instead.",
         ["DescribeTopicPartitions"],
     ),
 ]
-"""APIs of Kafka's that are left out, by reason."""
+"""Missing APIs by reason."""
 
 SOURCE: Final = "../broker-image/src"
 
@@ -180,7 +182,7 @@ def versions(low: int, high: int) -> str:
 
 
 def summary(api: Api[Any, Any]) -> str:
-    """What the API is for, from the first line of its module."""
+    """Purpose of the API, from the first line of its module."""
     text = inspect.getdoc(sys.modules[api.request.__module__]) or ""
     return text.split("\n")[0].split(": ", 1)[1].rstrip(".")
 
@@ -192,73 +194,90 @@ def check(served: dict[int, Api[Any, Any]]) -> None:
     missing = [name for name in KAFKA if name not in names]
     if sorted(absent) != sorted(missing):
         raise ValueError(f"ABSENT explains {sorted(absent)}, absent are {sorted(missing)}")
-    clients = [api for api in APIS.values() if api.name not in ZOOKEEPER]
+    clients = [api for api in APIS.values() if api.name not in ZOOKEEPER and api.name not in OWN]
     older = [api.name for api in clients if KAFKA[api.name][2] > api.versions[1]]
     if sorted(older) != sorted(NEWER):
         raise ValueError(f"NEWER explains {sorted(NEWER)}, older than Kafka's are {sorted(older)}")
 
 
 DIFFERENT: Final[list[tuple[str, str]]] = [
-    ("Metadata", "A topic that it creates is in the answer; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."),
-    ("Fetch", "Batches are never cut: an answer ends with a whole one."),
+    (
+        "Metadata",
+        "The response includes a topic that the request creates; Kafka responds with UNKNOWN_TOPIC_OR_PARTITION first.",
+    ),
+    ("Fetch", "A response ends with a whole batch; Kafka may cut the last one."),
     (
         "Produce",
-        "Several batches for a partition in one request are stored; Kafka takes one. Bytes behind a batch, attributes "
-        "without a meaning and a producer id without an epoch are refused, which Kafka stores or drops. Compressed "
-        "records are not decompressed to be counted, nor their largest timestamp checked, while nothing asks for it.",
+        "A request may have several batches for a partition; Kafka accepts one. Bytes after a batch, unknown "
+        "attributes and a producer id without an epoch are refused; Kafka stores or drops them. Compressed records are "
+        "decompressed only if a setting requires it, so their number and largest timestamp are not checked otherwise.",
     ),
     (
         "Produce",
-        "Where records are refused one by one, or a sequence is, `log_start_offset` is -1; a request with a "
-        "transactional id is refused whatever it carries.",
+        "If single records or a sequence are refused, `log_start_offset` is -1. A request with a transactional id is "
+        "always refused.",
     ),
     (
         "Produce",
-        "Of a cluster, a follower acknowledges what its leader has safe of a batch that it is asked for again, and who "
-        "waits when a leader steps down is answered by what becomes of the records; Kafka says NOT_LEADER_OR_FOLLOWER.",
+        "A follower acknowledges a repeated batch that is below its high watermark. If a leader steps down, waiting "
+        "producers get a response by the fate of their records. Kafka responds with NOT_LEADER_OR_FOLLOWER to both.",
     ),
     (
         "Produce",
-        "An idempotent batch that follows one which was refused for the moment (too few replicas, a full disk) is "
-        "refused with the same error until that one comes again; Kafka says OUT_OF_ORDER_SEQUENCE_NUMBER, or takes it "
-        "from a producer that it does not know.",
+        "After a temporary refusal of an idempotent batch (too few replicas, a full disk), later batches get the same "
+        "error until that batch is repeated. Kafka responds with OUT_OF_ORDER_SEQUENCE_NUMBER, or accepts them from an "
+        "unknown producer.",
     ),
-    ("CreateTopics, DescribeConfigs", "Topics have no keys of tiered storage (`remote.…`, `local.…`)."),
+    (
+        "CreateTopics, DescribeConfigs",
+        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and one of Millstream's own, "
+        "`millstream.mirror.source`.",
+    ),
+    (
+        "Produce, DeleteRecords",
+        "A topic that is a mirror's read-only replica refuses both with POLICY_VIOLATION, and AlterConfigs that "
+        "would make it writable by omission with INVALID_CONFIG.",
+    ),
+    (
+        "InitProducerId",
+        "A cluster's producer ids begin at a random multiple of 2^32, so two clusters use different ids.",
+    ),
     (
         "CreateTopics, AlterConfigs",
-        "Segments may be as small as 14 bytes, as in Kafka 3; Kafka 4 wants a MiB. An unknown topic key may be "
-        "answered with the key that was meant.",
+        "Segments may be as small as 14 bytes, as in Kafka 3; Kafka 4 requires 1 MiB. The error for an unknown "
+        "topic key may suggest the right one.",
     ),
     (
         "AlterConfigs, IncrementalAlterConfigs",
         "An unknown broker key is refused; Kafka keeps it for plugins. Only topics and brokers have configuration: "
         "that of loggers, client metrics and groups is empty. A resource that AlterConfigs names twice is set twice; "
-        "Kafka gives no answer. Settings are checked together with everything they apply to: a change that contradicts "
-        "another setting is refused with INVALID_CONFIG, which names the topic.",
+        "Kafka sends no response. A change that contradicts another setting, of the broker or a topic, is refused with "
+        "INVALID_CONFIG and the topic's name.",
     ),
     (
         "DescribeConfigs",
-        "A broker has the keys that mean something here; what sizes pools of threads cannot be changed while it runs. "
-        "`socket.listen.backlog.size` and `queued.max.request.bytes` have defaults of their own; documentation is "
-        "in words of our own. A resource that is named more than ten times is refused.",
+        "A broker lists only keys that have an effect here. Sizes of thread pools are not dynamic. "
+        "`socket.listen.backlog.size` and `queued.max.request.bytes` have other defaults, and the documentation of "
+        "keys is Millstream's own. A resource named more than ten times is refused.",
     ),
     ("FindCoordinator", "Only groups have coordinators."),
     (
         "Fetch, ListOffsets",
-        "Without authorisation Kafka believes any `replica_id`. Here it counts on connections that have proven to be "
-        "that broker's: others get TOPIC_AUTHORIZATION_FAILED from Fetch, as from Kafka where the "
-        "client lacks ClusterAction, and a consumer's answer from ListOffsets.",
+        "Without ACLs Kafka accepts any `replica_id`. Millstream accepts one only on an authenticated connection of "
+        "that broker. Others get TOPIC_AUTHORIZATION_FAILED from Fetch, as from Kafka without the right ClusterAction, "
+        "and a consumer's response from ListOffsets.",
     ),
     (
         "ElectLeaders, AlterPartitionReassignments",
-        "A broker without ZooKeeper answers an election of everything with nothing, where Kafka lists the topics.",
+        "A broker without ZooKeeper responds to an election of all partitions with an empty list; Kafka lists "
+        "the topics.",
     ),
     (
         "all",
-        "An error often has a message where Kafka has none, and UNKNOWN_SERVER_ERROR is for broken brokers.",
+        "Errors often have a message where Kafka has none. UNKNOWN_SERVER_ERROR means a bug in the broker.",
     ),
 ]
-"""Answers to the same request that are not Kafka's: what tests/compat/beside finds and allows."""
+"""Responses that differ from Kafka's for the same request: the differences that tests/compat/beside allows."""
 
 
 def page(served: dict[int, Api[Any, Any]]) -> str:
@@ -268,13 +287,12 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "# Kafka's protocol in Millstream",
         "",
         "Written by `make docs/protocol.md` from the broker's registered handlers; a test",
-        "holds it to them. The versions beside ours are what Apache Kafka 4.1.1 answers to ApiVersions.",
+        "holds it to them. The column Kafka shows the response of Apache Kafka 4.1.1 to ApiVersions.",
         "",
-        "How a message is laid out, version by version, stands in [`protocol/`]"
-        f"({SOURCE}/millstream_kafka/protocol), what the broker does with it in [`api/`]"
-        f"({SOURCE}/millstream_broker/api): one module an API.",
+        "Each API has two modules: the format of its messages by version in [`protocol/`]"
+        f"({SOURCE}/millstream_kafka/protocol), the broker's handler in [`api/`]({SOURCE}/millstream_broker/api).",
         "",
-        f"## What is there: {len(served)} APIs",
+        f"## Served: {len(served)} APIs",
         "",
         "| Key | API | Millstream | Kafka | What it does |",
         "|---:|---|---|---|---|",
@@ -282,20 +300,22 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
     for key, api in sorted(served.items()):
         module = api.request.__module__.rsplit(".", 1)[1]
         ours = versions(*api.versions)
-        theirs = "–" if api.name in ZOOKEEPER else versions(*KAFKA[api.name][1:])
+        theirs = "–" if api.name in ZOOKEEPER or api.name in OWN else versions(*KAFKA[api.name][1:])
         link = f"[{api.name}]({SOURCE}/millstream_kafka/protocol/{module}.py)"
         lines.append(f"| {key} | {link} | {ours} | {theirs} | {summary(api)} |")
     names = {api.name for api in served.values()}
     lines += [
         "",
-        "Produce is advertised from version 0 and served from 3, as Kafka 4 does it: librdkafka before 2.11.1 stops",
-        "compressing otherwise. Older versions than Kafka 4's are there where they cost nothing. StopReplica,",
-        "UpdateMetadata and ControlledShutdown are between brokers, as Kafka 3.9 has them on ZooKeeper; a connection",
-        "that has not proven to be a broker's ([how](clusters.md)) gets CLUSTER_AUTHORIZATION_FAILED.",
+        "Produce is advertised from version 0 and served from 3, as in Kafka 4, because librdkafka before 2.11.1 stops",
+        "compressing otherwise. Some versions older than Kafka 4's are served because they cost nothing. StopReplica,",
+        "UpdateMetadata and ControlledShutdown are requests between brokers, as in Kafka 3.9 with ZooKeeper. On a",
+        "connection that is not [authenticated as a broker's](clusters.md#how-brokers-prove-themselves) they fail with",
+        "CLUSTER_AUTHORIZATION_FAILED. [Identity mirrors](mirroring.md#identity-mirrors) write by MirrorAppend and",
+        "MirrorTruncate, APIs of Millstream's own.",
         "",
-        "## What is left out",
+        "## Missing versions and APIs",
         "",
-        "Newer versions of what is there; clients take the highest that both sides have:",
+        "Missing newer versions. Clients use the highest version that both sides have:",
         "",
         "| API | Versions | Why |",
         "|---|---|---|",
@@ -304,23 +324,23 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         if api.name in NEWER:
             gap = versions(api.versions[1] + 1, KAFKA[api.name][2])
             lines.append(f"| {api.name} | {gap} | {NEWER[api.name]} |")
-    lines += ["", "APIs that Kafka 4.1 has and Millstream has not:", "", "| APIs | Why |", "|---|---|"]
+    lines += ["", "APIs of Kafka 4.1 that Millstream does not serve:", "", "| APIs | Why |", "|---|---|"]
     for reason, group in ABSENT:
         if absent := [name for name in group if name not in names]:
             lines.append(f"| {', '.join(absent)} | {reason} |")
     lines += [
         "",
-        "## What is answered otherwise",
+        "## Different responses",
         "",
-        "[Tests](../tests/compat/beside) send the same requests, good and bad, to Apache Kafka 4.1.1 and compare the",
-        "answers field by field. What differs and is meant to:",
+        "[Tests](../tests/compat/beside) send the same valid and invalid requests to Apache Kafka 4.1.1 and compare",
+        "the responses field by field. These differences are intended:",
         "",
         "| API | How |",
         "|---|---|",
         *(f"| {name} | {how} |" for name, how in DIFFERENT),
         "",
-        "Nothing is claimed as a feature in ApiVersions: without `transaction.version` clients use classic",
-        "transactions. Unknown tagged fields are ignored everywhere (KIP-482).",
+        "ApiVersions lists no features. Without `transaction.version`, clients use classic transactions. Unknown",
+        "tagged fields are ignored everywhere (KIP-482).",
     ]
     return "\n".join(lines) + "\n"
 

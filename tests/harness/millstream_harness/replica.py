@@ -1,4 +1,4 @@
-"""Replicas of one broker, without a cluster: the test plays coordination, the other brokers and the clock."""
+"""Replicas of one broker without a cluster: the test plays coordination, the other brokers and the clock."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ NOW_MS = 1_700_000_000_000
 
 
 class Clock:
-    """Stops the loop's clock: it moves when the test says so."""
+    """A loop's clock that moves only when the test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def advance(self, seconds: float) -> None:
-        """Let the time pass, and what it brings happen."""
+        """Advance the clock, and run the timers that are due."""
         await self.reach(self.now + seconds)
 
     async def reach(self, time: float) -> None:
@@ -66,13 +66,13 @@ class Clock:
 
 
 async def turns(count: int = 20) -> None:
-    """Let the loop do what it has to do now."""
+    """Run the loop until nothing is ready."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 class Waiter:
-    """A `FetchWaiter` that notes what it is told: so many bytes more, or `committed`."""
+    """A `FetchWaiter` that records its calls: the number of new bytes, or `committed`."""
 
     def __init__(self) -> None:
         self.told: list[int | str] = []
@@ -112,7 +112,7 @@ def open_log(folder: Path, *batches: memoryview) -> Log:
 def fetched(
     index: int = 0, records: memoryview | None = None, high_watermark: int = 0, **more: Any
 ) -> PartitionData:
-    """What a leader answers for a partition."""
+    """A leader's response for a partition."""
     return PartitionData(
         index, high_watermark=high_watermark, records=memoryview(b"") if records is None else records, **more
     )
@@ -169,7 +169,7 @@ class PlayedConnection:
 
 @dataclass
 class Call:
-    """A request that waits for its answer."""
+    """A request without a response yet."""
 
     connection: PlayedConnection
     api: Api[Any, Any]
@@ -186,7 +186,7 @@ class Call:
 
 @dataclass
 class PlayedPeers:
-    """`InterBroker`: every broker can be connected to unless `refusal` is set, and the test answers for it."""
+    """`InterBroker`: every broker accepts connections unless `refusal` is set, and the test responds for it."""
 
     broker_id: int = US
     present_epoch: int = 0
@@ -246,7 +246,7 @@ def state(*topics: TopicRecord, alive: Collection[int] = REPLICAS, **more: Any) 
 
 
 class PlayedCoordination:
-    """Keeps what is written, each partition's record on condition of its version."""
+    """Stores writes; each partition's record only if its version matches."""
 
     cluster_id = "cluster"
     broker_epoch = 0
@@ -270,7 +270,7 @@ class PlayedCoordination:
 
 
 class PlayedGroups:
-    """Notes what the group coordinator is told."""
+    """Records the calls to the group coordinator."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -289,7 +289,7 @@ class PlayedGroups:
 
 
 class Replicating:
-    """Broker 1 of a cluster, its logs open: it follows what `told` says, and nothing else happens to it."""
+    """Broker 1 of a cluster, with open logs. It applies the state of `told`; nothing else happens."""
 
     def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
         settings = BrokerConfig(
@@ -327,22 +327,23 @@ class Replicating:
             admissions=Admissions(RequestMemory(1 << 20)),
             groups=self.groups,
             unwritable=self.coordination.lost_data,
+            raise_epoch=self.alter_partition.raise_epoch,
         )
 
     def limit(self, **changed: Any) -> None:
-        """How fetches are answered from now on; see `FetchSettings`."""
+        """Set the limits of fetch responses; see `FetchSettings`."""
         self.sessions._settings = self.sessions._settings._replace(**changed)
 
     def _directory_failed(self, home: LogDir) -> None:
         self.manager.lose(self.logs.let_go(home), f"its log directory is offline: {home.path}")
 
     async def told(self, state: ClusterState) -> None:
-        """Coordination says that the cluster is like this."""
+        """Apply this state of the cluster, as coordination would report it."""
         self.replicas.want(state)
         await self.manager.follow()
 
     async def settled(self) -> None:
-        """What the broker has begun in the background is done."""
+        """Wait until the broker's background work is done."""
         while tasks := self.manager._removals:
             await asyncio.wait(tasks)
 

@@ -1,7 +1,7 @@
-"""A Cluster of three brokers under a steady load, and what a producer sees of planned work on it.
+"""A Cluster of three brokers under a steady load, and how a producer sees planned work on it.
 
-The producer runs in a pod, with librdkafka's defaults (paced_producer.py), so that it finds the brokers as every client
-in Kubernetes does. Each step asks for the longest time between two acknowledgements of a partition.
+The producer runs in a pod, with librdkafka's defaults (paced_producer.py), so it finds the brokers as every client in
+Kubernetes does. Each step measures the longest time between two acknowledgements of a partition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def resource(kind: str, name: str, spec: Json) -> Json:
 
 @dataclass
 class Paced:
-    """The producer in its pod, and what it was told so far."""
+    """The producer in its pod, and its delivery reports so far."""
 
     namespace: Namespace
     ledger: Ledger = field(default_factory=Ledger)
@@ -53,7 +53,7 @@ class Paced:
         )  # fmt: skip
 
     def read(self) -> None:
-        """Take in what it has said since."""
+        """Read its new output."""
         lines = self.namespace.kubectl("logs", PRODUCER).splitlines()
         for line in lines[self._lines :]:
             if line.startswith("%"):  # librdkafka's own, on standard error
@@ -71,7 +71,7 @@ class Paced:
         self._lines = len(lines)
 
     def goes_on(self) -> None:
-        """Every partition has acknowledged a record that was sent by now, and then some."""
+        """Wait until every partition has acknowledged records sent after now."""
         now = time.time()
 
         def acknowledged() -> bool:
@@ -100,7 +100,7 @@ class Paced:
 
 
 def under_load(namespace: Namespace) -> Paced:
-    """The Cluster with its Topic, Ready, and the producer at work."""
+    """The ready Cluster with its Topic and the running producer."""
     spec: Json = {
         "brokers": {
             "replicas": 3,
@@ -146,7 +146,7 @@ def ready(pod: Json) -> bool:
 
 
 def settled(namespace: Namespace) -> bool:
-    """Ready, in its present generation, and nothing is under way."""
+    """Wait until it is ready in its current generation and no change is in progress."""
     found = namespace.get(KIND, CLUSTER)
     conditions = {one["type"]: one for one in found["status"]["conditions"]}
     current = conditions["Ready"].get("observedGeneration") == found["metadata"]["generation"]
@@ -193,7 +193,7 @@ def kill_broker(namespace: Namespace, name: str) -> None:
 
 
 def restarts(namespace: Namespace, name: str) -> int:
-    """How often a pod's containers were started again."""
+    """Number of restarts of a pod's containers."""
     return sum(one["restartCount"] for one in namespace.get("pod", name)["status"]["containerStatuses"])
 
 
@@ -206,7 +206,7 @@ def measured(paced: Paced, what: str, since: float, bound: float = BOUND_S) -> N
 
 
 def nothing_is_lost(namespace: Namespace, paced: Paced) -> None:
-    """End the producer, and hold the topic against what it was told."""
+    """Stop the producer, and compare the topic with its delivery reports."""
     paced.stop()
     assert paced.left == 0
     assert not paced.ledger.failed

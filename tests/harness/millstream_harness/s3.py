@@ -60,6 +60,16 @@ class S3Server:
             region=REGION,
         )
 
+    def make_bucket(self, name: str) -> None:
+        """Create another bucket."""
+        pyarrow.fs.S3FileSystem(
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            endpoint_override=self.endpoint,
+            region=REGION,
+            allow_bucket_creation=True,
+        ).create_dir(name)
+
     @property
     def delta_options(self) -> dict[str, str]:
         """As delta-rs reads it."""
@@ -82,7 +92,7 @@ class S3Server:
 
 
 def installed() -> Path:
-    """The folder of moto's own Python, installed the first time."""
+    """The folder of moto's virtual environment, installed at first use."""
     MOTO.parent.mkdir(exist_ok=True)
     with (MOTO.parent / ".moto.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too

@@ -1,4 +1,4 @@
-"""What every client is asked to do, so that each compatibility test tells the same story.
+"""The scenario that every compatibility test runs with its client.
 
 A client produces ``RECORDS`` once with each codec and reads back exactly them; its groups resume where they
 committed, share partitions and hand them over; its admin calls create, describe and delete topics.
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A record as a client writes it and must read it back."""
+    """A record that a client writes and must read back."""
 
     key: bytes | None
     value: bytes | None
@@ -48,14 +48,14 @@ RECORDS: tuple[Sample, ...] = tuple(_sample(number) for number in range(200))
 
 
 def unique(name: str) -> str:
-    """A topic or group name that no other test of this run takes."""
+    """A name of a topic or group, unique in this run."""
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
 
 def eventually(
     read: Callable[[], T], accept: Callable[[T], bool], what: str, seconds: float = DEADLINE_S
 ) -> T:
-    """Call ``read`` until ``accept`` takes what it gives; AssertionError with the last one at the deadline."""
+    """Call ``read`` until ``accept`` accepts the result; AssertionError with the last result at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         value = read()
@@ -66,7 +66,7 @@ def eventually(
 
 
 def log_bytes(folder: Path) -> float:
-    """The bytes of a partition's segments; infinite while the cleaner replaces one of them."""
+    """Size of a partition's segments; infinite while the cleaner replaces one of them."""
     try:
         return sum(path.stat().st_size for path in folder.glob("*.log"))
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def log_bytes(folder: Path) -> float:
 
 
 def partitions_by_key(pairs: Iterable[tuple[bytes | None, int]]) -> Mapping[bytes, int]:
-    """The partition of each key; AssertionError where one key is in two."""
+    """The partition of each key; AssertionError if a key is in two."""
     found: dict[bytes, int] = {}
     for key, partition in pairs:
         if key is not None:

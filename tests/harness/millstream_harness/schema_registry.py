@@ -1,4 +1,4 @@
-"""A Schema Registry over HTTP in this process, for what a load asks of one.
+"""A Schema Registry over HTTP in this process, as far as a load needs one.
 
 Source: docs.confluent.io, "Schema Registry API Reference": `GET /schemas/ids/ID`, `POST /subjects/SUBJECT/versions`,
 errors as `{"error_code": …, "message": …}`. Schemas live in memory; equal ones get one id.

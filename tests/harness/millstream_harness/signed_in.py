@@ -71,7 +71,7 @@ class _Service(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def signed_in(uri: str) -> Iterator[str]:
-    """The URL of a service in front of the catalog at ``uri``, which lets nobody in without a token."""
+    """The URL of a proxy for the catalog at ``uri`` that rejects requests without a token."""
     service = type("Service", (_Service,), {"catalog": urllib.parse.urlsplit(uri).netloc})
     with ThreadingHTTPServer(("127.0.0.1", 0), service) as server:
         server.daemon_threads = True

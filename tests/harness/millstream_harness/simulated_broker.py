@@ -104,7 +104,7 @@ class SimulatedBroker:
         return self.logs.setdefault((self.view[key][0], key[1]), SimulatedLog())
 
     def update(self, request: UpdateMetadataRequest) -> bool:
-        """Whether the request is taken."""
+        """Whether the broker accepts the request."""
         if request.controller_epoch < self.controller_epoch or request.broker_epoch != self.epoch:
             return False
         self.controller_epoch = request.controller_epoch
@@ -113,10 +113,12 @@ class SimulatedBroker:
             for state in topic.partition_states:
                 key = (topic.topic_name, state.partition_index)
                 known = self.view.get(key)
-                if state.leader == LEADER_DURING_DELETE:
-                    self.view.pop(key, None)
-                    self.leads.pop(key, None)
-                elif known is None or known[0] != topic.topic_id or state.zk_version >= known[1].version:
+                if state.leader == LEADER_DURING_DELETE:  # it is said of one partition, and means the topic
+                    for gone in [one for one in self.view if one[0] == topic.topic_name]:
+                        del self.view[gone]
+                        self.leads.pop(gone, None)
+                    break
+                if known is None or known[0] != topic.topic_id or state.zk_version >= known[1].version:
                     if known is not None and known[0] != topic.topic_id:
                         self.leads.pop(key, None)
                     record = PartitionRecord(
@@ -211,7 +213,7 @@ class SimulatedBroker:
         return None if record is None else IsrWrite(key, self.leads[key], record)
 
     def answer(self, fetch: Fetch) -> bool:
-        """Fill in the answer; whether there is one."""
+        """Fill in the response; returns whether there is one."""
         isr = self.leads.get(fetch.key)
         if isr is None or self.view[fetch.key][0] != fetch.topic_id:
             return False

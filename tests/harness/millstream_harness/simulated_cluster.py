@@ -45,7 +45,7 @@ Action = Callable[[], object]
 
 
 class SimulatedCluster(SimulatedTree):
-    """Everything, and what may happen next."""
+    """The whole cluster, and the possible next events."""
 
     def __init__(self, seed: int, *, brokers: int = 4, min_isr: int = 2) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class SimulatedCluster(SimulatedTree):
         return found[0] if found and not found[0].is_over and self.controller_id is not None else None
 
     def start(self, broker: SimulatedBroker) -> None:
-        """A process starts; its registration takes the place of the one before."""
+        """A process starts; its registration replaces the previous one."""
         broker.is_up = True
         broker.incarnation += 1
         self.stopping.discard(broker.id)
@@ -107,7 +107,7 @@ class SimulatedCluster(SimulatedTree):
         return broker.generation < max(1, self.generations.get(broker.id, 0))
 
     def accepted(self, broker: SimulatedBroker, epoch: int) -> None:
-        """The broker learns that what follows from its being unclean is stored, if it lives."""
+        """A live broker learns that the consequences of its unclean registration are stored."""
         if broker.is_up and broker.epoch == epoch:
             broker.is_unclean = False
             broker.generation = max(broker.generation, self.generations.get(broker.id, 0))
@@ -123,7 +123,7 @@ class SimulatedCluster(SimulatedTree):
         self.tells(f"the disk of {broker.id} is copied, generation {broker.generation}")
 
     def restore(self, broker: SimulatedBroker) -> None:
-        """The broker crashes, and its disk is replaced by the copy; topics deleted since are not put back."""
+        """The broker crashes, and the copy replaces its disk; topics deleted since are not restored."""
         self.crash(broker, lose_memory=False)
         generation, logs = broker.copy
         broker.generation = generation
@@ -131,7 +131,7 @@ class SimulatedCluster(SimulatedTree):
         self.tells(f"{broker.id} gets its disk of generation {generation} back")
 
     def may_lose_memory(self, broker: SimulatedBroker) -> bool:
-        """Whether the cluster promises to survive it: others have everything, and nobody else is in that trouble."""
+        """Whether the cluster promises to survive it: other replicas are complete, and no other broker lost data."""
         if self.min_isr < 2:
             return False
         for other in self.brokers.values():
@@ -146,12 +146,12 @@ class SimulatedCluster(SimulatedTree):
         )
 
     def expire(self, broker_id: int) -> None:
-        """ZooKeeper ends the session; the process, if there is one, does not know yet."""
+        """ZooKeeper ends the session; a running process does not know yet."""
         self.sessions.discard(broker_id)
         self._end_registration(broker_id, f"the session of {broker_id} expires")
 
     def process_ended(self, broker_id: int) -> None:
-        """Somebody takes the process for ended, rightly or not; if it lives, it goes on writing and registers again."""
+        """Another broker considers the process ended. If it lives, it continues writing and registers again."""
         self._end_registration(broker_id, f"the process of {broker_id} is taken for ended")
 
     def _end_registration(self, broker_id: int, why: str) -> None:
@@ -188,7 +188,7 @@ class SimulatedCluster(SimulatedTree):
         self.tell("topics")
 
     def deliver(self, broker_id: int, request: Any) -> bool:
-        """Whether the broker takes the request, and says so."""
+        """Deliver a request; returns whether the broker accepted it and responded."""
         broker = self.brokers[broker_id]
         if not broker.is_up:
             return False
@@ -197,13 +197,13 @@ class SimulatedCluster(SimulatedTree):
         return broker.stop(request)
 
     def step(self) -> None:
-        """One event, by chance."""
+        """One random event."""
         actions = self._actions()
         action = self.rng.choices([one for _, one in actions], [weight for weight, _ in actions])[0]
         action()
 
     def _actions(self) -> list[tuple[float, Action]]:
-        """What may happen next, with how likely it is."""
+        """Possible next events with their weights."""
         actions: list[tuple[float, Action]] = [(1, self._time_passes)]
         for controller in self.controllers:
             if not controller.is_over:
@@ -333,7 +333,7 @@ class SimulatedCluster(SimulatedTree):
             self.cut.add((self.rng.choice(list(self.brokers)), self.rng.choice(list(self.brokers))))
 
     def _registers_again(self, broker: SimulatedBroker) -> None:
-        """The process notices that its registration is gone; it lives on, in another session if need be."""
+        """The process notices that its registration is gone and continues, if necessary in a new session."""
         self.sessions.add(broker.id)
         broker.epoch = next(self.values)
         broker.stopped.clear()
@@ -425,7 +425,7 @@ class SimulatedCluster(SimulatedTree):
     # Peace at the end
 
     def calm(self, steps: int = 400) -> None:
-        """No trouble any more: everybody is up, nothing is lost; then what must have happened has."""
+        """End all faults and let the cluster settle; then check liveness."""
         self.is_calm = True
         self.cut.clear()
         self.tells("calm")
@@ -444,7 +444,7 @@ class SimulatedCluster(SimulatedTree):
         self._check_end()
 
     def unfinished(self) -> list[str]:
-        """What still has to happen."""
+        """Outstanding conditions."""
         controller = self.controller
         if controller is None:
             return ["no controller"]

@@ -123,7 +123,7 @@ class SimulatedController:
         return caller
 
     def report(self) -> None:
-        """One of the watches tells what is now."""
+        """A watch reports the current state."""
         kind = self.cluster.rng.choice(sorted(self.news, key=str))
         self.news.discard(kind)
         cluster = self.cluster
@@ -137,7 +137,7 @@ class SimulatedController:
             self.handle(StatesChanged({kind: cluster.record(kind)}))
 
     def write(self) -> None:
-        """The store carries out what is next, and (perhaps) says so."""
+        """The store carries out the next write, and perhaps responds."""
         write, cluster = self.writes[0], self.cluster
         if cluster.controller_epoch != self.epoch:
             self.is_over = True
@@ -188,7 +188,9 @@ class SimulatedController:
             wanted = self.machine.to_delete(broker)
             channel.to_delete.intersection_update(wanted)
             deleting = {key: wanted[key] for key in channel.to_delete}
-            request: Any = stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+            request: Any = to_the_end(
+                stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+            )
             channel.sent = (request, set(), tuple(deleting))
             channel.to_stop = {}
 

@@ -1,4 +1,4 @@
-"""The tree of a simulated cluster, what is told of its changes, and what must never happen to it (`Violation`)."""
+"""The tree of a simulated cluster, its watches, and its invariants (`Violation`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 
 class SimulatedTree:
-    """ZooKeeper, as far as the simulated brokers and controllers use it."""
+    """The part of ZooKeeper that simulated brokers and controllers use."""
 
     brokers: dict[int, SimulatedBroker]
 
@@ -72,7 +72,7 @@ class SimulatedTree:
     def write_state(
         self, controller_epoch: int, key: TopicPartition, record: PartitionRecord
     ) -> PartitionRecord | None:
-        """Conditional; what is stored afterwards, None where there is no such partition."""
+        """Write conditionally; returns the stored state, None if there is no such partition."""
         if key[0] not in self.assignments or key[1] not in self.assignments[key[0]][1]:
             return None
         before = self.states.get(key)
@@ -103,7 +103,7 @@ class SimulatedTree:
     def remove_topic(self, name: str, asked: dict[int, int]) -> None:
         """`asked`: the brokers, with their epochs, that the controller waited for.
 
-        One that registers again while the removal is on its way may list the topic until it hears from the controller.
+        A broker that registers again during the removal may list the topic until the controller's next request.
         """
         if name not in self.assignments:
             return

@@ -44,14 +44,18 @@ def spark_jars() -> Path:
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Spark in this process, as the batch load opens it; a second one would get the same."""
+    """Spark in this process, configured as in a batch load; later calls return the same session."""
     from millstream_jobs.load import open_session
 
     with pytest.MonkeyPatch.context() as patch:
         spark_jars()
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
+        interrupt = signal.getsignal(signal.SIGINT)
         session = open_session("tests", ["Delta", "Iceberg"])
+        signal.signal(
+            signal.SIGINT, interrupt
+        )  # PySpark's own handler outlives the session and fails without it
     try:
         yield session
     finally:
@@ -61,7 +65,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How a load ended: ``result`` is what it wrote for whoever started it, {} when nothing."""
+    """The end of a load: ``result`` is the content of its result file, {} if it wrote none."""
 
     status: int
     stdout: str
@@ -70,7 +74,7 @@ class Loaded:
 
     @property
     def last_line(self) -> str:
-        """What it said last on stderr: on a failure, why."""
+        """Its last line on stderr: after a failure, the reason."""
         return self.stderr.strip().rpartition("\n")[2]
 
 
@@ -95,7 +99,7 @@ class LoadProcess:
             )
 
     def kill(self) -> None:
-        """SIGKILL for the job and Spark's JVM, as a machine that loses both."""
+        """SIGKILL for the job and Spark's JVM."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -109,6 +113,29 @@ class LoadProcess:
         return Loaded(status, self._out.read_text(), self._err.read_text(), result)
 
 
+@contextlib.contextmanager
+def job_process(job: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``millstream-JOB`` with all its processes in a session of its own, which is killed at the end.
+
+    Its output is in a file beside ``path``, with the suffix .log."""
+    spark_jars()
+    executable = str(Path(sys.executable).parent / f"millstream-{job}")
+    with path.with_suffix(".log").open("ab") as log:
+        started = subprocess.Popen(
+            [executable, str(path)],
+            start_new_session=True,
+            env={**os.environ, **ENVIRONMENT},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield started
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
 def publish(
     bootstrap: str,
     topic: str,
@@ -119,8 +146,9 @@ def publish(
     contents = [list(records) for records in partitions]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, len(contents), 1, config=config or {})])[topic].result(10)
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    queue = {"queue.buffering.max.messages": max(100_000, sum(map(len, contents)))}
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **queue})
     for partition, records in enumerate(contents):
         for key, value in records:
             producer.produce(topic, value, key, partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0

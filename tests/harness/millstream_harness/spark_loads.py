@@ -1,4 +1,4 @@
-"""Batch loads in a session of the test's own, and their tables as readers that are not Spark see them."""
+"""Batch loads in the test's Spark session, and their tables as readers other than Spark see them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def files_of(format: str, path: Path) -> list[str]:
 
 
 def without_bytes(result: Result) -> Result:
-    """A result whose bytes, which depend on how Spark encodes rows, are of no interest; a load has some."""
+    """A result without its bytes, which depend on Spark's encoding; asserts that there were some."""
     assert result.bytes_ is not None
     assert (result.bytes_ > 0) is (result.rows > 0)
     return structs.replace(result, bytes_=None)

@@ -1,4 +1,4 @@
-"""The definitions of Kubeflow's Spark operator, as its Go module has them."""
+"""The CRDs of Kubeflow's Spark operator, from its Go module."""
 
 from __future__ import annotations
 

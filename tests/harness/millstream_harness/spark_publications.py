@@ -1,4 +1,4 @@
-"""Topics that tables are published into, and what they hold."""
+"""Topics into which tables are published, and their content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Topic:
         assert producer.flush(30) == 0
 
     def messages(self) -> list[Message]:
-        """All there are, partition by partition."""
+        """All messages, partition by partition."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none"})
         found: list[Message] = []
         try:
@@ -51,7 +51,7 @@ class Topic:
 
 
 def publication(topic: Topic, folder: Path, rows: int) -> dict[str, Any]:
-    """PUBLISH.json over a Delta table of so many rows."""
+    """PUBLISH.json over a Delta table with this many rows."""
     table = pyarrow.table({"id": range(rows), "carrier": [f"carrier {row % 50}" for row in range(rows)]})
     write_deltalake(folder / "table", table)
     return {

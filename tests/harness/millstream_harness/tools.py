@@ -1,8 +1,8 @@
-"""What some tests need beyond what every machine has: without it they are skipped, but never in CI.
+"""Tools that some tests need beyond the prerequisites: without one a test is skipped, except in CI.
 
 Every machine has git, make, Python 3.11, Java 17 and Maven. A test that needs more says ``require("kcat")``
-first. On a user's machine without it the test is skipped; where the environment says ``CI=true`` it fails,
-so that nothing goes untested unseen.
+first. On a user's machine without it, the test is skipped; with ``CI=true`` in the environment it fails,
+so no test is lost unnoticed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def in_ci() -> bool:
 
 
 def missing(what: str) -> None:
-    """Skip the running test because ``what`` is not here; fail it in CI."""
+    """Skip the running test because ``what`` is missing; fail it in CI."""
     line = f"not installed: {INSTALL.get(what, what)}"
     if in_ci():
         pytest.fail(line, pytrace=False)
@@ -39,7 +39,7 @@ def missing(what: str) -> None:
 
 
 def require(tool: str) -> str:
-    """The path of an executable; without it the test is skipped (in CI: fails) and says what to install."""
+    """The path of an executable; without it the test is skipped (in CI: fails) with an installation hint."""
     path = shutil.which(tool)
     if path is None:
         missing(tool)

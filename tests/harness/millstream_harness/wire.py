@@ -1,4 +1,4 @@
-"""A blocking Kafka client of a few lines, on our own codec: for tests that say exactly what goes over the wire."""
+"""A small blocking Kafka client on our own codec, for tests that control each byte on the wire."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Wire:
         self.socket.sendall(self.frame(api, version, request))
 
     def receive(self) -> Any:
-        """The response to the oldest request that has none yet; EOFError when the broker closes the connection."""
+        """The response to the oldest open request; EOFError if the broker closes the connection."""
         api, version, number = self._sent.pop(0)
         body = self.receive_frame()
         (correlation_id,) = struct.unpack_from(">i", body)
@@ -69,7 +69,7 @@ class Wire:
         return bytes(parts)
 
     def is_closed(self) -> bool:
-        """Whether the broker closes the connection, without another byte."""
+        """Whether the broker closes the connection without another byte."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -83,7 +83,7 @@ class Wire:
     # The calls that most tests need
 
     def create(self, *topics: str) -> None:
-        """Create topics by asking for their metadata."""
+        """Create topics by a Metadata request."""
         asked = [metadata.MetadataRequestTopic(name=name) for name in topics]
         answer = self.call(metadata.API, 12, metadata.MetadataRequest(asked))
         assert [topic.error_code for topic in answer.topics] == [0] * len(topics)
@@ -167,7 +167,7 @@ def record(value: bytes | str, key: bytes | None = None, timestamp: int | None =
 
 @contextlib.contextmanager
 def silent_listener() -> Iterator[tuple[str, int]]:
-    """The address of a listener whose queue is full, so that the kernel drops what comes: nobody accepts or refuses."""
+    """The address of a listener with a full queue: the kernel drops connections, neither accepted nor refused."""
     with contextlib.ExitStack() as held:
         listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(3):

@@ -42,7 +42,7 @@ class ZooKeeperProcess(Daemon):
         host: str = "127.0.0.1",
         tick_ms: int = TICK_MS,
     ) -> None:
-        """No session is longer than twenty ticks, whatever a client asks for."""
+        """Sessions last at most twenty ticks, whatever timeout a client requests."""
         super().__init__(folder, "zookeeper.log")
         self.tick_ms = tick_ms
         self.host = host
@@ -53,15 +53,15 @@ class ZooKeeperProcess(Daemon):
 
     @property
     def connect(self) -> str:
-        """For `zookeeper.connect`."""
+        """The value for `zookeeper.connect`."""
         return f"{self.host}:{self.port}"
 
     def own_tree(self) -> str:
-        """The same with a path of one's own, so that many tests share a server."""
+        """The same with an unused path, so that many tests can share a server."""
         return f"{self.connect}/{uuid.uuid4().hex}"
 
     def launch_server(self) -> Self:
-        """Start it without waiting; an ensemble's server is ready only when there are enough."""
+        """Start it without waiting; a server of an ensemble is ready only with a quorum."""
         self.data.mkdir(parents=True, exist_ok=True)
         (self.data / "myid").write_text(str(self.number))
         settings = {
@@ -94,7 +94,7 @@ class ZooKeeperProcess(Daemon):
         self.await_ready(lambda _: "Mode: " in self.ask("srvr"))
 
     def ask(self, word: str) -> str:
-        """What it says to one of ZooKeeper's four-letter words; nothing when it does not answer."""
+        """The response to one of ZooKeeper's four-letter words; "" without a response."""
         with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0) as asked:
             asked.sendall(word.encode())
             return b"".join(iter(lambda: asked.recv(65536), b"")).decode()
@@ -105,7 +105,7 @@ class ZooKeeperProcess(Daemon):
 
 
 class ZooKeeperEnsemble:
-    """Several servers that keep one tree as long as most of them are there."""
+    """Several servers with one tree, available while a majority runs."""
 
     def __init__(self, folder: Path, size: int = 3, host: str = "127.0.0.1") -> None:
         peers = {number: (fixed_port(), fixed_port()) for number in range(1, size + 1)}

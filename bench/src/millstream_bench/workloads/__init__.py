@@ -9,7 +9,9 @@ from millstream_bench.workloads import (
     floor,
     idle,
     latency,
+    library,
     memory,
+    mirror,
     produce,
     recovery,
     single,
@@ -31,4 +33,6 @@ WORKLOADS: tuple[Workload, ...] = (
     *floor.FLOOR,
     *spark.SPARK,
     *cluster.CLUSTER,
+    *mirror.MIRROR,
+    *library.LIBRARY,
 )

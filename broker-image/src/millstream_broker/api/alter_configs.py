@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from millstream_kafka.protocol import alter_configs
 from millstream_kafka.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -11,8 +14,9 @@ from millstream_kafka.protocol.alter_configs import (
 )
 from millstream_kafka.protocol.errors import ApiError
 
-from ..configs import ConfigAdministrator
+from ..configs import ConfigAdministrator, Overrides
 from ..handlers import RequestContext, handler
+from ..mirrored_topics import check_replaced
 from ..slices import turns
 
 
@@ -28,6 +32,11 @@ async def handle(
     )
 
 
+def _replaced(given: Overrides, before: Mapping[str, str]) -> Overrides:
+    check_replaced(before, given)
+    return given
+
+
 async def _alter(
     config_administrator: ConfigAdministrator, resource: AlterConfigsResource, validate_only: bool
 ) -> AlterConfigsResourceResponse:
@@ -38,7 +47,7 @@ async def _alter(
             resource.resource_type,
             resource.resource_name,
             given,
-            lambda _: {name: value or "" for name, value in given},
+            partial(_replaced, {name: value or "" for name, value in given}),
             validate_only=validate_only,
         )
     except ApiError as error:

@@ -64,7 +64,7 @@ def _check_total(request: CreateTopicsRequest) -> ApiError | None:
         return None
     return ApiError(
         ErrorCode.POLICY_VIOLATION,
-        f"The request asks for {total} partitions in all: one request may create at most {MAX_PARTITIONS}.",
+        f"The request creates {total} partitions: one request may create at most {MAX_PARTITIONS}.",
     )
 
 

@@ -1,7 +1,7 @@
 """DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
 
 The response waits until the live followers have moved theirs, up to the request's timeout. Nothing is deleted from
-internal topics, as in Kafka.
+internal topics, as in Kafka, nor from a mirror's replica, whose start follows its source's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from ..delayed_produce import Delayed
 from ..handlers import RequestContext, handler
 from ..internal_topics import check_not_internal
+from ..mirrored_topics import read_only
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..slices import turns
@@ -58,6 +59,8 @@ def _delete(
     check_not_internal(topic)
     partition = replicas.partition(topic, asked.partition_index)
     partition.check_online()
+    if partition.source:
+        raise read_only(topic, partition.source)
     if not partition.log.config.deletes:
         raise ApiError(ErrorCode.POLICY_VIOLATION)
     offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset

@@ -31,14 +31,16 @@ async def handle(
     if request.election_type not in (ElectionType.PREFERRED, ElectionType.UNCLEAN):
         return _unknown_type(request)
     timeout_s = request.timeout_ms / 1000
-    if controllership.controller is None:
+    if (controller := controllership.controller) is None:
         return await forwarding.forward(context, elect_leaders.API, request, timeout_s)
     asked = None
     if request.topic_partitions is not None:
-        asked = [(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions]
-    found = await controllership.controller.elect_leaders(
-        ElectionType(request.election_type), asked, timeout_s
-    )
+        asked = [
+            (topic.topic, index)
+            for topic in request.topic_partitions
+            async for index in turns(topic.partitions)
+        ]
+    found = await controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
     results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
     async for (name, index), error in turns(found.items()):
         results.setdefault(name, []).append(_result(index, error))

@@ -15,6 +15,7 @@ from millstream_kafka.protocol.list_partition_reassignments import (
 from ..controllership import Controllership
 from ..forwarding import Forwarding
 from ..handlers import RequestContext, handler
+from ..slices import turns
 
 
 @handler(list_partition_reassignments.API, ends_with_connection=True)
@@ -25,14 +26,16 @@ async def handle(
     request: ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse:
     timeout_s = request.timeout_ms / 1000
-    if controllership.controller is None:
+    if (controller := controllership.controller) is None:
         return await forwarding.forward(context, list_partition_reassignments.API, request, timeout_s)
     asked = None
     if request.topics is not None:
-        asked = [(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
-    found = await controllership.controller.list_reassignments(asked, timeout_s)
+        asked = [
+            (topic.name, index) for topic in request.topics async for index in turns(topic.partition_indexes)
+        ]
+    found = await controller.list_reassignments(asked, timeout_s)
     topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
-    for (name, index), record in found.items():
+    async for (name, index), record in turns(found.items()):
         topics[name].append(
             OngoingPartitionReassignment(
                 index, list(record.replicas), list(record.adding), list(record.removing)

@@ -47,7 +47,7 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
     is_allowed = acks in (-1, 0, 1) and request.transactional_id is None
     is_old = context.version < produce.ZSTD_SINCE
     now_ms = int(time() * 1000)
-    waiting: Waiting | None = None
+    waiting: WaitingProduce | None = None
     topics = []
     for topic in request.topic_data:
         name = topic.name
@@ -70,12 +70,13 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
                     raise _unanswered(name, index, error) from None
                 continue
             if isinstance(appended, AppendInfo):
-                _count(appended, stats)
-                first, _, append_time, start, _ = appended
+                first, last, append_time, start, duplicate = appended
+                if not duplicate:
+                    stats.records_in += last - first + 1
                 answers.append(PartitionProduceResponse(index, 0, first, append_time, start))
             else:
                 answers.append(PartitionProduceResponse(index, 0, -1))
-                waiting = waiting or Waiting(stats, acks)
+                waiting = waiting or WaitingProduce(stats, acks)
                 waiting.add(name, answers[-1], appended)
         topics.append(TopicProduceResponse(name, answers))
     response = ProduceResponse(topics)
@@ -106,11 +107,6 @@ def _check_codec(data: PartitionProduceData) -> None:
         )
 
 
-def _count(info: AppendInfo, stats: Stats) -> None:
-    if not info.duplicate:
-        stats.records_in += info.last_offset - info.first_offset + 1
-
-
 def _refused(answer: PartitionProduceResponse, error: ApiError, stats: Stats) -> PartitionProduceResponse:
     stats.records_refused += 1
     answer.error_code = error.code
@@ -125,7 +121,7 @@ def _unanswered(topic: str, index: int, error: ApiError) -> CloseConnection:
     return CloseConnection(f"Produce with acks=0 to {topic}-{index}: {error}")
 
 
-class Waiting:
+class WaitingProduce:
     """A response that waits for its partitions. It does not keep the request, which would keep the received frame."""
 
     __slots__ = ("_acks", "_closing", "_missing", "_stats", "done", "response")
@@ -147,7 +143,8 @@ class Waiting:
         if info is not None:
             answer.base_offset, answer.log_append_time_ms = info.first_offset, info.log_append_time
             answer.log_start_offset = info.log_start_offset
-            _count(info, self._stats)
+            if not info.duplicate:
+                self._stats.records_in += info.last_offset - info.first_offset + 1
         if error is not None:
             _refused(answer, error, self._stats)
             if not self._acks:

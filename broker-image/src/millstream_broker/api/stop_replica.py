@@ -29,12 +29,12 @@ async def handle(
     request: StopReplicaRequest,
 ) -> StopReplicaResponse:
     check_sender(context, request)
-    await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
     asked = [
         (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
         for topic in request.topic_states
-        for one in topic.partition_states
+        async for one in turns(topic.partition_states)
     ]
+    await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
     errors = await replica_manager.stop_replicas(asked)
     return StopReplicaResponse(
         partition_errors=[

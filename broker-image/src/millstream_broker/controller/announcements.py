@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Mapping
 
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
+from ..steps import Steps
 from .messages import Push, StopReplicas
 
 
@@ -38,22 +39,30 @@ class Announcements:
             if broker in leaving and broker not in after.isr:
                 self._to_stop[broker][key] = after.leader_epoch
 
-    def forget(self, topic: str, keys: Collection[TopicPartition]) -> None:
-        self._to_push.difference_update(keys)
+    def forget(self, topic: str) -> None:
+        self._to_push = {key for key in self._to_push if key[0] != topic}
         self._announced.pop(topic, None)
 
     def take(
         self, topics: Mapping[str, TopicRecord], deletions: Container[str], brokers: Collection[int]
-    ) -> Iterator[Push | StopReplicas]:
-        """Take everything collected. A topic is first announced as a whole, including partitions without a leader."""
-        partitions = {key for key in self._to_push if key[0] not in deletions}
-        self._to_push.clear()
-        for name in {key[0] for key in partitions}:
+    ) -> Steps[list[Push | StopReplicas]]:
+        """Take everything collected. A topic is first announced as a whole, including partitions without a leader.
+
+        Yields after each partition.
+        """
+        to_push, self._to_push = self._to_push, set()
+        partitions: dict[TopicPartition, None] = {}
+        for key in to_push:
+            yield
+            name = key[0]
+            if name in deletions:
+                continue
             count = len(topics[name].partitions)
-            partitions.update((name, index) for index in range(self._announced.get(name, 0), count))
+            for index in range(self._announced.get(name, 0), count):
+                partitions[name, index] = None
+                yield
             self._announced[name] = count
-        if partitions and brokers:
-            yield Push(tuple(brokers), partitions)
-        for broker, stops in self._to_stop.items():
-            yield StopReplicas(broker, stops, False)
-        self._to_stop.clear()
+            partitions[key] = None
+        to_stop, self._to_stop = self._to_stop, defaultdict(dict)
+        push = [Push(tuple(brokers), partitions)] if partitions and brokers else []
+        return [*push, *(StopReplicas(broker, stops, False) for broker, stops in to_stop.items())]

@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
+from itertools import chain, islice
 from typing import Protocol
 
 from millstream_kafka.client.errors import BrokerError
@@ -48,7 +49,7 @@ from millstream_process import supervision
 from ..config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
 from ..internal_topics import is_internal
-from ..slices import begin
+from ..slices import begin, finish, turn, turns
 from ..steps import Steps
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
@@ -77,7 +78,7 @@ class ControllerContext(Protocol):
 
     def may_tell(self, key: TopicPartition) -> bool: ...
 
-    def to_delete(self, broker: int) -> dict[TopicPartition, int]: ...
+    def to_delete(self, broker: int, among: Set[TopicPartition]) -> dict[TopicPartition, int]: ...
 
 
 class Channels:
@@ -166,30 +167,31 @@ class Channel:
         self._broker = broker
         self._channels = channels
         self._cluster = channels.cluster
-        self._partitions: set[TopicPartition] = set()
+        self._partitions: dict[TopicPartition, None] = {}
+        """To update, like those below in the order in which they came."""
         self._is_behind = False
         """Whether it needs at least an update of the live brokers."""
         self._to_stop: dict[TopicPartition, int] = {}
-        self._to_delete: set[TopicPartition] = set()
-        self._to_ask: set[TopicPartition] = set()
+        self._to_delete: dict[TopicPartition, None] = {}
+        self._to_ask: dict[TopicPartition, None] = {}
         self._wake = asyncio.Event()
         self._connection: Caller | None = None
         self.task = supervision.keep("controller's channel", self._run)
 
     def push(self, partitions: Collection[TopicPartition] | None) -> None:
-        self._partitions.update(self._cluster.records if partitions is None else partitions)
+        self._partitions |= dict.fromkeys(self._cluster.records if partitions is None else partitions)
         self._is_behind = True
         self._work()
 
     def stop(self, partitions: Mapping[TopicPartition, int], delete: bool) -> None:
         if delete:
-            self._to_delete.update(partitions)
+            self._to_delete |= dict.fromkeys(partitions)
         else:
             self._to_stop.update(partitions)
         self._work()
 
     def ask(self, partitions: Collection[TopicPartition]) -> None:
-        self._to_ask.update(partitions)
+        self._to_ask |= dict.fromkeys(partitions)
         self._work()
 
     def close(self) -> None:
@@ -239,6 +241,7 @@ class Channel:
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
             self._connection = await self._channels.reach(self._broker, name, timeout_s=PATIENCE_S)
+        await turn()
         await self._channels.rest()
         if self._is_behind:
             await self._update(self._connection)
@@ -249,14 +252,14 @@ class Channel:
 
     async def _update(self, connection: Caller) -> None:
         partitions = _some(self._partitions)
-        self._partitions.difference_update(partitions)
+        _drop(self._partitions, partitions)
         self._is_behind = bool(self._partitions)
         try:
             request = await self._update_request(partitions)
             answer = await connection.call(update_metadata.API, 7, request)
             self._check(answer.error_code, connection)
         except BaseException:
-            self._partitions.update(partitions)
+            self._partitions |= dict.fromkeys(partitions)
             self._is_behind = True
             raise
 
@@ -265,29 +268,34 @@ class Channel:
         channels = self._channels
         steps = update_request(channels.controller_id, self.broker_epoch, self._cluster, partitions)
         while (done := begin(steps)) is None:
-            await asyncio.sleep(0)
+            await turn()
             await channels.rest()
         return done[0]
 
     async def _stop(self, connection: Caller) -> None:
-        wanted = self._cluster.to_delete(self.broker_id)
-        self._to_delete.intersection_update(wanted)
-        self._to_stop = {key: epoch for key, epoch in self._to_stop.items() if key not in wanted}
-        deleting = {key: wanted[key] for key in _some(self._to_delete)}
+        some = {*_some(self._to_delete)}
+        deleting = self._cluster.to_delete(self.broker_id, some)
+        _drop(self._to_delete, some - deleting.keys())
+        for key in self._cluster.to_delete(self.broker_id, self._to_stop.keys()):
+            del self._to_stop[key]
         stopping = {key: self._to_stop[key] for key in _some(self._to_stop)}
         if not (deleting or stopping):
             return
-        request = stop_request(
-            self._channels.controller_id, self._cluster.epoch, self.broker_epoch, deleting, stopping
+        await turn()
+        request = await finish(
+            stop_request(
+                self._channels.controller_id, self._cluster.epoch, self.broker_epoch, deleting, stopping
+            )
         )
         answer = await connection.call(stop_replica.API, 3, request)
         self._check(answer.error_code, connection)
+        await turn()
         failed = _failed(answer)
         for key, epoch in stopping.items():
             if self._to_stop.get(key) == epoch:
                 del self._to_stop[key]
         done = [key for key in deleting if key not in failed]
-        self._to_delete.difference_update(done)
+        _drop(self._to_delete, done)
         if done:
             self._channels.answered(Stopped(self.broker_id, self.broker_epoch, done))
         if failed:
@@ -299,12 +307,14 @@ class Channel:
             )
 
     async def _ask(self, connection: Caller) -> None:
-        self._to_ask = {key for key in self._to_ask if self._cluster.is_undecided(key)}
+        async for key in turns([*self._to_ask]):
+            if not self._cluster.is_undecided(key):
+                self._to_ask.pop(key, None)
         if not self._to_ask:
             return
         answer = await connection.call(list_offsets.API, 4, log_ends_request(_some(self._to_ask)))
         ends = log_ends(answer)
-        self._to_ask.difference_update(ends)
+        _drop(self._to_ask, ends)
         self._channels.answered(LogEnds(self.broker_id, self.broker_epoch, ends))
         if not ends:
             raise BrokerError(connection.host, connection.port, "it does not know where logs end yet")
@@ -319,22 +329,19 @@ class Channel:
 
 
 def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-    """The partitions of one request, of as few topics as possible.
+    """The partitions of one request: those that have waited longest, which are mostly whole topics.
 
     Internal topics come last: when a broker learns that it coordinates groups it already knows all other topics, and
     does not take an unknown topic for a deleted one.
     """
-    if len(partitions) <= MAX_PARTITIONS:
-        return list(partitions)
-    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+    ordinary = (key for key in partitions if not is_internal(key[0]))
+    internal = (key for key in partitions if is_internal(key[0]))
+    return list(islice(chain(ordinary, internal), MAX_PARTITIONS))
+
+
+def _drop(waiting: dict[TopicPartition, None], partitions: Iterable[TopicPartition]) -> None:
     for key in partitions:
-        by_topic[key[0]].append(key)
-    some: list[TopicPartition] = []
-    for topic in sorted(by_topic, key=lambda topic: (is_internal(topic), topic)):
-        some += sorted(by_topic[topic])
-        if len(some) >= MAX_PARTITIONS:
-            break
-    return some[:MAX_PARTITIONS]
+        waiting.pop(key, None)
 
 
 def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
@@ -385,7 +392,7 @@ def update_request(
         name, topic_id = key[0], cluster.topics[key[0]].topic_id
         if (told := topics.get(name)) is None or told.topic_id != topic_id:
             told = topics[name] = UpdateMetadataTopicState(name, topic_id, [])
-        if cluster.may_tell(key):
+        if cluster.is_deleting(name) or cluster.may_tell(key):
             told.partition_states.append(_state(key, record, cluster))
         elif record.version != NO_STATE:
             told.partition_states.append(
@@ -433,11 +440,13 @@ def stop_request(
     broker_epoch: int,
     deleting: Mapping[TopicPartition, int],
     stopping: Mapping[TopicPartition, int],
-) -> StopReplicaRequest:
+) -> Steps[StopReplicaRequest]:
+    """Yields after each partition."""
     topics: dict[str, list[StopReplicaPartitionState]] = defaultdict(list)
     for partitions, delete in ((deleting, True), (stopping, False)):
         for (topic, index), epoch in partitions.items():
             topics[topic].append(StopReplicaPartitionState(index, epoch, delete))
+            yield
     return StopReplicaRequest(
         controller_id,
         controller_epoch,

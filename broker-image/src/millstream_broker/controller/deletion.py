@@ -8,11 +8,12 @@ they are back. Only then does it remove the topic from the store, and the name i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord
+from ..steps import Steps
 from .messages import Push, StopReplicas
 
 EPOCH_DURING_DELETE = -2
@@ -33,15 +34,20 @@ class Deletion:
 
     def begin(
         self, live: Collection[int], replicas: Iterable[int], partitions: Collection[TopicPartition]
-    ) -> None:
+    ) -> Steps[None]:
         self.begun = True
         self.replicas = frozenset(replicas)
-        self._left = {broker: set(partitions) for broker in {*live, *self.replicas}}
-
-    def arrived(self, broker: int, partitions: Collection[TopicPartition]) -> None:
-        """A broker is new or back: ignore its earlier confirmations."""
-        if self.begun:
+        for broker in {*live, *self.replicas}:
             self._left[broker] = set(partitions)
+            yield
+
+    def arrived(self, broker: int, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """A broker is new or back: ignore its earlier confirmations. Yields after each partition."""
+        if self.begun:
+            left = self._left[broker] = set[TopicPartition]()
+            for key in partitions:
+                left.add(key)
+                yield
 
     def gone(self, broker: int) -> None:
         """A broker is gone: without replicas it need not confirm."""
@@ -54,9 +60,9 @@ class Deletion:
             if not left:
                 del self._left[broker]
 
-    def left(self, broker: int) -> Collection[TopicPartition]:
+    def left(self, broker: int) -> Set[TopicPartition]:
         """The replicas it must still delete."""
-        return self._left.get(broker, ())
+        return self._left.get(broker, frozenset())
 
     @property
     def is_done(self) -> bool:
@@ -64,15 +70,23 @@ class Deletion:
 
 
 def begin(
-    deletion: Deletion, live: Collection[int], partitions: Mapping[TopicPartition, PartitionRecord]
-) -> Iterator[Push | StopReplicas]:
-    """Tell every live broker, and have it delete its replicas."""
-    replicas = {r for record in partitions.values() for r in (*record.replicas, *record.removing)}
-    deletion.begin(live, replicas, partitions.keys())
-    yield Push(tuple(live), list(partitions))
-    epochs = dict.fromkeys(partitions, EPOCH_DURING_DELETE)
-    for broker in live:
-        yield StopReplicas(broker, epochs, True)
+    deletion: Deletion,
+    live: Collection[int],
+    partitions: Iterable[TopicPartition],
+    records: Mapping[TopicPartition, PartitionRecord],
+) -> Steps[list[Push | StopReplicas]]:
+    """Tell every live broker, and have it delete its replicas. Yields after each partition.
+
+    A broker learns from any partition that its topic is being deleted (`coordination.view`).
+    """
+    replicas: set[int] = set()
+    epochs: dict[TopicPartition, int] = {}
+    for key in partitions:
+        replicas.update(records[key].replicas, records[key].removing)
+        epochs[key] = EPOCH_DURING_DELETE
+        yield
+    yield from deletion.begin(live, replicas, epochs)
+    return [Push(tuple(live), [*epochs][:1]), *(StopReplicas(broker, epochs, True) for broker in live)]
 
 
 def stopped(deletions: Mapping[str, Deletion], broker: int, partitions: Iterable[TopicPartition]) -> None:

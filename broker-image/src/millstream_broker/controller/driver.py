@@ -33,7 +33,7 @@ from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
-from ..slices import begin, finish
+from ..slices import begin, each_in_turn, finish, in_turn, slice_end
 from ..steps import Steps
 from .channels import Channels
 from .machine import ControllerMachine
@@ -64,11 +64,13 @@ from .messages import (
 )
 from .reach import Reach
 
-SLICE_S = 0.003
+SLICE_S = 0.0015
 """Longer than those of others: it covers elections, while the loop may be busy."""
 TICK_S = 1.0
 REMOVALS_AT_ONCE = 50
 """Topics removed from the store in parallel."""
+BEGUN_AT_ONCE = 25
+"""Removals that begin in one turn of the loop: the store writes them together."""
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 RESIGN_PAUSE_S = 1.0
 """Pause that keeps brokers from resigning in turns, if the stored state breaks the machine."""
@@ -89,7 +91,7 @@ class ControllerDriver:
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
         self._events: deque[Event] = deque()
-        self._handling: Steps[list[Instruction]] | None = None
+        self._handling: Steps[None] | None = None
         """The rest of the event that is being handled, the first of `_events`."""
         self._between_events = asyncio.Event()
         self._between_events.set()
@@ -180,7 +182,7 @@ class ControllerDriver:
         """Those of these partitions, or of all, that are being moved."""
         await self._within(asyncio.shield(self._loaded), timeout)
         await self._within(self._rest(), timeout)
-        return self.machine.reassignments(partitions)
+        return await finish(self.machine.reassignments(partitions))
 
     async def controlled_shutdown(
         self, broker_id: int, broker_epoch: int, timeout: float = 30.0
@@ -233,7 +235,7 @@ class ControllerDriver:
             self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
 
     def _handle(self, event: Event) -> None:
-        """Handle an event: at once, unless another one is being handled, and for at most one slice."""
+        """Handle an event: at once, unless another one is being handled, and within this turn's slice."""
         if self._is_over:
             return
         self._events.append(event)
@@ -248,17 +250,16 @@ class ControllerDriver:
 
     def _handle_more(self) -> None:
         """Continue with the events for a slice of time."""
-        over = perf_counter() + SLICE_S
+        over = slice_end(SLICE_S)
         try:
             while self._events and not self._is_over:
                 if (left := over - perf_counter()) < 0:
-                    asyncio.get_running_loop().call_soon(self._handle_more)
+                    in_turn(self._handle_more)
                     return
                 if self._handling is None:
-                    self._handling = self.machine.handle(self._events[0])
-                if (done := begin(self._handling, left)) is not None:
+                    self._handling = self._carry_out(self.machine.handle(self._events[0]))
+                if begin(self._handling, left) is not None:
                     self._handling, event = None, self._events.popleft()
-                    self._carry_out(done[0])
                     if isinstance(event, BrokersChanged):
                         self._channels.tidy()
         except Exception as error:
@@ -268,8 +269,10 @@ class ControllerDriver:
             self._between_events.set()
             self._to_write.set()
 
-    def _carry_out(self, instructions: Collection[Instruction]) -> None:
-        for one in instructions:
+    def _carry_out(self, handling: Steps[list[Instruction]]) -> Steps[None]:
+        """Handle an event, and carry out the instructions."""
+        for one in (yield from handling):
+            yield
             if isinstance(one, Push):
                 self._channels.push(one)
             elif isinstance(one, StopReplicas):
@@ -296,7 +299,7 @@ class ControllerDriver:
         try:
             image = await self._insist(lambda: self._store.load(self._report))
             self._between_events.clear()
-            self._carry_out(await finish(self.machine.start(image), SLICE_S))
+            await finish(self._carry_out(self.machine.start(image)), SLICE_S)
             self._between_events.set()
             early, self._early = self._early or [], None
             for report in early:
@@ -309,7 +312,8 @@ class ControllerDriver:
                 await self._to_write.wait()
                 self._to_write.clear()
                 while self._writes:
-                    for event in await asyncio.gather(*map(self._write, self._next_writes())):
+                    writing = map(self._write, self._next_writes())
+                    for event in await each_in_turn(writing, at_once=BEGUN_AT_ONCE):
                         if event is not None:
                             self._handle(event)
         except Fenced:

@@ -3,7 +3,8 @@
 `settle` is level-triggered and idempotent: given a state and the situation it returns the state that should be. Its
 rules, in this order:
 
-- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0.
+- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0, of a mirror's
+  replica higher.
 - A replica that cannot vouch for its log (`forgetful`) leaves the ISR. If nobody else is in it, the `elr` takes its
   place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
   `suspects`.
@@ -42,6 +43,7 @@ class Situation:
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that
     others should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs
     that may have been given since the state was stored, for what stores it was restored from an older copy.
+    `first_epoch`: of a new partition.
     """
 
     live: Collection[int]
@@ -54,6 +56,7 @@ class Situation:
     preferred: bool = False
     new_epoch: bool = False
     missed: int = 0
+    first_epoch: int = 0
     ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
@@ -120,7 +123,7 @@ def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
     there = _live(record.replicas, now)
     if not there:
         return record
-    return replace(record, leader=there[0], leader_epoch=0, isr=tuple(there), elr=())
+    return replace(record, leader=there[0], leader_epoch=now.first_epoch, isr=tuple(there), elr=())
 
 
 def _live(replicas: Iterable[int], now: Situation) -> list[int]:

@@ -19,7 +19,7 @@ controller only has to look at everything.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from ..coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
+from ..mirrored_topics import first_epoch
 from ..steps import Steps
 from . import administration, reassignment
 from .announcements import Announcements
@@ -164,18 +165,22 @@ class ControllerMachine:
 
     def reassignments(
         self, partitions: Iterable[TopicPartition] | None
-    ) -> dict[TopicPartition, PartitionRecord]:
-        """Those of these partitions (None: of all) that are being moved."""
-        keys = self.records if partitions is None else [one for one in partitions if one in self.records]
-        return {key: self.records[key] for key in keys if reassignment.is_moving(self.records[key])}
+    ) -> Steps[dict[TopicPartition, PartitionRecord]]:
+        """Those of these partitions (None: of all) that are being moved. Yields after each partition."""
+        found = {}
+        for key in list(self.records) if partitions is None else partitions:
+            if (record := self.records.get(key)) is not None and reassignment.is_moving(record):
+                found[key] = record
+            yield
+        return found
 
     def count(self) -> Steps[tuple[int, int]]:
         """The numbers of partitions without a leader (OfflinePartitionsCount), and of those not led by their preferred
         replica (PreferredReplicaImbalanceCount). Yields after each partition.
         """
         leaderless = not_preferred = 0
-        for key, record in list(self.records.items()):
-            if key[0] not in self.deletions:
+        for key in list(self.records):
+            if (record := self.records.get(key)) is not None and key[0] not in self.deletions:
                 leaderless += record.leader not in self.brokers
                 not_preferred += record.leader != record.replicas[0]
             yield
@@ -209,21 +214,22 @@ class ControllerMachine:
             self._accept()
         yield from self.partitions.note_return(broker)
         for deletion in self.deletions.values():
-            deletion.arrived(number, self._keys(deletion.name))
-            yield
+            yield from deletion.arrived(number, self._keys(deletion.name))
         self.out.append(Push((number,), None))
         if stops := self.to_delete(number):
             self.out.append(StopReplicas(number, stops, True))
 
-    def to_delete(self, broker: int) -> dict[TopicPartition, int]:
-        """The replicas that a broker must delete, with their leader epochs."""
+    def to_delete(self, broker: int, among: Set[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """The replicas that a broker must delete, with their leader epochs. `among`: of these only."""
         stops = {
             key: epoch
-            for key, epoch in self.partitions.to_delete(broker).items()
+            for key, epoch in self.partitions.to_delete(broker, among).items()
             if key[0] not in self.deletions
         }
-        for deletion in self.deletions.values():
-            stops |= dict.fromkeys(deletion.left(broker), EPOCH_DURING_DELETE)
+        names = self.deletions.keys() if among is None else self.deletions.keys() & {key[0] for key in among}
+        for name in names:
+            left = self.deletions[name].left(broker)
+            stops |= dict.fromkeys(left if among is None else left & among, EPOCH_DURING_DELETE)
         return stops
 
     def _accept(self) -> None:
@@ -268,9 +274,8 @@ class ControllerMachine:
                 yield
 
     def _forget(self, name: str) -> Steps[None]:
-        keys = self._keys(name)
-        self._announcements.forget(name, keys)
-        for key in keys:
+        self._announcements.forget(name)
+        for key in self._keys(name):
             self.partitions.forget(key)
             self._settled(key)
             self._recovery.forget(key)
@@ -289,7 +294,9 @@ class ControllerMachine:
         for name in names:
             if name in self.topics and name not in self.deletions:
                 self.deletions[name] = Deletion(name)
-                self.partitions.dirty.update(self._keys(name))
+                for key in self._keys(name):
+                    self.partitions.dirty.add(key)
+                    yield
             yield
 
     def _topic_removed(self, event: TopicRemoved) -> Steps[None]:
@@ -307,8 +314,8 @@ class ControllerMachine:
             self.settings = event.settings
             self.partitions.dirty.update(self.records)
 
-    def _keys(self, name: str) -> list[TopicPartition]:
-        return [(name, index) for index in range(len(self.topics[name].partitions))]
+    def _keys(self, name: str) -> Iterator[TopicPartition]:
+        return ((name, index) for index in range(len(self.topics[name].partitions)))
 
     # States
 
@@ -368,6 +375,7 @@ class ControllerMachine:
                 preferred=notes.preferred,
                 new_epoch=notes.new_epoch,
                 missed=notes.missed,
+                first_epoch=first_epoch(config),
                 ends=self._recovery.ends(key, self.brokers),
             ),
         )
@@ -437,7 +445,7 @@ class ControllerMachine:
         yield from self._look_at_deletions()
         yield from self._look_at_states()
         yield from self._look_at_assignments()
-        self.out += self._announcements.take(self.topics, self.deletions, self.brokers)
+        self.out += yield from self._announcements.take(self.topics, self.deletions, self.brokers)
         for caller, result in self.requests.complete():
             self.out.append(AnswerCaller(caller, result))
         out, self.out = self.out, []
@@ -486,13 +494,19 @@ class ControllerMachine:
             yield
             name = deletion.name
             if not deletion.begun:
-                keys = self._keys(name)
-                if self.assignments.is_writing(name) or any(key in self._writing for key in keys):
+                if self.assignments.is_writing(name) or (yield from self._is_writing(name)):
                     continue
-                self.out += begin(deletion, self.brokers, {key: self.records[key] for key in keys})
+                self.out += yield from begin(deletion, self.brokers, self._keys(name), self.records)
             if deletion.is_done and not deletion.removing:
                 deletion.removing = True
                 self.out.append(RemoveTopic(name))
+
+    def _is_writing(self, name: str) -> Steps[bool]:
+        for key in self._keys(name):
+            if key in self._writing:
+                return True
+            yield
+        return False
 
 
 def _epoch(brokers: Mapping[int, BrokerRecord], broker: int) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import BrokerRecord, PartitionRecord
+from ..coordination import BrokerRecord, PartitionRecord, shared
 from ..steps import Steps, portions
 from . import reassignment
 
@@ -82,9 +82,10 @@ class Partitions:
 
     def add(self, key: TopicPartition, record: PartitionRecord) -> None:
         self.records[key] = record
-        for broker in _involved(record):
+        leftover = reassignment.leftover(record)
+        for broker in (*record.replicas, *leftover):
             self._of_broker[broker].add(key)
-        if reassignment.leftover(record):
+        if leftover:
             self._left.add(key)
         else:
             self._left.discard(key)
@@ -102,8 +103,8 @@ class Partitions:
         known = self.records[key]
         if stored.version <= known.version:
             return False
-        self.records[key] = replace(
-            stored, replicas=known.replicas, adding=known.adding, removing=known.removing
+        self.records[key] = shared(
+            replace(stored, replicas=known.replicas, adding=known.adding, removing=known.removing)
         )
         self.dirty.add(key)
         return True
@@ -116,12 +117,13 @@ class Partitions:
             key, replace(known, replicas=stored.replicas, adding=stored.adding, removing=stored.removing)
         )
 
-    def to_delete(self, broker: int) -> dict[TopicPartition, int]:
+    def to_delete(self, broker: int, among: Set[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """The partitions of which it is no longer a replica and has not confirmed the deletion, with the current leader
-        epochs."""
+        epochs. `among`: of these only."""
+        left = self._left if among is None else self._left & among
         return {
             key: self.records[key].leader_epoch
-            for key in self._left & self._of_broker[broker]
+            for key in left & self._of_broker[broker]
             if broker not in self.records[key].replicas
         }
 

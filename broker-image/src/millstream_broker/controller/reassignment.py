@@ -39,7 +39,7 @@ def origin(record: PartitionRecord) -> tuple[int, ...]:
 
 def leftover(record: PartitionRecord) -> tuple[int, ...]:
     """Brokers that have not yet deleted the log of a partition they are no replica of."""
-    return tuple(r for r in record.removing if r not in record.replicas)
+    return tuple(r for r in record.removing if r not in record.replicas) if record.removing else ()
 
 
 def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection[int]) -> PartitionRecord:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from ..steps import Steps
+
 Key = Hashable
 
 
@@ -46,7 +48,8 @@ class Requests:
             if not request.waiting:
                 self._complete.append(request)
 
-    def abandon(self, caller: Hashable) -> None:
+    def abandon(self, caller: Hashable) -> Steps[None]:
+        """Yields after each key."""
         request = self._by_caller.pop(caller, None)
         if request is None:
             return
@@ -56,6 +59,7 @@ class Requests:
                 self._by_key[key] = waiting
             else:
                 self._by_key.pop(key, None)
+            yield
 
     def complete(self) -> Iterable[tuple[Hashable, Any]]:
         """Callers whose request is complete, with their replies; each once."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -21,6 +22,8 @@ from ..config import Listener
 NO_LEADER = -1
 NO_STATE = -1
 """The version of a partition's state that does not exist yet."""
+SHARED = 1000
+"""Records that partitions share, at most."""
 
 
 class CoordinationError(ApiError):
@@ -80,6 +83,12 @@ class PartitionRecord:
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     suspects: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=SHARED)
+def shared(record: PartitionRecord) -> PartitionRecord:
+    """An equal record that others may have, too: of thousands of partitions, most have the same state."""
+    return record
 
 
 def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:

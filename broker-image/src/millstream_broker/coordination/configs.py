@@ -13,12 +13,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ..config import dynamic_key, topic_key
 from ..config_types import ConfigError
 from . import tree
-from .stores import BadVersionError, Create, MultiError, NodeExistsError, NoNodeError, Operation, Set, Store
+from .stores import (
+    BadVersionError,
+    Create,
+    MultiError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Store,
+)
 
 NOTES_EXPIRE_MS = 15 * 60 * 1000
 Config = Mapping[str, str]
@@ -74,12 +84,23 @@ class Configs:
     def forget(self, topic: str) -> None:
         self.topics.pop(topic, None)
 
-    async def write(self, entity: str, config: Config) -> None:
-        """Replace an entity's configuration, and notify all brokers. After Unavailable it may or may not be written."""
+    async def write(
+        self,
+        entity: str,
+        config: Config,
+        check: Callable[[Config, Config], Awaitable[None]] | None = None,
+    ) -> None:
+        """Replace an entity's configuration, and notify all brokers. After Unavailable it may or may not be written.
+
+        `check` gets the stored configuration and the new one before each attempt, and may raise: this broker's view may
+        be an older one.
+        """
         path, data = tree.config_path(entity), tree.config_json(config)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
         while True:
             there = await self._nodes.get(path)
+            if check is not None:
+                await check(_stored(entity, there), config)
             change: Operation = Create(path, data) if there is None else Set(path, data, there.version)
             try:
                 await self._nodes.multi([change, note])
@@ -127,6 +148,14 @@ class Configs:
             if node is not None and now_ms - node.created_ms > NOTES_EXPIRE_MS:
                 with contextlib.suppress(NoNodeError):
                     await self._nodes.delete(path)
+
+
+def _stored(entity: str, node: Node | None) -> Config:
+    """What is stored, for a check of a change; nothing where it cannot be read, so that a write repairs it."""
+    try:
+        return {} if node is None else tree.config_from(entity, node.data)
+    except tree.TreeError:
+        return {}
 
 
 def _usable(entity: str, config: Config, known: Config) -> Config:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,7 +21,8 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..slices import turns
-from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, tree
+from ..steps import portions
+from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, shared, topic_nodes, tree
 from .chores import Chores
 from .configs import Configs
 from .controllership import (
@@ -165,19 +167,23 @@ class TreeControllerStore:
             if node is None:
                 continue
             try:
-                found[name] = tree.topic_from(name, node.data)
+                found[name] = await topic_nodes.decoded(name, node.data)
             except tree.TreeError as error:
                 log.error("%s", error)
                 continue
             self._versions[name] = node.version
         await self._configs.ensure(found)
-        keys = [(name, index) for name, topic in found.items() for index in range(len(topic.partitions))]
-        states = await self._read_states(keys, found)
+        keys = [
+            (name, index)
+            for name, topic in found.items()
+            async for index in turns(range(len(topic.partitions)))
+        ]
+        partitions: dict[str, list[PartitionRecord]] = {name: [] for name in found}
+        async for (name, _), state in turns((await self._read_states(keys, found)).items()):
+            partitions[name].append(state)
         return {
             name: replace(
-                topic,
-                partitions=tuple(states[name, index] for index in range(len(topic.partitions))),
-                config=self._configs.topics.get(name, {}),
+                topic, partitions=tuple(partitions[name]), config=self._configs.topics.get(name, {})
             )
             async for name, topic in turns(found.items())
         }
@@ -185,6 +191,7 @@ class TreeControllerStore:
     async def _read_states(
         self, keys: Sequence[TopicPartition], topics: Mapping[str, TopicRecord]
     ) -> dict[TopicPartition, PartitionRecord]:
+        """In the order of the keys."""
         found: dict[TopicPartition, PartitionRecord] = {}
         for start in range(0, len(keys), READ_AT_ONCE):
             some = keys[start : start + READ_AT_ONCE]
@@ -285,16 +292,17 @@ class TreeControllerStore:
             if new:
                 await self._create_parents({topic for topic, _ in new})
             groups = [*_groups(pending.keys() - alone), *([key] for key in sorted(pending.keys() & alone))]
-            answers = await self._nodes.multi_all(
+            multis = [
                 [self._check, *(op for key in group for op in _write_state(key, pending[key]))]
-                for group in groups
-            )
+                async for group in turns(groups)
+            ]
+            answers = await self._nodes.multi_all(multis)
             unclear: list[TopicPartition] = []
             for group, answer in zip(groups, answers, strict=True):
                 if isinstance(answer, list):
                     for key in group:
                         record = pending.pop(key)
-                        stored[key] = replace(record, version=record.version + 1)
+                        stored[key] = shared(replace(record, version=record.version + 1))
                     continue
                 self._raise_if_fenced(answer)
                 if isinstance(answer, Unavailable) or len(group) == 1:
@@ -329,19 +337,23 @@ class TreeControllerStore:
                 stored[key] = _with_state(key, pending.pop(key), node)
 
     def _remember(self, stored: Mapping[TopicPartition, PartitionRecord]) -> None:
-        by_topic: dict[str, list[PartitionRecord]] = {}
+        by_topic: defaultdict[str, dict[int, PartitionRecord]] = defaultdict(dict)
         for (name, index), record in stored.items():
-            if (topic := self._topics.get(name)) is not None and index < len(topic.partitions):
-                by_topic.setdefault(name, list(topic.partitions))[index] = record
-        for name, partitions in by_topic.items():
-            self._topics[name] = replace(self._topics[name], partitions=tuple(partitions))
+            by_topic[name][index] = record
+        for name, records in by_topic.items():
+            if (topic := self._topics.get(name)) is not None:
+                partitions = list(topic.partitions)
+                for index, record in records.items():
+                    if index < len(partitions):
+                        partitions[index] = record
+                self._topics[name] = replace(topic, partitions=tuple(partitions))
 
     async def _create_parents(self, topics: Collection[str]) -> None:
         paths = [tree.partitions_path(name) for name in sorted(topics)]
         missing = [
             path for path, node in zip(paths, await self._nodes.get_all(paths), strict=True) if node is None
         ]
-        await self._each([Create(path) for path in missing])
+        await self._each(map(Create, missing))
 
     async def write_assignment(self, topic: TopicRecord) -> None:
         async def write() -> None:
@@ -349,12 +361,12 @@ class TreeControllerStore:
             node = await self._nodes.get(path, self._watch_topic)
             if node is None:
                 return
-            stored = tree.topic_from(topic.name, node.data)
+            stored = await topic_nodes.decoded(topic.name, node.data)
             if stored.topic_id != topic.topic_id:
                 return
             # Partitions that somebody added meanwhile stay as they were added.
             added = stored.partitions[len(topic.partitions) :]
-            data = tree.topic_json(replace(stored, partitions=topic.partitions + added))
+            data = await topic_nodes.encoded(replace(stored, partitions=topic.partitions + added))
             if data != node.data:
                 await self._fenced_multi([Set(path, data, node.version)])
             known = self._topics.get(topic.name)
@@ -383,16 +395,15 @@ class TreeControllerStore:
 
     async def remove_topic(self, name: str) -> None:
         async def remove() -> None:
-            indexes = await self._nodes.children(tree.partitions_path(name))
-            parts = [f"{tree.partitions_path(name)}/{index}" for index in indexes or ()]
+            above = tree.partitions_path(name)
+            parts = [f"{above}/{index}" for index in await self._nodes.children(above) or ()]
             below = await self._nodes.children_of_all(parts)
-            doomed = [
+            await self._delete_each(
                 f"{part}/{child}" for part, found in zip(parts, below, strict=True) for child in found or ()
-            ]
-            await self._delete_each(doomed)
+            )
             await self._delete_each(parts)
             last = [
-                tree.partitions_path(name),
+                above,
                 tree.topic_path(name),
                 tree.config_path(tree.topic_entity(name)),
                 tree.delete_topic_path(name),
@@ -420,12 +431,11 @@ class TreeControllerStore:
         await self._persist(refuse)
 
     async def _delete_each(self, paths: Iterable[str]) -> None:
-        await self._each([Delete(path) for path in paths])
+        await self._each(map(Delete, paths))
 
-    async def _each(self, operations: Sequence[Operation]) -> None:
+    async def _each(self, operations: Iterable[Operation]) -> None:
         """Each in its own multi, many in parallel; those already done are skipped. Raises Fenced, Unavailable."""
-        for start in range(0, len(operations), AT_ONCE):
-            some = operations[start : start + AT_ONCE]
+        for some in portions(operations, AT_ONCE):
             for answer in await self._nodes.multi_all([self._check, one] for one in some):
                 self._raise_if_fenced(answer)
                 if isinstance(answer, Unavailable):
@@ -486,4 +496,6 @@ def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | No
         except tree.TreeError as error:
             log.error("%s", error)
             version = node.version
-    return replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=version, elr=(), suspects=())
+    return shared(
+        replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=version, elr=(), suspects=())
+    )

@@ -19,15 +19,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
-from ..slices import finish
+from ..mirrored_topics import check_change
+from ..slices import finish, turn
 from . import (
     NO_LEADER,
     BrokerRecord,
@@ -359,6 +362,7 @@ class Coordination:
         await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
             read = await finish(view.read(request))
+            await turn()  # what follows has to be done in one step
             known = self._known.topics
             new = [
                 told.topic_name
@@ -436,11 +440,22 @@ class Coordination:
             brokers = dict(self._configs.brokers)
         self._become(replace(self._known, topics=topics, broker_configs=brokers))
 
-    async def set_topic_config(self, name: str, config: Mapping[str, str]) -> None:
+    async def set_topic_config(
+        self, name: str, topic_id: uuid.UUID, config: Mapping[str, str], named: Collection[str]
+    ) -> None:
+        """Replace a topic's configuration; ``named`` are the keys that the request is about.
+
+        Raises Conflict if the topic of this id is gone, also where another has its name; ApiError, see `check_change`.
+        """
+
+        async def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+            node = await self._nodes.get(tree.topic_path(name))
+            if node is None or tree.topic_id_from(name, node.data) != topic_id:
+                raise Conflict(f"there is no topic {name} with the id {uuid_text(topic_id)}")
+            check_change(before, after, named)
+
         async def write() -> None:
-            if await self._nodes.get(tree.topic_path(name)) is None:
-                raise Conflict(f"there is no topic {name}")
-            await self._configs.write(tree.topic_entity(name), config)
+            await self._configs.write(tree.topic_entity(name), config, check)
 
         await self._persist(write)
 

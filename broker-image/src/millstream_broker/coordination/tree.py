@@ -24,19 +24,20 @@ Reading raises TreeError, naming the path.
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..config import Listener
 from ..config_types import ConfigError
-from ..kafka_uuid import uuid_from, uuid_text
-from . import NO_LEADER, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
+from . import NO_LEADER, SHARED, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
 from . import NO_STATE as NO_STATE
 
 CLUSTER_ID = "/cluster/id"
@@ -74,6 +75,9 @@ ALWAYS = (
 """Nodes created before any others, as in Kafka."""
 LEAST_SECRET_BYTES = 16
 DEFAULT_ENTITY = "<default>"
+
+
+_TOPIC_ID = re.compile(rb'"topic_id" *: *"([A-Za-z0-9_-]{22})"')
 
 
 class TreeError(CoordinationError):
@@ -121,14 +125,19 @@ def _dump(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _load(path: str, data: bytes) -> dict[str, Any]:
+def _load(path: str, data: bytes, parse_int: Callable[[str], int] | None = None) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_int=parse_int)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise TreeError(f"{path} is not a JSON object: {data[:100]!r}")
     return value
+
+
+def _number(digits: str) -> int:
+    """Python's `int`, as a function of ours: it lets other threads run while thousands of partitions are decoded."""
+    return int(digits)
 
 
 def _wrong(path: str, data: bytes, error: Exception) -> TreeError:
@@ -190,42 +199,54 @@ def _endpoint(text: str, protocols: Mapping[str, str]) -> Listener:
 
 
 def topic_json(topic: TopicRecord) -> bytes:
-    def of(field: str) -> dict[str, list[int]]:
-        pairs = ((str(index), list(getattr(one, field))) for index, one in enumerate(topic.partitions))
-        return {index: replicas for index, replicas in pairs if replicas or field == "replicas"}
+    """Not by `json.dumps`, which would hold up the loop's thread for 4 ms with 10,000 partitions."""
 
-    return _dump(
-        {
-            "removing_replicas": of("removing"),
-            "partitions": of("replicas"),
-            "topic_id": uuid_text(topic.topic_id),
-            "adding_replicas": of("adding"),
-            "version": 3,
-        }
-    )
+    def of(field: str) -> str:
+        pairs = ((index, getattr(one, field)) for index, one in enumerate(topic.partitions))
+        lists = (
+            f'"{index}":[{",".join(map(str, ids))}]' for index, ids in pairs if ids or field == "replicas"
+        )
+        return f"{{{','.join(lists)}}}"
+
+    return (
+        f'{{"removing_replicas":{of("removing")},"partitions":{of("replicas")},'
+        f'"topic_id":"{uuid_text(topic.topic_id)}","adding_replicas":{of("adding")},"version":3}}'
+    ).encode()
 
 
 def topic_from(name: str, data: bytes) -> TopicRecord:
     """The topic with its assignments, without states and configuration."""
     path = topic_path(name)
-    value = _load(path, data)
+    value = _load(path, data, _number)
     try:
         replicas: dict[str, list[int]] = value["partitions"]
         adding, removing = value.get("adding_replicas", {}), value.get("removing_replicas", {})
         partitions = tuple(
-            PartitionRecord(
-                tuple(replicas[index]),
-                NO_LEADER,
-                -1,
-                (),
-                NO_STATE,
-                adding=tuple(adding.get(index, ())),
-                removing=tuple(removing.get(index, ())),
-            )
+            _assigned(tuple(replicas[index]), tuple(adding.get(index, ())), tuple(removing.get(index, ())))
             for index in map(str, range(len(replicas)))
         )
         return TopicRecord(name, _uuid_from(value.get("topic_id")), partitions)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _wrong(path, data, error) from None
+
+
+@lru_cache(maxsize=SHARED)
+def _assigned(
+    replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
+) -> PartitionRecord:
+    """A partition without a state. Those with the same assignment share one record."""
+    return PartitionRecord(replicas, NO_LEADER, -1, (), NO_STATE, adding=adding, removing=removing)
+
+
+def topic_id_from(name: str, data: bytes) -> uuid.UUID:
+    """The id alone, of the data for `topic_from`: thousands of partitions need not be decoded for it."""
+    if found := _TOPIC_ID.search(data):
+        return uuid_from(found[1].decode())
+    path = topic_path(name)
+    value = _load(path, data)
+    try:
+        return _uuid_from(value.get("topic_id"))
+    except (TypeError, ValueError, AttributeError) as error:
         raise _wrong(path, data, error) from None
 
 
@@ -247,20 +268,35 @@ def state_json(partition: PartitionRecord) -> bytes:
 
 def with_state(path: str, partition: PartitionRecord, data: bytes, version: int) -> PartitionRecord:
     """The partition with its state, read in that version."""
-    value = _load(path, data)
     try:
-        return replace(
-            partition,
-            leader=int(value["leader"]),
-            leader_epoch=int(value["leader_epoch"]),
-            isr=tuple(map(int, value["isr"])),
-            version=version,
-            controller_epoch=int(value["controller_epoch"]),
-            elr=tuple(map(int, value.get("elr", ()))),
-            suspects=tuple(map(int, value.get("suspects", ()))),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _with_state(partition.replicas, partition.adding, partition.removing, data, version)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        _load(path, data)
         raise _wrong(path, data, error) from None
+
+
+@lru_cache(maxsize=SHARED)
+def _with_state(
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...],
+    removing: tuple[int, ...],
+    data: bytes,
+    version: int,
+) -> PartitionRecord:
+    """Of thousands of partitions, most have the same assignment and state: they share one record."""
+    value = json.loads(data)
+    return PartitionRecord(
+        replicas,
+        leader=int(value["leader"]),
+        leader_epoch=int(value["leader_epoch"]),
+        isr=tuple(map(int, value["isr"])),
+        version=version,
+        controller_epoch=int(value["controller_epoch"]),
+        adding=adding,
+        removing=removing,
+        elr=tuple(map(int, value.get("elr", ()))),
+        suspects=tuple(map(int, value.get("suspects", ()))),
+    )
 
 
 # The controller

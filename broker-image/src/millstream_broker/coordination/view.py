@@ -24,7 +24,7 @@ from millstream_kafka.protocol.update_metadata import (
 
 from ..config import Listener
 from ..steps import Steps
-from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord
+from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord, shared
 from .tree import NO_STATE
 
 UNKNOWN = PartitionRecord((), NO_LEADER, -1, (), NO_STATE)
@@ -102,7 +102,7 @@ def _topic(
     for index, record in newer.items():
         partitions += [UNKNOWN] * (index + 1 - len(partitions))
         known = partitions[index]
-        if record.version >= known.version and record != known:
+        if record is not known and record.version >= known.version and record != known:
             partitions[index] = record
     if len(partitions) == len(before.partitions) and all(map(_is, partitions, before.partitions)):
         return before
@@ -110,14 +110,16 @@ def _topic(
 
 
 def _partition(told: UpdateMetadataPartitionState) -> PartitionRecord:
-    return PartitionRecord(
-        tuple(told.replicas),
-        told.leader,
-        told.leader_epoch,
-        tuple(told.isr),
-        told.zk_version,
-        told.controller_epoch,
-        elr=tuple(told.elr),
+    return shared(
+        PartitionRecord(
+            tuple(told.replicas),
+            told.leader,
+            told.leader_epoch,
+            tuple(told.isr),
+            told.zk_version,
+            told.controller_epoch,
+            elr=tuple(told.elr),
+        )
     )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
+from millstream_kafka.batch import INT32_MAX
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..kafka_uuid import uuid_text
-from . import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord, tree
+from . import BrokerRecord, Conflict, CoordinationError, PartitionRecord, TopicRecord, topic_nodes, tree
 from .stores import (
     BadVersionError,
     Check,
@@ -33,6 +35,7 @@ from .stores import (
 
 SECRET_BYTES = 32
 PRODUCER_ID_BLOCK = 1000
+PRODUCER_ID_RANGE = 1 << 32
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +59,13 @@ async def _first(nodes: Store, path: str, made: bytes) -> bytes:
     try:
         await nodes.create(path, made)
     except NodeExistsError:
-        raise Unavailable("another broker makes the cluster") from None
+        raise Unavailable("another broker is creating the cluster") from None
     return made
 
 
-def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
+async def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
     """The topic's node; raises ApiError when it is too large for the store."""
-    data = tree.topic_json(topic)
+    data = await topic_nodes.encoded(topic)
     if len(data) > nodes.max_node_bytes:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
@@ -74,13 +77,13 @@ def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
 
 async def create_topic(nodes: Store, topic: TopicRecord) -> None:
     """Raises Conflict. One of that name that is being deleted is waited for."""
-    path, data = tree.topic_path(topic.name), within_limit(nodes, topic)
+    path, data = tree.topic_path(topic.name), await within_limit(nodes, topic)
     if (there := await nodes.get(path)) is not None:
-        if tree.topic_from(topic.name, there.data).topic_id == topic.topic_id:
+        if tree.topic_id_from(topic.name, there.data) == topic.topic_id:
             return  # written, and the answer was lost
         is_deleting = await nodes.get(tree.delete_topic_path(topic.name)) is not None
         if is_deleting or await nodes.get(path) is None:  # both nodes may have gone since the first was read
-            raise Unavailable(f"the topic {topic.name} of before is still being deleted")
+            raise Unavailable(f"the topic {topic.name} with the same name is still being deleted")
         raise Conflict(f"there is a topic {topic.name}")
     config_path, config = tree.config_path(tree.topic_entity(topic.name)), tree.config_json(topic.config)
     old = await nodes.get(config_path)
@@ -97,7 +100,7 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
     node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
-    stored = tree.topic_from(name, node.data)
+    stored = await topic_nodes.decoded(name, node.data)
     if stored.topic_id != known.topic_id:
         raise Conflict(f"the topic {name} is another one now")
     added = [one.replicas for one in stored.partitions[count:]]
@@ -107,7 +110,7 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
     grown = replace(stored, partitions=stored.partitions + partitions)
     try:
-        await nodes.set(tree.topic_path(name), within_limit(nodes, grown), node.version)
+        await nodes.set(tree.topic_path(name), await within_limit(nodes, grown), node.version)
     except (BadVersionError, NoNodeError):
         raise Unavailable(f"the topic {name} is being changed") from None
 
@@ -121,7 +124,7 @@ async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
         await nodes.create(tree.delete_topic_path(name))
     except NodeExistsError:
         log.info("%s is already being deleted", name)
-    return tree.topic_from(name, node.data).topic_id
+    return tree.topic_id_from(name, node.data)
 
 
 async def register(
@@ -210,17 +213,23 @@ async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
 
 
 async def take_producer_ids(nodes: Store, broker_id: int) -> range:
-    """Allocate a block. A block lost with a response does no harm."""
+    """Allocate a block. A block lost with a response does no harm.
+
+    The ids of a cluster begin at a random multiple of 2^32: logs that are copied byte by byte (identity mirrors) have
+    the ids of their source's producers, and once promoted the ids of their own cluster's, too.
+    """
     node = await nodes.get(tree.PRODUCER_IDS)
     if node is None:
         raise CoordinationError(f"{tree.PRODUCER_IDS} is gone")
     start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
+    if start < PRODUCER_ID_RANGE:  # the first block, or the first by a broker that knows of this
+        start = (1 + secrets.randbelow(INT32_MAX - 1)) * PRODUCER_ID_RANGE
     block = range(start, start + PRODUCER_ID_BLOCK)
     stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
     try:
         await nodes.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
     except BadVersionError:
-        raise Unavailable("another broker takes producer ids") from None
+        raise Unavailable("another broker is allocating producer ids") from None
     return block
 
 

@@ -27,6 +27,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..config_types import LONG_MAX
+from ..steps import Steps, portions
 from .group import CommittedOffset, Group, GroupState
 from .membership import Membership
 from .messages import (
@@ -44,6 +45,8 @@ from .records import group_tombstone, java_length, offset_record
 
 DELETED_TOPICS = 10_000
 """Most deleted topics to remember, so that a later load, or a commit in flight, does not bring one back."""
+FORGOTTEN_AT_ONCE = 100
+"""Positions in deleted topics that are removed in one step."""
 _EXPIRY = ("expiry", "", "")
 
 
@@ -228,17 +231,25 @@ class GroupCoordinator(Membership):
 
         self._forget_offsets(group, free, stored)
 
-    def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """Topics were deleted, by name: no group keeps a position in them."""
+    def forget_topics(self, deleted: Mapping[str, UUID]) -> Steps[None]:
+        """Topics were deleted, by name: no group keeps a position in them.
+
+        From the first step on, none is handed out. Each step writes some tombstones.
+        """
         self._deleted.update(dict.fromkeys(deleted.values()))
         for oldest in list(self._deleted)[:-DELETED_TOPICS]:
             del self._deleted[oldest]
-        for group in list(self.groups.values()):
+        void: list[tuple[Group, list[TopicPartition]]] = []
+        for group in self.groups.values():
             of_deleted = [where for where in group.offsets if where[0] in deleted]
             for where in of_deleted:
                 if group.offsets[where].topic_id == ZERO_UUID:
                     group.offsets[where] = replace(group.offsets[where], topic_id=deleted[where[0]])
-            self._forget_void(group, of_deleted)
+            void += ((group, some) for some in portions(of_deleted, FORGOTTEN_AT_ONCE))
+        for group, some in void:
+            if self.groups.get(group.group_id) is group:  # else it has been unloaded or deleted meanwhile
+                self._forget_void(group, some)
+            yield
 
     def _forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
         """Write tombstones for void positions among these, but for those that a commit under way replaces."""

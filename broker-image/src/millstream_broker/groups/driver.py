@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
+from ..slices import turns
 from .coordinator import GroupCoordinator
 from .group import Group
 from .messages import (
@@ -68,6 +69,7 @@ class GroupDriver:
         self._writer = OffsetsWriter(topic, self._stored)
         self._timer: asyncio.TimerHandle | None = None
         self._loads: dict[int, asyncio.Task[None]] = {}
+        self._forgetting = supervision.Tasks()
         self._creating: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -150,6 +152,7 @@ class GroupDriver:
         self._event(lambda: self._coordinator.answer_all(ErrorCode.NOT_COORDINATOR))
         for task in self._loads.values():
             task.cancel()
+        await self._forgetting.cancel()
         await self._writer.finish(FINISH_S)
         if self._timer is not None:
             self._timer.cancel()
@@ -212,7 +215,15 @@ class GroupDriver:
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
         """Call this when topics have been deleted, with their ids by name."""
-        self._event(lambda: self._coordinator.forget_topics(deleted))
+        forgetting = self._forget(deleted)
+        if next(forgetting, None) is not None:
+            self._forgetting.add(supervision.run("positions in deleted topics", _in_turns(forgetting)))
+
+    def _forget(self, deleted: Mapping[str, UUID]) -> Iterator[bool]:
+        """Each step is an event."""
+        steps = self._coordinator.forget_topics(deleted)
+        while not self._closed and self._event(lambda: next(steps, True)) is None:
+            yield True
 
     # ---- events and effects
 
@@ -254,3 +265,8 @@ class GroupDriver:
     def _time_is_up(self) -> None:
         self._timer = None  # first of all: what happens now may set the next one
         self._event(lambda: None)
+
+
+async def _in_turns(steps: Iterator[object]) -> None:
+    async for _ in turns(steps):
+        pass

@@ -17,6 +17,7 @@ Differences from Kafka 4.1 (`tests/compat/test_groups_beside_kafka.py` compares 
 - The session of a static member that came back lasts as long as it now says, at once; Kafka goes by the former
   timeout until it hears a heartbeat.
 - Metadata that is not a consumer's subscription makes no rebalance fail; in Kafka some of it does.
+- The initial delay is for consumers, which start in numbers. A group of mirror workers does without it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from .group import Group, GroupState, Member
 from .messages import Caller, Join, JoinedMember, JoinResult, LeavingMember, Sync, SyncResult
 from .state import CoordinatorState
 
+UNDELAYED = ("mirror",)
+"""Protocol types of groups whose first members need not wait for others."""
 _PREPARING = GroupState.PREPARING_REBALANCE
 _COMPLETING = GroupState.COMPLETING_REBALANCE
 
@@ -203,7 +206,7 @@ class Membership(CoordinatorState):
         wait = group.rebalance_timeout_ms
         group.initial_delay_left_ms = None
         delay = self.config.group_initial_rebalance_delay_ms
-        if group.state is GroupState.EMPTY and delay:
+        if group.state is GroupState.EMPTY and delay and group.protocol_type not in UNDELAYED:
             group.initial_delay_left_ms, wait = max(wait - delay, 0), delay
             group.member_joined_in_delay = False
         self._enter(group, _PREPARING)

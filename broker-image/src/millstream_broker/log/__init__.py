@@ -8,6 +8,7 @@
     snapshot             a log as it was at one moment, for readers in other threads
     state, log           a partition's log: append, read, roll, retention
     recovery             repairs a log's folder before it is opened
+    summaries            opens logs after a clean stop without reading their folders
     compaction           cleanup.policy=compact
     checkpoints, manager the log directories of a broker
 

@@ -26,9 +26,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..kafka_uuid import uuid_text
 from .files import write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -94,7 +94,7 @@ def store(path: str, entries: Identified, *, sync: bool = True) -> None:
     """
     texts: dict[uuid.UUID | None, str] = {}
     lines = []
-    for (topic, partition), (topic_id, offset) in sorted(entries.items()):
+    for (topic, partition), (topic_id, offset) in entries.items():
         text = texts.get(topic_id) or texts.setdefault(topic_id, _text(topic_id))
         lines.append(f"{topic} {partition} {text} {offset}")
     _write(path + BY_ID, lines, sync=sync)
@@ -108,7 +108,7 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
 
 def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
     """Kafka's file. Blocking. Without ``sync`` a crash of the machine may lose it."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     _write(path, lines, sync=sync)
 
 

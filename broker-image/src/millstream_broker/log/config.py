@@ -29,6 +29,8 @@ class LogConfig:
     max_compaction_lag_ms: int = FOREVER
     min_cleanable_dirty_ratio: float = 0.5
     producer_id_expiration_ms: int = 24 * 3_600_000  # producer.id.expiration.ms of the broker
+    mirror_source: str = ""
+    """millstream.mirror.source: the log is a replica of another cluster's, and starts where that starts."""
 
     reads_records: bool = field(init=False)
     """Whether a batch's records must be read before it is appended; otherwise its header suffices."""

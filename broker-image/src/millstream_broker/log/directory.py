@@ -3,6 +3,7 @@
     .lock                                held while a broker uses the directory
     meta.properties                      version=0, cluster.id, broker.id: whose data this is
     .kafka_cleanshutdown                 every log was closed; removed at start
+    .clean-logs                          ours: what each log looked like then (see ``summaries``); removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     .generation                          ours: a number that rises (see ``generations``)
     recovery-point-offset-checkpoint     how far each log is fsynced
@@ -31,13 +32,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..kafka_uuid import uuid_text
-from . import checkpoints
+from . import checkpoints, summaries
 from .checkpoints import Checkpoint, CheckpointError, Identified
 from .files import fsync_directory, is_failure, write_atomically
 from .log import Log
+from .summaries import Summary
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +90,10 @@ class LogDir:
     _failing: threading.Lock = field(default_factory=threading.Lock)
     _found: dict[str, Checkpoint] = field(default_factory=dict)
     """The checkpoints, between the start and the opening of the logs."""
+    _summarized: str = ""
+    """The checksum of the summaries of the last clean stop; empty if there are none."""
+    _summaries: dict[str, Summary] = field(default_factory=dict)
+    """As `_found`, by folder."""
     _high_watermarks: Identified | None = None
     """As they were last written."""
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -225,6 +231,7 @@ class LogDir:
         marker = dict(_properties(read_text(self.path / CLEAN_SHUTDOWN)))
         self.same_boot = bool(boot) and read_text(self.path / BOOT_ID) == boot
         self.clean = bool(marker) and (self.same_boot or marker.get("synced") == "true")
+        self._summarized = marker.get(summaries.KEY, "")
         generation = read_text(self.path / GENERATION)
         self.generation = (int(generation) if generation.isdecimal() else 0) if generation else None
         behind = (self.generation or 0) < known.get(self.directory_id, 0)
@@ -238,6 +245,7 @@ class LogDir:
             self._write(GENERATION, "0\n")
         if not self.same_boot:
             self._write(BOOT_ID, boot)
+        (self.path / summaries.FILE_NAME).unlink(missing_ok=True)
         (self.path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         fsync_directory(str(self.path))
 
@@ -248,7 +256,19 @@ class LogDir:
 
     def mark_clean(self, *, synced: bool) -> None:
         """Mark a clean stop, with every log closed. Blocking. LogDirError."""
-        self._write(CLEAN_SHUTDOWN, f"version=0\nsynced={'true' if synced else 'false'}\n")
+        text = f"version=0\nsynced={'true' if synced else 'false'}\n"
+        logs = [log for log in self.all_logs().values() if not log.is_deleted]
+        if found := [one for one in map(summaries.of, logs) if one is not None]:
+            try:
+                text += f"{summaries.KEY}={summaries.store(str(self.path), found)}\n"
+            except OSError as error:
+                logger.warning(
+                    "%s: no %s, the next start takes longer: %s",
+                    self.path,
+                    summaries.FILE_NAME,
+                    describe(error),
+                )
+        self._write(CLEAN_SHUTDOWN, text)
 
     def _write(self, name: str, text: str) -> None:
         try:
@@ -262,8 +282,17 @@ class LogDir:
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def load_checkpoints(self) -> None:
-        """Read what the last broker wrote, for :meth:`checkpointed`. Blocking."""
+        """Read what the last broker wrote, for :meth:`checkpointed` and :meth:`summary`. Blocking."""
         self._found = {name: self._load(name) for name in _CHECKPOINTS}
+        if (
+            self.clean and self.same_boot and self._summarized
+        ):  # else the page cache may not have reached the disk
+            self._summaries = summaries.load(str(self.path), self._summarized)
+
+    def summary(self, folder: Path) -> Summary | None:
+        """How the last broker closed the log in this folder, if nobody has changed it since. Blocking, any thread."""
+        summary = self._summaries.get(folder.name)
+        return summary if summary is not None and summary.is_of(str(folder)) else None
 
     def _load(self, name: str) -> Checkpoint:
         """Load one checkpoint; empty if unreadable: then more of the logs is read."""
@@ -304,6 +333,7 @@ class LogDir:
             known = {key: (log.topic_id, log.last_high_watermark) for key, log in self.logs.items()}
             self.write_high_watermarks({key: entry for key, entry in known.items() if entry[1]})
         self._found = {}
+        self._summaries = {}
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and how far logs are compacted. Blocking, any thread. OSError."""

@@ -16,7 +16,7 @@ import itertools
 from pathlib import Path
 
 from .checkpoints import CheckpointError, parse_lines
-from .files import fsync_file, write_atomically
+from .files import fsync_file, read_file, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED = -1
@@ -35,8 +35,7 @@ class LeaderEpochs:
         """Read the file; returns False, and loads nothing, if it is missing or invalid."""
         self.entries = []
         try:
-            with open(self.path, encoding="utf-8") as file:
-                rows = parse_lines(file.read(), self.path, columns=2)
+            rows = parse_lines(read_file(self.path).decode(), self.path, columns=2)
             entries = [(int(epoch), int(offset)) for epoch, offset in rows]
         except (OSError, CheckpointError, ValueError):
             return False

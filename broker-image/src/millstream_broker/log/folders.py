@@ -15,10 +15,10 @@ import re
 import uuid
 from pathlib import Path
 
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..kafka_uuid import uuid_from, uuid_text
-from .files import write_atomically
+from .files import read_file, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +70,7 @@ def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
 def read_topic_id(path: Path) -> uuid.UUID | None:
     """None if the file is missing or invalid."""
     try:
-        with open(f"{path}/{PARTITION_METADATA}", encoding="utf-8") as file:
-            text = file.read()
+        text = read_file(f"{path}/{PARTITION_METADATA}").decode()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

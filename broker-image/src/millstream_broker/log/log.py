@@ -1,21 +1,23 @@
 """The log of one partition: a folder of segments, in Kafka's format, that grows at its end.
 
-Offsets: ``log_start_offset`` ≤ every readable record < ``log_end_offset``. ``flushed_offset`` (Kafka's recovery point)
-is how far fsync has come. The high watermark is the partition's business; methods that must respect it take it.
+Offsets: ``log_start_offset`` ≤ every readable record < ``log_end_offset``. All records before
+``flushed_offset`` (Kafka's recovery point) are on disk. The partition keeps the high watermark; methods that
+need it take it.
 
-Threads. The loop's thread owns a log and may call everything; calls only wait for the disk. These may, and should, run
-in another thread at the same time, as they may take long: :meth:`flush`, :meth:`flush_closed`,
-:meth:`remove_deleted_files`, look-ups by time, and opening. One lock keeps flush apart from truncation, close and
-delete, which change what flush reads; appending takes no lock.
+Threads: the event loop's thread owns a log and may call every method; calls wait for nothing but the disk.
+Run these in another thread, as they may take long: :meth:`flush`, :meth:`flush_closed`,
+:meth:`remove_deleted_files`, look-ups by time, and opening. One lock separates flush from truncation, close
+and delete, which change what flush reads; appending takes no lock.
 
 A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append may
 succeed. After any other failure the log is ``offline`` (see ``state``).
 
-A log belongs to a topic id. So does everything stored beside it (see ``checkpoints``).
+A log belongs to a topic id, as does everything stored beside it (see ``checkpoints``).
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 import uuid
@@ -23,19 +25,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from millstream_kafka.batch import INT32_MAX, PLACEMENT, BatchHeader, HeaderRefusedError
+from millstream_kafka.batch import (
+    HEADER_SIZE,
+    INT32_MAX,
+    PLACEMENT,
+    BatchHeader,
+    HeaderRefusedError,
+)
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from . import epochs, recovery, retention, timestamps, truncation, validator
+from . import epochs, recovery, retention, summaries, timestamps, truncation, validator
 from .config import LogConfig
 from .files import FileCache, FileSlice
 from .segment import TornWriteError
 from .snapshot import LogSnapshot
 from .state import Home, LogState
+from .summaries import Summary
 from .validator import Admitted
 
 SAVED_AT_ONCE = 100
-"""Up to this many producers, the end of a segment writes their snapshot at once; for more, the flushing thread does."""
+"""Most producers whose snapshot a roll writes at once; with more, the flushing thread writes it."""
 
 
 class AppendInfo(NamedTuple):
@@ -44,7 +53,7 @@ class AppendInfo(NamedTuple):
     log_append_time: int  # -1 unless message.timestamp.type=LogAppendTime
     log_start_offset: int
     duplicate: bool = False
-    """An idempotent producer's retry: nothing was written, the offsets are the first time's."""
+    """An idempotent producer's retry: the log wrote nothing; the offsets are those of the first attempt."""
 
 
 class Log(LogState):
@@ -64,24 +73,37 @@ class Log(LogState):
         home: Home | None = None,
         now_ms: int | None = None,
         topic_id: uuid.UUID | None = None,
+        summary: Summary | None = None,
     ) -> Log:
-        """Open (or create) the log in ``directory``. Blocking, in any thread. OSError.
+        """Open the log in ``directory``, or create it. Blocking, in any thread. Raises OSError.
 
-        ``clean``: the last process closed it. Otherwise ``page_cache_kept`` says that the machine has not restarted
-        since it was written: then every completed write is there, and only batches behind the last index entry are
-        verified; else every batch behind ``recovery_point``.
+        ``clean``: the last process closed the log, so no batch needs verification.
+        ``page_cache_kept``: the machine has not restarted since the last write, so no completed write is
+        lost. Recovery then verifies only batches after the last index entry, otherwise all from
+        ``recovery_point`` on.
+        ``summary``: from a clean stop; the caller has checked that it still matches the folder
+        (`Summary.is_of`).
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        from_offset = None if clean else recovery.NOWHERE if page_cache_kept else recovery_point
-        loaded = recovery.load(
-            str(directory),
-            FileCache() if files is None else files,
-            config,
-            from_offset=from_offset,
-            log_start_offset=log_start_offset,
-            now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
-        )
+        files = FileCache() if files is None else files
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        loaded = None
+        if summary is not None and summary.start >= log_start_offset:
+            loaded = summaries.reopen(str(directory), files, config, summary, now_ms=now_ms)
+        is_reopened = loaded is not None
+        if loaded is None:
+            if not os.path.isdir(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            loaded = recovery.load(
+                str(directory),
+                files,
+                config,
+                from_offset=None if clean else recovery.NOWHERE if page_cache_kept else recovery_point,
+                log_start_offset=log_start_offset,
+                now_ms=now_ms,
+            )
         log = cls(config, *loaded, recovery_point=recovery_point, home=home, topic_id=topic_id)
+        if is_reopened:
+            log.closed_at = log.log_end_offset
         log._save_epochs()
         log._rolled()
         return log
@@ -91,18 +113,19 @@ class Log(LogState):
     def append(
         self, batches: bytes | bytearray | memoryview, *, leader_epoch: int, now_ms: int
     ) -> AppendInfo:
-        """Validate a producer's batches, give them offsets (in place, if the buffer can be written) and write them.
+        """Validate a producer's batches, assign offsets (in place if the buffer is writable), and write them.
 
-        ApiError: what ``validator.admit`` and ``ProducerStateManager.check`` raise; RECORD_LIST_TOO_LARGE
-        when they exceed segment.bytes; KAFKA_STORAGE_ERROR. After an error the log is as before.
+        Raises ApiError: those of ``validator.admit`` and ``ProducerStateManager.check``;
+        RECORD_LIST_TOO_LARGE if the batches exceed segment.bytes; KAFKA_STORAGE_ERROR. An error leaves the
+        log unchanged.
         """
         admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path)
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
     def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
-        """The first half of :meth:`append`, by the configuration of this moment. In any thread.
+        """The first half of :meth:`append`, with the present configuration. In any thread.
 
-        A refusal names the records, even if a header alone suffices to refuse them.
+        An error names the invalid records, even if the header alone is reason to refuse the batch.
         """
         config = self.config
         try:
@@ -112,7 +135,7 @@ class Log(LogState):
         return validator.admit(batches, config, now_ms, where=self.segments.path, read=True)
 
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """The second half of :meth:`append`, for batches that were admitted in a thread."""
+        """The second half of :meth:`append`, for batches from :meth:`admit`."""
         view, headers, append_time = admitted
         if self.offline is not None or self.truncating:
             raise self._refusal()  # before sequences: what was refused before this one is missing there
@@ -148,14 +171,14 @@ class Log(LogState):
         return AppendInfo(first, offset - 1, append_time, self.log_start_offset)
 
     def starts_within(self, batches: memoryview) -> bool:
-        """Whether appending a leader's batches restarts this empty log before its end, which blocks."""
+        """Whether a leader's batches restart this empty log before its end, which blocks."""
         is_empty = self.log_start_offset == self.log_end_offset
         return is_empty and int.from_bytes(batches[:8], "big", signed=True) < self.log_end_offset
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo:
-        """Write batches as another log has them: offsets and epochs stay. Their offsets must not lie before the end.
+        """Write a leader's batches with their offsets and epochs; they begin at or after the end of the log.
 
-        An empty log that was to start within the first batch starts where that begins, as in Kafka.
+        If an empty log ends inside the first batch, it restarts at that batch's base offset, as in Kafka.
         """
         view = memoryview(batches)
         self.check_online()
@@ -165,6 +188,28 @@ class Log(LogState):
             self.start_anew(headers[0].base_offset, now_ms=now_ms)
         self._write(view, headers, now_ms)
         return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
+
+    def append_mirrored(
+        self, batches: memoryview, headers: Sequence[BatchHeader], *, now_ms: int
+    ) -> AppendInfo:
+        """Write a source's batches unchanged, after ``validator.check_mirrored`` at the log's end."""
+        if self.offline is not None or self.truncating:
+            raise self._refusal()
+        self._write(batches, headers, now_ms)
+        return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
+
+    def skip_to(self, offset: int, *, now_ms: int) -> None:
+        """Move the end, and the start, forward to ``offset``; the offsets between stay empty.
+
+        Raises ApiError KAFKA_STORAGE_ERROR; the log is unchanged then.
+        """
+        self.check_online()
+        try:
+            self.roll(offset, now_ms=now_ms)
+        except OSError as error:
+            raise self.failed(error) from error
+        self.log_end_offset = offset
+        self.delete_records_before(offset)
 
     def _write(self, data: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> None:
         last = headers[-1]
@@ -188,7 +233,12 @@ class Log(LogState):
                 self.producers.update(header, now_ms)
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """This broker leads in ``epoch`` from the end of the log on."""
+        """Begin ``epoch`` at the end of the log: this broker leads now.
+
+        Does nothing in a mirror's replica, which keeps its source's epochs. Its leaders have higher ones.
+        """
+        if self.config.mirror_source:
+            return
         self.epochs.assign(epoch, self.log_end_offset)
         self._save_epochs()
 
@@ -208,12 +258,12 @@ class Log(LogState):
         self._rolled()
 
     def _rolled(self) -> None:
-        """Request a call of :meth:`flush_closed` soon, if it has something to do."""
+        """Schedule :meth:`flush_closed` if it has work."""
         if self._home is not None and self.durability.is_behind:
             self._home.rolled.add(self)
 
     def roll_if_old(self, now_ms: int) -> None:
-        """Roll an active segment without appends for segment.ms, so that retention and compaction see it."""
+        """Roll an active segment older than segment.ms, so that retention and compaction reach it."""
         active = self.segments.active
         if self.offline is not None or self.truncating:
             return
@@ -226,11 +276,15 @@ class Log(LogState):
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, upper: int, min_one: bool) -> FileSlice | None:
-        """Whole batches from the one that has ``offset`` on, all of them below ``upper``; None if there is none.
+    def read(
+        self, offset: int, max_bytes: int, *, upper: int, min_one: bool, may_wait: bool = True
+    ) -> FileSlice | None:
+        """Whole batches below ``upper``, from the one that contains ``offset``; None if there is none.
 
-        At most ``max_bytes``, but with ``min_one`` the first batch whatever its size. Never crosses a segment.
-        ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER while it is truncated.
+        At most ``max_bytes`` of one segment; with ``min_one``, at least the first batch, whatever its size.
+        Raises ApiError: OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER during a truncation.
+        Raises NotCachedError if the read would wait for the disk and ``may_wait`` is False (see
+        :meth:`loading`).
         """
         if self.offline is not None or self.truncating:
             raise self._refusal()
@@ -244,40 +298,61 @@ class Log(LogState):
             return None
         try:
             return self.segments.read(
-                offset, max_bytes, upper, min_one=min_one, log_end_offset=self.log_end_offset
+                offset,
+                max_bytes,
+                upper,
+                min_one=min_one,
+                log_end_offset=self.log_end_offset,
+                may_wait=may_wait,
             )
         except OSError as error:
             raise self.failed(error) from error
 
-    def snapshot(self, offset: int) -> LogSnapshot:
-        """The present log from the batch that has ``offset`` on, for readers in any thread. OSError.
+    def loading(self, offset: int, max_bytes: int, *, upper: int) -> Callable[[], None]:
+        """A function to run in a thread before the next :meth:`read`: it loads the range. OSError."""
+        return self.segments.loading(offset, max_bytes, min(upper, self.log_end_offset), self.log_end_offset)
 
-        Later changes to the log, its deletion included, do not change what the snapshot reads.
+    def snapshot(self, offset: int) -> LogSnapshot:
+        """The log from the batch that contains ``offset``, for readers in any thread. Raises OSError.
+
+        Later changes to the log, even its deletion, do not affect the snapshot.
         """
         return LogSnapshot(self.segments, offset, self.log_end_offset)
 
     def batches_from(self, offset: int) -> Iterator[bytes]:
-        """Every whole batch of :meth:`snapshot`, which is taken at once; iterate in any thread (blocking)."""
+        """The batches of a :meth:`snapshot` taken now. Iterate in any thread; blocking."""
         return self.snapshot(offset).batches()
+
+    def last_header(self) -> bytes | None:
+        """The header of the last batch; None if there is none. Raises ApiError KAFKA_STORAGE_ERROR."""
+        if self.log_end_offset <= self.log_start_offset:
+            return None
+        end = self.log_end_offset
+        try:
+            last = self.segments.read(end - 1, 0, end, min_one=True, log_end_offset=end)
+            return None if last is None else last.file.pread(HEADER_SIZE, last.position)
+        except OSError as error:
+            raise self.failed(error) from error
 
     # -- look-ups ---------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
-        """Timestamp, offset and leader epoch of the first record that is not older than ``timestamp_ms``.
+        """Timestamp, offset and leader epoch of the first record not older than ``timestamp_ms``, or None.
 
-        Blocking, in any thread. ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; what a log that is deleted or
-        truncated meanwhile raises, whoever has its folder by then.
+        Blocking, in any thread. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; NOT_LEADER_OR_FOLLOWER
+        if the log is truncated meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is deleted, even if another log
+        has its folder by then.
         """
         return self._look_up(
             lambda: timestamps.first_from(self.segments, timestamp_ms, self.log_start_offset)
         )
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
-        """The same for the first record with the largest timestamp."""
+        """Like :meth:`offset_for_timestamp`, for the first record with the largest timestamp."""
         return self._look_up(lambda: timestamps.latest(self.segments))
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
-        """Run a look-up, and check that the log was neither truncated nor deleted before its end."""
+        """Run a look-up, then check that the log was not truncated or deleted meanwhile."""
         truncations = self.segments.truncations
         try:
             found = find()
@@ -302,8 +377,8 @@ class Log(LogState):
     ) -> int:
         """Apply retention by time, size and ``log_start_offset``; returns the number of segments removed.
 
-        Their files are renamed only; :meth:`remove_deleted_files` unlinks them. Nothing at or above the high
-        watermark goes. When the active segment has to go, the log rolls first. OSError.
+        This only renames files; :meth:`remove_deleted_files` unlinks them. Records at or above the high
+        watermark stay. The log rolls first if retention removes the active segment. Raises OSError.
         """
         if self.offline is not None or self.truncating:
             return 0
@@ -322,7 +397,7 @@ class Log(LogState):
         return self._drop_first(count)
 
     def _drop_first(self, count: int) -> int:
-        """Remove segments; returns how many. Those before an unwritten producer snapshot must stay."""
+        """Remove up to ``count`` segments, none before an unwritten producer snapshot; returns how many."""
         while count and self.segments[count].base_offset >= self.durability.unsaved_from:
             count -= 1
         if count:
@@ -341,7 +416,7 @@ class Log(LogState):
         self.segments.remove_deleted_files()
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the start of the log to ``offset`` (the caller has checked the high watermark); the new start."""
+        """Move the start to ``offset``; returns the new start. The caller checks the high watermark."""
         if not 0 <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within 0 and {self.log_end_offset}"
@@ -354,20 +429,43 @@ class Log(LogState):
         return self.log_start_offset
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
-        """Drop everything from ``offset`` on; a batch that has ``offset`` inside goes as a whole. Blocking.
+        """Remove all batches that end after ``offset``, even one that begins before it. Blocking.
 
-        This includes an epoch that begins there without records: a follower that kept it would name it endlessly.
-        ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
+        An epoch that begins there without records goes, too: a follower would report it to the leader for
+        ever. Raises ApiError KAFKA_STORAGE_ERROR: the log is unchanged or offline then.
         """
         try:
             truncation.truncate_to(self, offset, now_ms)
         except OSError as error:
             raise self.failed(error) from error
 
-    def start_anew(self, offset: int, *, now_ms: int) -> None:
-        """Drop everything, including producer snapshots, and continue at ``offset``, behind the end. Blocking.
+    def is_within_batch(self, offset: int) -> bool:
+        """Whether the offset is inside a batch, not at its start. Raises ApiError KAFKA_STORAGE_ERROR."""
+        if offset >= self.log_end_offset:
+            return False
+        try:
+            found = next(self.segments.headers_from(offset), None)
+        except OSError as error:
+            raise self.failed(error) from error
+        return found is not None and found.base_offset < offset
 
-        ApiError KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline.
+    def cut_led(self, offset: int, *, now_ms: int) -> None:
+        """Truncate a leader's log as :meth:`truncate_to` does, and sync it to disk. Blocking.
+
+        The log continues in a new file: a response still being sent from the old end finds its file shorter,
+        but never other records.
+        """
+        self.truncate_to(offset, now_ms=now_ms)
+        try:
+            self.segments.active.sync()
+            self.roll(now_ms=now_ms)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def start_anew(self, offset: int, *, now_ms: int) -> None:
+        """Remove all records and producer snapshots, and continue at ``offset``. Blocking.
+
+        Raises ApiError KAFKA_STORAGE_ERROR: the log is unchanged or offline then.
         """
         try:
             truncation.start_anew(self, offset, now_ms)
@@ -377,9 +475,9 @@ class Log(LogState):
     # -- durability -------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """fsync what is not on disk yet; the offset before which everything is. Blocking, in any thread.
+        """fsync the log; returns the offset before which all records are on disk. Blocking, in any thread.
 
-        Appends may continue meanwhile: the next flush covers them. One fsync serves all waiting callers.
+        Appends may continue meanwhile; the next flush covers them. One fsync serves all waiting callers.
         """
         self.check_online()
         with self.durability.lock:
@@ -390,9 +488,9 @@ class Log(LogState):
             return self.flushed_offset
 
     def flush_closed(self) -> bool:
-        """fsync some closed segments that are not on disk yet; whether there are more. Blocking, in any thread.
+        """fsync some rolled segments; returns whether more remain. Blocking, in any thread.
 
-        ApiError: KAFKA_STORAGE_ERROR.
+        Raises ApiError KAFKA_STORAGE_ERROR.
         """
         self.check_online()
         try:
@@ -401,18 +499,22 @@ class Log(LogState):
             raise self.failed(error) from error
 
     def close(self, clean: bool = True) -> None:
-        """Write out what a restart reads and let go of all files. OSError."""
+        """Write what the next start reads, and release all files. Raises OSError."""
         if clean and self.offline is None:
             self.segments.active.finish()
-            self.durability.keep(self.log_end_offset, self.producers)
-            self.durability.save_producers()
+            end, bases = self.log_end_offset, {segment.base_offset for segment in self.segments}
+            if self.closed_at != end or self.segments.truncations:
+                self.durability.keep(end, self.producers)
+                self.durability.save_producers()
+            if self.closed_at >= 0 and self.closed_at not in {end, *bases}:
+                recovery.unlink(recovery.snapshot_path(self.segments.path, self.closed_at))
             with self.durability.lock:
                 self._save_epochs()
         self.segments.release()
         self.remove_deleted_files()
 
     def move(self, directory: Path) -> None:
-        """Rename the folder of a deleted log; reads that are going on keep their files. OSError."""
+        """Rename the folder of a deleted log; reads in progress keep their files. Raises OSError."""
         self.give_up()
         with self.durability.lock:
             self.durability.forget_producers()
@@ -420,7 +522,7 @@ class Log(LogState):
             self.epochs.path = f"{directory}/{epochs.FILE_NAME}"
 
     def delete(self) -> None:
-        """Remove the folder and everything in it (blocking)."""
+        """Remove the folder and all its files. Blocking."""
         self.give_up()
         with self.durability.lock:
             self.durability.forget_producers()

@@ -192,7 +192,8 @@ class LogManager:
             return [one for portion in opened for one in portion]
 
     def _open_log(self, home: LogDir, path: Path, key: TopicPartition, config: LogConfig) -> Log:
-        topic_id = folders.read_topic_id(path)
+        summary = home.summary(path)
+        topic_id = folders.read_topic_id(path) if summary is None else summary.topic_id
         known = home.checkpointed(key, topic_id)
         start = known.get(checkpoints.LOG_START_OFFSETS, 0)
         log = Log.open(
@@ -205,11 +206,12 @@ class LogManager:
             files=self.files,
             home=home,
             topic_id=topic_id,
+            summary=summary,
         )
         if not home.is_identified:
             if start > log.log_end_offset:
                 logger.warning(
-                    "%s: the log start %d is behind its end %d: ignored", path, start, log.log_end_offset
+                    "%s: the log start %d is beyond its end %d: ignored", path, start, log.log_end_offset
                 )
             else:
                 log.delete_records_before(start)
@@ -390,10 +392,13 @@ class LogManager:
                     del self._homes[key]
         return released
 
-    def put_aside(self, released: Iterable[Released]) -> None:
-        """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread."""
-        for one in released:
-            self._take_away(*one)
+    def put_aside(self, released: list[Released]) -> None:
+        """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread.
+
+        Empties the list, so that the logs are freed in this thread.
+        """
+        while released:
+            self._take_away(*released.pop())
 
     def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
         home.rolled.discard(log)

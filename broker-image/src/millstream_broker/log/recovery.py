@@ -28,7 +28,7 @@ from millstream_kafka.batch import MAGIC
 
 from .config import LogConfig
 from .epochs import LeaderEpochs
-from .files import FileCache, fsync_directory
+from .files import FileCache, fsync_directory, read_file
 from .index import OFFSET_ENTRY, TIME_ENTRY
 from .producer_state import ProducerStateManager, SnapshotError
 from .segment import SUFFIXES, Segment
@@ -53,6 +53,11 @@ class Folder:
     indexes: dict[int, int] = field(default_factory=dict)
     time_indexes: dict[int, int] = field(default_factory=dict)
     snapshots: list[int] = field(default_factory=list)
+
+
+def is_interrupted(directory: str) -> bool:
+    """Whether there are files for :func:`tidy` to remove or rename (blocking)."""
+    return any(name.endswith(_INTERRUPTED) for name in os.listdir(directory))
 
 
 def tidy(directory: str) -> Folder:
@@ -157,6 +162,10 @@ def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
             segment.unload()
     end_offset = segments.first_offset
     for index, segment in enumerate(segments[first:], first):
+        base = segment.base_offset
+        if not (segment.size or folder.indexes.get(base) or folder.time_indexes.get(base)):
+            end_offset = base  # all its files are empty
+            continue
         unindexed = _needs_new_indexes(folder, segment.base_offset)
         start = segment.base_offset if unindexed else from_offset
         end_offset, whole = check_tail(segment, from_offset=start, checksums=checksums)
@@ -202,6 +211,8 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
 
 def refuse_old_format(segment: Segment, position: int) -> None:
     """OldFormatError if a message of format 0 or 1 (offset, size, CRC-32, format, …) stands where a batch could."""
+    if segment.size - position < _OLD_HEAD.size:
+        return
     head = segment.read(position, _OLD_HEAD.size)
     if len(head) < _OLD_HEAD.size:
         return
@@ -231,8 +242,8 @@ def restore_producers(
         if known is not None and offset in bases:
             continue  # an older one, kept in case that a newer one is lost
         if known is None and segments.first_offset <= offset <= end_offset:
-            with contextlib.suppress(OSError, SnapshotError), open(path, "rb") as file:
-                producers, known = ProducerStateManager.decode(file.read()), offset
+            with contextlib.suppress(OSError, SnapshotError):
+                producers, known = ProducerStateManager.decode(read_file(path)), offset
                 continue
         unlink(path)
     if known != end_offset:

@@ -16,18 +16,18 @@ def must_roll(
 ) -> bool:
     """Whether the active segment must end before these batches: segment.bytes, segment.ms, a full index."""
     last = headers[-1]
-    if not segment.has_room_for(last.last_offset):
+    if not segment.has_room_for(last.base_offset + last.last_offset_delta):
         return True
     if not segment.size:
         return False
-    if segment.size + size > config.segment_bytes:
+    if segment.size + size > config.segment_bytes or segment.is_index_full(config.index_size_max_bytes):
         return True
     start = segment.rolling_timestamp()
     age = now_ms - segment.created_ms
     if start >= 0:  # as Kafka: counted in the time of the records
         newest = last if len(headers) == 1 else max(headers, key=lambda header: header.max_timestamp)
         age = newest.max_timestamp - start
-    return age > config.segment_ms or segment.is_index_full(config.index_size_max_bytes)
+    return age > config.segment_ms
 
 
 def count_expired(
@@ -35,6 +35,7 @@ def count_expired(
 ) -> int:
     """How many segments, from the first on, may go: retention.ms, retention.bytes, or all before ``start``.
 
+    Of a mirror's replica only the last: its start is the source's.
     ``start`` and ``end`` are the log's. Nothing at or above ``limit`` (the high watermark) goes. OSError.
     """
     count, size = 0, segments.size
@@ -44,7 +45,7 @@ def count_expired(
         if count == at_most or segment_end > limit or (active and not segment.size):
             break
         expired = not active and segment_end <= start
-        if config.deletes and not expired:
+        if config.deletes and not config.mirror_source and not expired:
             expired = 0 <= config.retention_bytes <= size - segment.size
             expired = expired or 0 <= config.retention_ms < now_ms - segment.retention_timestamp()
         if not expired:

@@ -17,6 +17,7 @@ import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -31,7 +32,7 @@ from millstream_kafka.batch import (
     read_records,
 )
 
-from .files import FileCache, FileSlice, OpenFile
+from .files import FileCache, FileSlice, OpenFile, waiting
 from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 SUFFIXES = (".log", ".index", ".timeindex")
@@ -47,6 +48,18 @@ class IndexMismatchError(Exception):
 
 class TornWriteError(OSError):
     """A write failed half-way, and its remains could not be removed."""
+
+
+class Indexing(NamedTuple):
+    """How far the indexes of a segment are that has ended, for now."""
+
+    entries: int
+    """Of the longer one."""
+    since_index: int
+    """Bytes appended since the last entry."""
+    max_timestamp: int
+    """Also the last one in the time index; -1 without records."""
+    max_timestamp_offset: int
 
 
 class Segment:
@@ -97,7 +110,7 @@ class Segment:
         self._times: SparseIndex | None = None
         self._first_timestamp = _UNKNOWN
         self._since_index = 0
-        self._entries = 0  # of the offset index; known of the active segment
+        self._entries = 0  # of the longer index; known of the active segment
         self._indexed_timestamp = -1  # the last one in the time index; likewise
         self._max_timestamp = -1 if not size else _UNKNOWN
         self._max_timestamp_offset = base_offset  # of the last one that was added
@@ -172,12 +185,11 @@ class Segment:
 
     def add_index_entries(self, header: BatchHeader, position: int) -> None:
         """Account for one batch at ``position``: largest timestamp, and index entries when they are due."""
-        last_offset = header.last_offset
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = last_offset
+            self._max_timestamp_offset = header.last_offset
         if self._since_index > self.index_interval_bytes:
-            self.offsets.append(last_offset - self.base_offset, position)
+            self.offsets.append(header.last_offset - self.base_offset, position)
             self._entries += 1
             self._add_time_entry()
             self._since_index = 0
@@ -205,11 +217,15 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Write both indexes anew from the batch headers (blocking: reads through the segment)."""
-        self.resume_indexing(0)
-        for position, header in self.headers(0):
-            self.add_index_entries(header, position)
-        self._add_time_entry()
-        self._spill_indexes()
+
+        def rebuild() -> None:
+            self.resume_indexing(0)
+            for position, header in self.headers(0):
+                self.add_index_entries(header, position)
+            self._add_time_entry()
+            self._spill_indexes()
+
+        waiting(rebuild)
 
     def resume_indexing(self, offset: int) -> int:
         """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
@@ -229,6 +245,19 @@ class Segment:
         self._entries = count
         self._since_index = 0
         return position
+
+    @property
+    def indexing(self) -> Indexing | None:
+        """After :meth:`finish`; None if it is not known. OSError."""
+        if self._max_timestamp != self._indexed_timestamp:
+            return None
+        entries = self.index_entries() if self.size else 0
+        return Indexing(entries, self._since_index, self._max_timestamp, self._max_timestamp_offset)
+
+    def resume(self, indexing: Indexing) -> None:
+        """Continue to append where another process has ended."""
+        self._entries, self._since_index, self._max_timestamp, self._max_timestamp_offset = indexing
+        self._indexed_timestamp = indexing.max_timestamp
 
     # -- timestamps -------------------------------------------------------------------------------------------
 
@@ -312,7 +341,8 @@ class Segment:
 
     def headers(self, position: int, *, suffix: str = ".log") -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers from the batch at ``position`` to the end, or to the first that cannot be one."""
-        return scan_headers(self._files.get(self.path(suffix)), position, self.size)
+        path = self.path(suffix) if suffix != ".log" else self._log_path
+        return scan_headers(self._files.get(path), position, self.size)
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Like :meth:`headers`, from the first batch that has ``offset`` or a later one."""
@@ -336,13 +366,29 @@ class Segment:
         """The end of the last whole batch before position ``limit`` and offset ``upper``, and the offset after it.
 
         ``position`` is the start of a batch; the segment ends before ``end_offset``. The offset is None when no batch
-        fits.
+        fits. IndexMismatchError.
         """
+        return self._boundary(self.offsets, position, limit, upper, end_offset)
+
+    def load(self, offset: int, max_bytes: int, upper: int, end_offset: int) -> bool:
+        """Bring what finds the batch that has ``offset``, and the end of a read there, into the page cache.
+
+        Returns whether there is such a batch. Blocking, in any thread.
+        """
+        if (found := next(self.scan_from(offset), None)) is None:
+            return False
+        with contextlib.suppress(IndexMismatchError):  # who reads repairs it
+            self._boundary(self._offsets_as_stored(), found[0], found[0] + max_bytes, upper, end_offset)
+        return True
+
+    def _boundary(
+        self, offsets: SparseIndex, position: int, limit: int, upper: int, end_offset: int
+    ) -> tuple[int, int | None]:
         entries = []
         if limit < self.size:
-            entries.append(self.offsets.at_most(limit, member=1)[1])
+            entries.append(offsets.at_most(limit, member=1)[1])
         if upper < end_offset:
-            entries.append(self.offsets.at_most(upper - 1 - self.base_offset)[1])
+            entries.append(offsets.at_most(upper - 1 - self.base_offset)[1])
         expected = None
         relative, indexed = min([entry or (0, 0) for entry in entries], default=(0, 0))
         if indexed > position:
@@ -378,7 +424,7 @@ class Segment:
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
         """Put whole batches at the end. After an OSError the segment is as before; TornWriteError if it is not."""
         position = self.size
-        file = self.open_file()
+        file = self._files.get(self._log_path)
         try:
             file.pwrite(data, position)
         except OSError:
@@ -423,10 +469,22 @@ class Segment:
         self.release()
 
     def truncate(self, size: int) -> None:
-        """Cut the .log at a batch boundary; the caller restores the indexes."""
-        self.open_file().truncate(size)
+        """Cut the .log at a batch boundary; the caller restores the indexes.
+
+        With nothing left, it is a new file: who still reads the old one never sees other records in their place.
+        """
+        if size:
+            self.open_file().truncate(size)
+        else:
+            self._replace_log()
         self.size = size
         self._first_timestamp = _UNKNOWN
+
+    def _replace_log(self) -> None:
+        path = self.path()
+        os.close(os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        os.replace(path + ".tmp", path)
+        self._files.forget(path)
 
     def has_room_for(self, last_offset: int) -> bool:
         return last_offset - self.base_offset <= INT32_MAX
@@ -462,7 +520,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
             chunk = file.pread(min(_SCAN_BYTES if size < _SCAN_BYTES else HEADER_SIZE, end - start), start)
             if len(chunk) < HEADER_SIZE:
                 return
-        header = BatchHeader._make(HEADER.unpack_from(chunk, position - start))
+        header = tuple.__new__(BatchHeader, HEADER.unpack_from(chunk, position - start))
         size = header.batch_length + LOG_OVERHEAD
         if position + size > end or not header.is_plausible:
             return

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 from millstream_kafka.batch import BatchHeader
 
-from .files import FileCache, FileSlice, fsync_directory
+from .files import FileCache, FileSlice, fsync_directory, waiting, without_waiting
 from .segment import SUFFIXES, IndexMismatchError, Segment
 
 _HINTS = 64  # readers whose next position is remembered, a log
@@ -194,39 +194,66 @@ class Segments:
                 yield header
 
     def read(
-        self, offset: int, max_bytes: int, upper: int, *, min_one: bool, log_end_offset: int
+        self,
+        offset: int,
+        max_bytes: int,
+        upper: int,
+        *,
+        min_one: bool,
+        log_end_offset: int,
+        may_wait: bool = True,
     ) -> FileSlice | None:
-        found = self._locate(offset)
+        """See `Log.read`."""
+        # A read that continues another one is near the pages that were sent last, which are cached.
+        reading = waiting
+        found = self._hints.get(offset)
+        if found is None or found[1] >= found[0].size:
+            reading = waiting if may_wait else without_waiting
+            found = reading(lambda: self._locate(offset))
         if found is None:
             return None
         segment, position = found
-        limit = position + max_bytes
-        end_offset = self.end_of(segment, log_end_offset)
-        if segment.size <= limit and upper >= end_offset:
-            end, next_offset = segment.size, end_offset
-        else:
-            try:
-                end, known = segment.boundary(position, limit, upper, end_offset)
-            except IndexMismatchError:
-                segment.rebuild_indexes()
-                end, known = segment.boundary(position, limit, upper, end_offset)
-            if known is None:  # not even one batch fits
-                first = segment.header_at(position)
-                if not min_one or first is None or first.last_offset >= upper:
-                    return None
-                end, known = position + first.size, first.next_offset
-            next_offset = known
+        limit, end_offset = position + max_bytes, self.end_of(segment, log_end_offset)
+        end, next_offset = segment.size, end_offset
+        if segment.size > limit or upper < end_offset:
+            end, next_offset = reading(
+                lambda: self._bounds(segment, position, limit, upper, end_offset, min_one=min_one)
+            )
+            if end == position:
+                return None
         hints = self._hints
         hints[next_offset] = (segment, end)
         if len(hints) > _HINTS:
             del hints[next(iter(hints))]
         return segment.slice(position, end)
 
+    def _bounds(
+        self, segment: Segment, position: int, limit: int, upper: int, end_offset: int, *, min_one: bool
+    ) -> tuple[int, int]:
+        """The end of a read from `position`, and the offset behind it; `position` if not even one batch fits."""
+        try:
+            end, known = segment.boundary(position, limit, upper, end_offset)
+        except IndexMismatchError:
+            segment.rebuild_indexes()
+            end, known = segment.boundary(position, limit, upper, end_offset)
+        if known is not None:
+            return end, known
+        first = segment.header_at(position)
+        if not min_one or first is None or first.last_offset >= upper:
+            return position, upper
+        return position + first.size, first.next_offset
+
+    def loading(self, offset: int, max_bytes: int, upper: int, log_end_offset: int) -> Callable[[], None]:
+        """Brings what `read` needs besides the records into the page cache: to be called in a thread."""
+        segments = [(one, self.end_of(one, log_end_offset)) for one in self.from_offset(offset)[:2]]
+
+        def load() -> None:
+            any(segment.load(offset, max_bytes, upper, end) for segment, end in segments)
+
+        return load
+
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         """Segment and position of the first batch that has ``offset`` or a later one."""
-        hint = self._hints.get(offset)
-        if hint is not None and hint[1] < hint[0].size:
-            return hint
         for segment in self.from_offset(offset):
             found = next(segment.headers_from(offset), None)
             if found is not None:

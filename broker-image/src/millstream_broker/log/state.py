@@ -27,7 +27,7 @@ from .segments import Segments
 logger = logging.getLogger(__name__)
 
 
-class Progress(NamedTuple):
+class LogProgress(NamedTuple):
     """What checkpoints say of a log."""
 
     flushed: int
@@ -66,6 +66,7 @@ class LogState:
         "_claims_end",
         "_home",
         "claimed",
+        "closed_at",
         "config",
         "durability",
         "epochs",
@@ -108,6 +109,8 @@ class LogState:
         self.first_dirty_offset = start  # compaction has not been behind this
         self.last_high_watermark = 0
         """From the time the replica was last served; while it is served, the replica has a newer one."""
+        self.closed_at = -1
+        """Where it ended when it was opened from its summary: there is a producer snapshot of then; else -1."""
         self.truncating = False
         """A thread is truncating the log; set and cleared on the loop, which does not use the log meanwhile."""
         self.offline: OSError | None = None
@@ -185,12 +188,14 @@ class LogState:
     def release_claims(self) -> None:
         self._claims_end = recovery.NOWHERE
 
-    def progress(self) -> Progress:
+    def progress(self) -> LogProgress:
         """As of one moment, and within what a truncation leaves. In any thread."""
         with self.durability.lock:
             start, limit = self.log_start_offset, self._claims_end
             moved = start if start > self.segments.first_offset else None
-            progress = Progress(min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit))
+            progress = LogProgress(
+                min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit)
+            )
             self.claimed = max(self.claimed, progress.claims)
             return progress
 

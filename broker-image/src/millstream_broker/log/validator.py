@@ -18,12 +18,14 @@ import logging
 
 from millstream_kafka.batch import (
     CODEC_MASK,
+    CONTROL,
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MOST_OFFSETS,
+    TRANSACTIONAL,
     BatchHeader,
     HeaderRefusedError,
     build_batch,
@@ -38,6 +40,7 @@ from millstream_kafka.batch import (
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+from ..mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -217,6 +220,34 @@ def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
             ErrorCode.CORRUPT_MESSAGE,
             f"{len(view) - end} bytes behind the last whole batch of {HEADER_SIZE}+",
         )
+    return headers
+
+
+def check_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> list[BatchHeader]:
+    """Headers of a source's batches, for a mirror's replica whose log ends there; as :func:`check_copied`.
+
+    Anybody may send them. ApiError also: INVALID_RECORD for transactional and control batches, and for offsets and
+    epochs beyond any source's; FENCED_LEADER_EPOCH where an epoch is below the one before, or below ``latest_epoch``.
+    """
+    headers = check_copied(view, log_end_offset)
+    for header in headers:
+        where = f"the batch at offset {header.base_offset}"
+        if header.attributes & (TRANSACTIONAL | CONTROL):
+            what = "a control batch" if header.attributes & CONTROL else "transactional"
+            raise ApiError(ErrorCode.INVALID_RECORD, f"{where} is {what}: transactions are not supported")
+        epoch = header.partition_leader_epoch
+        if not 0 <= epoch <= LARGEST_EPOCH or header.last_offset > LARGEST_OFFSET:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                f"{where} has leader epoch {epoch} and ends at {header.last_offset}: 0 to {LARGEST_EPOCH} and at most"
+                f" {LARGEST_OFFSET} are allowed",
+            )
+        if epoch < latest_epoch:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{where} is of leader epoch {epoch}, the one before it of {latest_epoch}: the logs have diverged",
+            )
+        latest_epoch = epoch
     return headers
 
 

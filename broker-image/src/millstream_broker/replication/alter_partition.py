@@ -1,4 +1,4 @@
-"""Writes the ISRs of the partitions that this broker leads.
+"""Writes the ISRs of the partitions that this broker leads, and higher leader epochs where it needs them.
 
 `replication.isr` decides what to write and what a result means; this module has the clock, coordination, and the loop
 that notices silent followers. Each partition has at most one write in flight.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
+from dataclasses import replace
 from typing import Protocol
 
 from millstream_process import supervision
@@ -40,6 +42,8 @@ class AlterPartitionManager:
         self._stats = stats
         self._max_lag_s = max_lag_s
         self._writes = supervision.Tasks()
+        self._raising: set[tuple[uuid.UUID, int]] = set()
+        """Partitions whose leader epoch is being raised."""
         self._is_failing = False  # logged once, for any number of partitions and any duration
 
     async def run(self) -> None:
@@ -65,6 +69,31 @@ class AlterPartitionManager:
         if partition.isr is None or (record := partition.isr.propose(now_ms())) is None:
             return
         self._writes.add(supervision.run("ISR writes", self._write(partition, record)))
+
+    def raise_epoch(self, partition: Partition, epoch: int) -> None:
+        """Take a leader epoch that is at least this one. The leader and its ISR stay.
+
+        The write replaces the known record and no other, so it fails if a controller elects another leader.
+        """
+        key = partition.topic_id, partition.index
+        if key not in self._raising:
+            self._raising.add(key)
+            self._writes.add(supervision.run("leader epochs", self._raise(partition, epoch)))
+
+    async def _raise(self, partition: Partition, epoch: int) -> None:
+        try:
+            record = self._replicas.known_record(partition)
+            if record is None or record.leader != self._replicas.broker_id or record.leader_epoch >= epoch:
+                return
+            raised = replace(record, leader_epoch=epoch)
+            await self._records.write_partition(partition.topic, partition.index, raised)
+            log.info("%s: the leader epoch rises from %d to %d", partition, record.leader_epoch, epoch)
+        except Conflict:
+            pass  # whoever needs the epoch requests it again
+        except CoordinationError as error:
+            log.warning("%s: leader epoch not written, retrying: %s", partition, error)
+        finally:
+            self._raising.discard((partition.topic_id, partition.index))
 
     async def _write(self, partition: Partition, record: PartitionRecord) -> None:
         isr = partition.isr

@@ -22,7 +22,7 @@ rack (KIP-392). A follower reads up to the end of the leader's log. What it asks
 
 from __future__ import annotations
 
-from asyncio import Future
+from asyncio import Future, get_running_loop
 from typing import NamedTuple
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -33,16 +33,16 @@ from millstream_kafka.protocol.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
     PartitionData,
 )
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..delayed_fetch import DelayedFetch
-from ..metadata import Metadata
+from ..log.files import NotCachedError
 from ..steps import Steps, to_the_end
 from .alter_partition import AlterPartitionManager
 from .divergence import diverging_epoch
+from .fetch_responses import current_leader, joined
 from .partition import Partition
 from .replica import FetchWaiter, Replica
 from .replicas import Replicas
@@ -54,6 +54,10 @@ FULL, SESSIONLESS = 0, -1
 CONSUMER = -1
 """A consumer's replica id; other negative ones are Kafka's debugging tools, which read like consumers."""
 READ_COMMITTED = 1
+LOAD_S = 1.0
+"""How long a response waits at least for records that are there, but must be looked up on the disk."""
+LOADS_AT_ONCE = 20
+"""Partitions that threads look up at a time for one session: they have other work, too."""
 AT_ONCE = 20
 """Partitions looked at in one step: each takes some ten microseconds."""
 
@@ -61,7 +65,7 @@ AT_ONCE = 20
 class Fetched:
     """A partition as one client fetches it."""
 
-    __slots__ = ("asked", "is_new", "key", "replica", "sent", "session")
+    __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session")
 
     def __init__(self, key: TopicPartition, asked: FetchPartition) -> None:
         self.key = key
@@ -72,6 +76,10 @@ class Fetched:
         """Where it was read last: as long as that is the same, it is the same topic and leadership."""
         self.sent: tuple[int, int] | None = None
         """High watermark and log start that the client knows."""
+        self.is_loading = False
+        """A thread loads what finds the records into the page cache."""
+        self.is_loaded = False
+        """It has done so: the next read may wait, so that there is an end to it."""
         self.session: Session | None = None
         """Notified of the partition's changes; None: it is not watched."""
 
@@ -120,6 +128,7 @@ class Session:
         "_due",
         "_fetched",
         "_is_closed",
+        "_loading",
         "_meanwhile",
         "_rack",
         "_reads_followers",
@@ -169,6 +178,8 @@ class Session:
         """The request that waits: one at most."""
         self._meanwhile: list[int] | None = None
         """The sizes that `advanced` was called with while a request is handled; None while there is none."""
+        self._loading = 0
+        """Partitions that threads load."""
         self._is_closed = False
         self.counted = 0
         """Partitions, for whoever bounds those of all sessions."""
@@ -252,21 +263,20 @@ class Session:
             response, size, urgent = yield from self._read(limit)
         finally:
             self._meanwhile = None
-        if (
-            urgent
-            or size >= request.min_bytes
-            or request.max_wait_ms <= 0
-            or not (self._fetched or self.is_follower)
-        ):
-            return response
         wait_s = min(request.max_wait_ms / 1000, self._settings.max_wait_s)
+        if self._loading and not size:
+            wait_s = max(wait_s, LOAD_S)
+        elif size >= request.min_bytes:
+            urgent = True
+        if urgent or wait_s <= 0 or not (self._fetched or self.is_follower):
+            return response
         if not self.watches:
             for one in self._fetched.values():
                 one.watch(self)
 
         def read() -> Steps[FetchResponse]:
             more, _, _ = yield from self._read(limit)
-            return _joined(response, more)
+            return joined(response, more)
 
         self._delayed = delayed = DelayedFetch(request.min_bytes - size, wait_s, read)
         delayed.response.add_done_callback(lambda _: self._waited(delayed))
@@ -324,6 +334,9 @@ class Session:
                 data = self._read_one(one, limit - size, first=not size)
             except ApiError as error:
                 data, urgent = self._failed(one, error), True
+            except NotCachedError:
+                self._load(one, limit - size)
+                data = None
             if data is None:
                 continue
             if data.records:
@@ -367,7 +380,8 @@ class Session:
             one.watch(self)
         if room > asked.partition_max_bytes:
             room = asked.partition_max_bytes
-        found = log.read(offset, room if room > 0 else 0, upper=upper, min_one=first)
+        found = log.read(offset, room if room > 0 else 0, upper=upper, min_one=first, may_wait=one.is_loaded)
+        one.is_loaded = False
         known = replica.high_watermark, log.log_start_offset
         if found is None and offset < upper:  # there was no room
             self._due[one] = None
@@ -392,6 +406,26 @@ class Session:
             -1,
             b"" if found is None else found,
         )
+
+    def _load(self, one: Fetched, room: int) -> None:
+        """Have a thread load what finds the records of a partition; it is due again then."""
+        self._due[one] = None
+        if one.is_loading or one.replica is None or self._loading >= LOADS_AT_ONCE:
+            return
+        log, room = one.replica.log, max(0, min(room, one.asked.partition_max_bytes))
+        load = log.loading(one.asked.fetch_offset, room, upper=log.log_end_offset)
+        one.is_loading = True
+        self._loading += 1
+        loading = get_running_loop().run_in_executor(None, load)
+        loading.add_done_callback(lambda loading: self._loaded(one, loading))
+
+    def _loaded(self, one: Fetched, loading: Future[None]) -> None:
+        if not loading.cancelled():
+            loading.exception()  # the read meets it again, and can report it
+        one.is_loading, one.is_loaded = False, True
+        self._loading -= 1
+        if not self._is_closed and self._fetched.get(one.key) is one:
+            self.advanced(one, 0)
 
     def _followed(self, key: TopicPartition) -> Replica:
         """The follower of a partition that is not led here. Raises ApiError."""
@@ -436,7 +470,13 @@ class Session:
         offset = asked.fetch_offset
         if offset < log.log_start_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        parted = diverging_epoch(log.epochs, log.log_end_offset, offset, asked.last_fetched_epoch)
+        parted = diverging_epoch(
+            log.epochs,
+            log.log_end_offset,
+            offset,
+            asked.last_fetched_epoch,
+            is_mirrored=bool(partition.source),
+        )
         if parted is not None:
             one.sent = None
             self._due[one] = None
@@ -470,30 +510,3 @@ class Session:
             aborted_transactions=[] if is_unknown else self._aborted,
             records=b"",
         )
-
-
-def _joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
-    """Two responses of a session as one; the second is newer."""
-    if not first.responses:
-        return second
-    topics = {topic.topic: topic for topic in first.responses}
-    for newer in second.responses:
-        if (older := topics.get(newer.topic)) is None:
-            topics[newer.topic] = newer
-        else:
-            by_index = {data.partition_index: data for data in older.partitions}
-            by_index.update((data.partition_index, data) for data in newer.partitions)
-            older.partitions = list(by_index.values())
-    first.responses = list(topics.values())
-    return first
-
-
-def current_leader(metadata: Metadata, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
-    """The current leader, for errors that mean the client should ask it."""
-    if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        return None
-    record = metadata.topics.get(topic)
-    if record is None or index >= len(record.partitions):
-        return None
-    found = record.partitions[index]
-    return LeaderIdAndEpoch(found.leader, found.leader_epoch)

@@ -27,7 +27,7 @@ from millstream_kafka.protocol.fetch import (
 from millstream_process import supervision
 
 from ..coordination import BrokerRecord
-from ..inter_broker import Authenticator, Peer
+from ..inter_broker import Authenticator, PeerBroker
 from ..slices import begin, finish
 from ..steps import Steps
 from .alter_partition import AlterPartitionManager
@@ -52,7 +52,7 @@ class FollowerSession(Session):
         alter_partition: AlterPartitionManager,
         settings: FetchSettings,
         follower: Authenticator,
-        peer: Peer,
+        peer: PeerBroker,
     ) -> None:
         super().__init__(replicas, alter_partition, settings, peer.broker_id)
         self.follower = follower
@@ -105,7 +105,7 @@ class Sessions:
 
     # Followers
 
-    def _of_follower(self, request: FetchRequest, follower: Authenticator, peer: Peer) -> Session:
+    def _of_follower(self, request: FetchRequest, follower: Authenticator, peer: PeerBroker) -> Session:
         known = self._by_replica.get(peer.broker_id)
         self._check_epoch(peer, known)
         if request.session_id:
@@ -122,7 +122,7 @@ class Sessions:
         self._by_replica[peer.broker_id] = session
         return session
 
-    def _check_epoch(self, peer: Peer, session: FollowerSession | None) -> None:
+    def _check_epoch(self, peer: PeerBroker, session: FollowerSession | None) -> None:
         """Raises ApiError for an earlier incarnation of a broker. A later one may be known to itself first."""
         known = self._replicas.metadata.brokers.get(peer.broker_id)
         if (known is not None and peer.broker_epoch < known.epoch) or (

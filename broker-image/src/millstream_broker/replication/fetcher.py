@@ -41,8 +41,10 @@ from .throttle import Throttle
 
 CLIENT_ID = "millstream-follower"
 VERSION = 12
-TURN_S = 0.02
+TURN_S = 0.003
 """Longest time one response may hold the event loop."""
+LEAST_PAUSE_S = 0.02
+"""A throttled replica that must wait for less fetches at once."""
 PATIENCE_S = 0.01
 """How long to wait for a request in flight when there is more to fetch."""
 FIRST_BACKOFF_S = 0.01
@@ -314,7 +316,7 @@ class Fetcher:
             return None
         now = asyncio.get_running_loop().time()
         until = self._throttle.took(len(data.records), now)
-        return until if until > now + TURN_S else None
+        return until if until > now + LEAST_PAUSE_S else None
 
     def _backoff_s(self, failures: int) -> float:
         """The pause after this many failures; at first short, as the leader may not know yet that it leads."""

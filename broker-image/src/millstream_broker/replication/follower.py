@@ -209,7 +209,7 @@ class Follower(Replica):
             return self._cut(lambda: self.log.truncate_to(leader_end, now_ms=_now_ms()))
         if end < leader_start:
             log.warning(
-                "%s: starts anew at offset %d: broker %d has nothing before it any more, this log ended at %d",
+                "%s: restarts at offset %d: broker %d has nothing before it, and this log ended at %d",
                 self,
                 leader_start,
                 self.record.leader,

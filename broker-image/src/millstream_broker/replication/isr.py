@@ -205,6 +205,26 @@ class Isr:
         """Brokers that are registered: no other joins an ISR."""
         self._alive = frozenset(alive)
 
+    def cut(self, log_end: int, now_ms: int) -> None:
+        """The leader's log was cut there, perhaps below the high watermark: followers have to cut theirs, too.
+
+        Until they fetch again nothing is known of them. They have as much time for it as after an election.
+        """
+        self.high_watermark = min(self.high_watermark, log_end)
+        self._log_end = self._epoch_start = log_end
+        for replica, follower in self.followers.items():
+            follower.log_end = follower.leader_end = UNKNOWN
+            if replica in self.maximal:
+                follower.caught_up_ms = now_ms
+
+    @property
+    def all_are_level(self) -> bool:
+        """Whether each replica that may be the next leader has the leader's whole log, and nothing behind it."""
+        may_lead = self.maximal.union(self.record.elr)
+        return all(
+            one.log_end == self._log_end for replica, one in self.followers.items() if replica in may_lead
+        )
+
     # The ISR
 
     def propose(self, now_ms: int) -> PartitionRecord | None:

@@ -19,9 +19,11 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
+from time import time
 from typing import Any, Protocol, TypeVar
 
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
@@ -90,8 +92,10 @@ class ReplicaManager:
         admissions: Admissions,
         groups: Groups,
         unwritable: Callable[[], None],
+        raise_epoch: Callable[[Partition, int], None],
     ) -> None:
-        """`unwritable` is called when records cannot be written here, to move leadership away."""
+        """`unwritable` is called when records cannot be written here, to move leadership away; `raise_epoch` when a
+        leader needs a higher leader epoch."""
         self._replicas = replicas
         self._logs = logs
         self._config = config
@@ -100,6 +104,7 @@ class ReplicaManager:
         self._admissions = admissions
         self._groups = groups
         self._unwritable = unwritable
+        self._raise_epoch = raise_epoch
         self._lost: set[TopicIdPartition] = set()
         """Partitions that are in a log directory which is offline."""
         self._removed: dict[TopicIdPartition, int] = {}
@@ -107,6 +112,7 @@ class ReplicaManager:
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
         self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
+        self._is_closed = False
         self._catching_up: asyncio.Task[None] | None = None
         self._unsettled = 0
         """Partitions that were opened since the collector was told of those that stay."""
@@ -145,9 +151,9 @@ class ReplicaManager:
             deleted = _deleted(before, state)
             self._forget(state, before, {*deleted.values()})
             await self._bring_up(new)
-            self._replicas.metadata = Metadata(state)
+            self._replicas.metadata = Metadata(state, self._replicas.metadata)
             if state.brokers is not before.brokers:
-                self._follow_brokers(state)
+                await self._follow_brokers(state)
             self._fetchers.end_idle()
             self._configs.keep(state.topics)
             self._replicas.followed(number)
@@ -173,7 +179,8 @@ class ReplicaManager:
 
     async def _delete(self, keys: Iterable[TopicPartition]) -> None:
         """Delete logs; before this returns, no other log of these names may be opened."""
-        await self._put_aside(self._logs.release(keys))
+        for some in portions(keys, AT_ONCE):
+            await self._put_aside(self._logs.release(some))
 
     async def _put_aside(self, released: list[Released]) -> None:
         if released:
@@ -191,7 +198,7 @@ class ReplicaManager:
     async def _follow_topics(self, topics: Collection[TopicRecord]) -> list[tuple[TopicRecord, int]]:
         """Update the local partitions of topics; returns those that must be opened."""
         new = []
-        partitions = [(topic, index) for topic in topics for index in range(len(topic.partitions))]
+        partitions = ((topic, index) for topic in topics for index in range(len(topic.partitions)))
         for topic in topics:
             if topic.name == OFFSETS_TOPIC:
                 self._groups.has_partitions(len(topic.partitions))
@@ -217,9 +224,9 @@ class ReplicaManager:
             del self._removed[key]
         return key in self._removed
 
-    def _follow_brokers(self, state: ClusterState) -> None:
+    async def _follow_brokers(self, state: ClusterState) -> None:
         alive = frozenset(state.brokers)
-        for partition in list(self._replicas.partitions.values()):
+        async for partition in turns(list(self._replicas.partitions.values())):
             if partition.isr is not None:
                 partition.isr.set_alive(alive)
                 partition.isr_changed()
@@ -260,7 +267,7 @@ class ReplicaManager:
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
         queue = self._admissions
         self._replicas.partitions[key] = Partition(
-            topic, index, opened, config, queue, isr, self._unwritable, waiting
+            topic, index, opened, config, queue, isr, self._unwritable, waiting, self._raise_epoch
         )
         if topic.name == OFFSETS_TOPIC:
             self._groups.lead(index)
@@ -312,6 +319,54 @@ class ReplicaManager:
             if key[0] == OFFSETS_TOPIC:
                 self._groups.resign(key[1])
 
+    async def cut_led(self, key: TopicPartition, check: Callable[[Partition], None], offset: int) -> None:
+        """Cut the log of a partition that this broker leads, and lead it again with what is left. Raises ApiError.
+
+        `check` raises ApiError if it must not be cut; nothing happens between it and the end of serving. To fetches it
+        is as if another leadership had begun: followers compare their logs with this one.
+        """
+        async with self._following:
+            if self._is_closed:
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition = self._replicas.partition(*key)
+            check(partition)
+            topic, led, isr = self._replicas.metadata.topics.get(key[0]), partition.log, partition.isr
+            if topic is None or topic.topic_id != partition.topic_id or key[1] >= len(topic.partitions):
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # its state is being followed
+            before = led.log_end_offset
+            self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            led.truncating = True
+            try:
+                cut = partial(led.cut_led, offset, now_ms=int(time() * 1000))
+                await _to_its_end(asyncio.to_thread(cut))
+                log.info("%s: cut from offset %d to %d: it rejoins its source", partition, before, offset)
+            finally:
+                led.truncating = False
+                led.last_high_watermark = min(led.last_high_watermark, led.log_end_offset)
+                if self._logs.get(*key) is led:
+                    if isr is not None:
+                        isr.cut(led.log_end_offset, now_ms())
+                    self._lead_on(partition, topic, isr)
+                else:
+                    self._lost.add((partition.topic_id, key[1]))
+                    self._replicas.unopened[key] = "its log directory is offline"
+
+    def _lead_on(self, before: Partition, topic: TopicRecord, isr: Isr | None) -> None:
+        """Lead the same log under the same record and ISR, whose write may be on its way."""
+        config, index = self._configs.of(topic), before.index
+        partition = Partition(
+            topic,
+            index,
+            before.log,
+            config,
+            self._admissions,
+            isr,
+            self._unwritable,
+            raise_epoch=self._raise_epoch,
+        )
+        partition.record = before.record if isr is None else isr.record
+        self._replicas.partitions[topic.name, index] = partition
+
     async def stop_replicas(
         self, stops: Iterable[tuple[str, int, int, bool]]
     ) -> dict[TopicPartition, ErrorCode]:
@@ -358,7 +413,7 @@ class ReplicaManager:
         logs = self._logs
         older = [
             log
-            for topic, index in new
+            async for topic, index in turns(new)
             for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
         ]
         if older:
@@ -466,13 +521,16 @@ class ReplicaManager:
 
     async def write_watermarks(self) -> None:
         """Those of replicated partitions, in directories where any has changed."""
-        held: dict[TopicPartition, Partition | Follower] = dict(self._replicas.followers)
-        held.update((key, one) for key, one in self._replicas.partitions.items() if one.isr is not None)
-        now = {key: (one.log.topic_id, one.high_watermark) for key, one in held.items()}
+        now: dict[TopicPartition, tuple[uuid.UUID | None, int]] = {}
+        async for one in turns(list(self._replicas.all())):
+            if isinstance(one, Follower) or one.isr is not None:
+                now[one.topic, one.index] = one.log.topic_id, one.high_watermark
         await asyncio.to_thread(self._logs.write_high_watermarks, now)
 
     async def close(self) -> None:
-        """Stop following and leading; the logs stay open."""
+        """Stop following and leading, after a cut that has begun; the logs stay open."""
+        async with self._following:
+            self._is_closed = True
         if self._catching_up is not None:
             await supervision.cancel([self._catching_up])
         await self._fetchers.close()

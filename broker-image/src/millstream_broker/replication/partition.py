@@ -23,8 +23,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic_ns
+from typing import NoReturn
 
-from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
+from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, BatchHeader, HeaderRefusedError
+from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
+from millstream_kafka.mirror_source import REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
@@ -34,7 +37,8 @@ from ..config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
 from ..delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
 from ..log.log import AppendInfo, Log
-from ..log.validator import Admitted
+from ..log.validator import Admitted, check_mirrored
+from ..mirrored_topics import EPOCHS_ABOVE, check_start, read_only
 from ..refusals import Refusals
 from .isr import Isr
 from .replica import FetchWaiter, Replica, wake
@@ -56,9 +60,11 @@ class Partition(Replica):
         "_flushing",
         "_goes_with_log",
         "_held_back",
+        "_is_outdated",
         "_min_isr",
         "_queue",
         "_queued",
+        "_raise_epoch",
         "_refusals",
         "_secured",
         "_undeleted",
@@ -68,6 +74,7 @@ class Partition(Replica):
         "followers",
         "isr",
         "min_insync_replicas",
+        "source",
     )
 
     def __init__(
@@ -80,10 +87,12 @@ class Partition(Replica):
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
         waiting: Purgatory | None = None,
+        raise_epoch: Callable[[Partition, int], None] = lambda partition, epoch: None,
     ) -> None:
         """`queue`: for batches that cannot be appended at once.
 
-        `unwritable` is called when the disk takes no records and another replica might lead instead.
+        `unwritable` is called when the disk takes no records and another replica might lead instead, `raise_epoch`
+        when this leader needs at least that leader epoch; it may be called again until `lead` has it.
 
         `waiting`: producers that waited while this broker did not lead.
         """
@@ -103,11 +112,20 @@ class Partition(Replica):
         """Why this broker no longer leads the partition."""
         self._undeleted = Purgatory()
         self._unwritable = unwritable
+        self._raise_epoch = raise_epoch
+        self._look_at_epoch()
+        self.source = ""
+        """Of which topic this is a mirror's read-only replica (millstream.mirror.source)."""
         self._unflushed = Purgatory()
         self._unreplicated = Purgatory() if waiting is None else waiting
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
+        was, self.source = self.source, config.text(MIRROR_SOURCE)
+        if was and not self.source:
+            log.info("%s: promoted: it is no longer a mirror of %s", self, was)
+            if self.isr is not None:
+                self.log.assign_leader_epoch(self.record.leader_epoch)
         self._min_isr = config.integer("min.insync.replicas")
         self._count_min_isr()
         self._flush_messages = config.integer("flush.messages")
@@ -117,6 +135,10 @@ class Partition(Replica):
         self._grown(0)
         if is_lazy:  # perhaps it was not until now
             self._unflushed.passed(self.log.log_end_offset)
+
+    def _look_at_epoch(self) -> None:
+        """A leader's epoch may only be below that of its log when coordination was restored from an older copy."""
+        self._is_outdated = self.log.epochs.latest > self.record.leader_epoch
 
     def _choose_path(self) -> None:
         """Choose the path of appends, after a change of the configuration or the queue."""
@@ -135,6 +157,7 @@ class Partition(Replica):
             self.isr, self._goes_with_log = isr, False
             self._secured = max(self._secured, self.high_watermark)
         self.record = record
+        self._look_at_epoch()
         self._count_min_isr()
         if self.isr is None:
             return
@@ -200,6 +223,81 @@ class Partition(Replica):
         self._choose_path()
         return delayed
 
+    def append_mirrored(
+        self,
+        source: str,
+        batches: memoryview | None,
+        from_offset: int,
+        log_start: int,
+        now_ms: int,
+        timeout_ms: int,
+    ) -> DelayedProduce | None:
+        """Append the batches that the source has from the end of this log on; what waits for their replication.
+
+        `source`: the topic they come from. `log_start`: the start of the source's log, which this log follows as far
+        as its high watermark. Without batches only this happens; a log that ends before the source's start begins
+        anew there. None: nothing was appended, or it is safe. Raises ApiError; see `protocol.mirror_append`.
+        """
+        self.check_source(source)
+        end = self.log.log_end_offset
+        if from_offset != end:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self} ends at offset {end}, not {from_offset}")
+        check_start(self, log_start, end)
+        delayed = None
+        if batches:
+            headers = check_mirrored(batches, end, self.log.epochs.latest)
+            epoch = headers[-1].partition_leader_epoch
+            if epoch >= self.record.leader_epoch:
+                self._need_epoch(epoch)
+            info = self._append(batches, -1, now_ms, mirrored=headers)
+            if (purgatory := self._purgatory_of(info, -1)) is not None:
+                delayed = DelayedProduce(-1, timeout_ms, info)
+                purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
+        elif end < log_start and end == self.high_watermark:
+            self.log.skip_to(log_start, now_ms=now_ms)
+            self._grown(0)
+            wake(self.followers, 0)
+            wake(self.waiters, 0)
+        if (start := min(log_start, self.high_watermark)) > self.log.log_start_offset:
+            self._move_start(start)
+        return delayed
+
+    def check_source(self, source: str) -> None:
+        """Raises ApiError unless this is the replica of that topic."""
+        if self._ended is not None:
+            raise ApiError(self._ended)
+        if not self.source:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"Topic '{self.topic}' is not a mirror's replica, or was promoted"
+            )
+        if self.source == source + REJOIN:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"Topic '{self.topic}' rejoins {source}: nothing is appended before all partitions are compared",
+            )
+        if source != self.source:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"Topic '{self.topic}' is a mirror of {self.source}, not of {source}",
+            )
+
+    def check_epoch_above_records(self) -> None:
+        """Raises ApiError, and requests another leader epoch, unless this one is above those of all records.
+
+        Only then can followers tell what is appended behind a cut from what was cut there. The next epoch is enough: it
+        has to stay below the source's.
+        """
+        if (latest := self.log.epochs.latest) >= self.record.leader_epoch:
+            self._need_epoch(latest, latest + 1)
+
+    def _need_epoch(self, above: int, least: int | None = None) -> NoReturn:
+        """Request a leader epoch above that of the log's batches; until it is here the client has to retry."""
+        self._raise_epoch(self, above + EPOCHS_ABOVE if least is None else least)
+        raise ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{self} takes a leader epoch above {above}, that of its records",
+        )
+
     def append_admitted(
         self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
     ) -> None:
@@ -218,27 +316,49 @@ class Partition(Replica):
         self._queued -= 1
         self._choose_path()
 
-    def check(self, batches: bytearray | memoryview, acks: int, now_ms: int) -> None:
-        """Raises ApiError where the batches may not be appended now, whatever they are."""
+    def check(
+        self,
+        batches: bytearray | memoryview,
+        acks: int,
+        now_ms: int,
+        mirrored: list[BatchHeader] | None = None,
+    ) -> None:
+        """Raises ApiError where the batches may not be appended now, whatever they are.
+
+        An ordinary batch gets this leader's epoch, so it must not be below the log's last one: then followers could
+        not tell where logs diverge. It never is, unless coordination was restored from an older copy.
+        """
         try:
             if self._ended is not None:
                 self._check_led(batches)
+            if mirrored is None:
+                if self.source:
+                    raise read_only(self.topic, self.source)
+                if self._is_outdated:
+                    self._need_epoch(self.log.epochs.latest)
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
                 raise self._not_enough_replicas()
-            if self._refusals.by_producer:
+            if self._refusals.by_producer and mirrored is None:
                 self._refusals.check(batches, self.log.producers, now_ms)
         except ApiError as error:
             self._refusals.note(batches, error, now_ms)
             raise
 
     def _append(
-        self, batches: bytearray | memoryview, acks: int, now_ms: int, admitted: Admitted | None = None
+        self,
+        batches: bytearray | memoryview,
+        acks: int,
+        now_ms: int,
+        admitted: Admitted | None = None,
+        mirrored: list[BatchHeader] | None = None,
     ) -> AppendInfo:
-        """The one place where a leader's log grows. Raises ApiError."""
-        self.check(batches, acks, now_ms)
+        """The one place where a leader's log grows: by its own batches, or by its source's. Raises ApiError."""
+        self.check(batches, acks, now_ms, mirrored)
         epoch = self.record.leader_epoch
         try:
-            if admitted is None:
+            if mirrored is not None:
+                info = self.log.append_mirrored(memoryview(batches), mirrored, now_ms=now_ms)
+            elif admitted is None:
                 info = self.log.append(batches, leader_epoch=epoch, now_ms=now_ms)
             else:
                 info = self.log.append_admitted(admitted, leader_epoch=epoch, now_ms=now_ms)
@@ -292,13 +412,19 @@ class Partition(Replica):
         """Move the start of the log; what waits for the followers to move theirs, None: they have. Raises ApiError."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if self._move_start(offset):
+            return None
+        return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
+
+    def _move_start(self, offset: int) -> bool:
+        """Move the start of the log; whether all live followers have moved theirs."""
         self.log.delete_records_before(offset)
         for waiter in tuple(self.waiters):
             waiter.committed()
         if self.low_watermark >= offset:
-            return None
+            return True
         wake(self.followers, 0)
-        return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
+        return False
 
     @property
     def low_watermark(self) -> int:
@@ -364,6 +490,8 @@ class Partition(Replica):
         try:
             while self._secured < self.log.log_end_offset:
                 flushed = await asyncio.to_thread(self.log.flush)
+                if self._ended is not None:  # the log and the ISR may be another leadership's by now
+                    break
                 self._secure(min(self.log.log_end_offset, flushed + self._flush_messages - 1))
         except ApiError as error:
             if not self.log.is_deleted:

@@ -1,9 +1,9 @@
 """The brokers of a cluster: finds leaders and coordinators, connects to them, and again after a failure.
 
 One connection for each broker, opened on first use and shared by all callers. Connecting and looking up metadata
-are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``; a caller's request is sent
-once. Leaders and coordinators are remembered until a call to them fails. Only the caller
-sees the error codes in a response: when one says that the leader or coordinator has moved, it calls
+are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``, except where TLS or SASL
+failed; a caller's request is sent once. Leaders and coordinators are remembered until a call to them fails. Only the
+caller sees the error codes in a response: when one says that the leader or coordinator has moved, it calls
 ``forget_leaders`` or ``forget_coordinator``, and retries.
 
 Raises the exceptions of ``errors``, and ApiError if the cluster refuses: no such topic, leader or coordinator.
@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from ssl import SSLContext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..protocol import find_coordinator, metadata
 from ..protocol.api import Api
@@ -25,11 +25,21 @@ from ..protocol.find_coordinator import FindCoordinatorRequest
 from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ..protocol.schema import Struct
 from .connection import MAX_RESPONSE_BYTES, Connection
-from .errors import BrokerError, ConnectFailed, ConnectionLost, RequestTimedOut
+from .errors import (
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    CredentialsMissing,
+    RequestTimedOut,
+    SecurityFailed,
+)
+from .security import CredentialsError, Security
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 T = TypeVar("T")
+REFUSED_S = 1.0
+"""For how long a broker that refused our credentials is left alone: accounts may be locked after many attempts."""
 Address = tuple[str, int]
 
 
@@ -61,8 +71,9 @@ class ClusterClient:
         retry_backoff_max: float = 1.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         ssl: SSLContext | None = None,
+        security: Security | None = None,
     ) -> None:
-        """All times are in seconds."""
+        """All times are in seconds. ``security``, in place of ``ssl``, is read for each new connection."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.timeout = timeout
@@ -75,6 +86,9 @@ class ClusterClient:
         self._backoff_max = retry_backoff_max
         self._max_response_bytes = max_response_bytes
         self._ssl = ssl
+        self._security = security
+        self._refused: dict[Address, tuple[float, SecurityFailed]] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
         self._leaders: dict[tuple[str, int], tuple[int, float]] = {}
         self._coordinators: dict[tuple[str, int], int] = {}
         self._connections: dict[Address, Connection] = {}
@@ -89,10 +103,10 @@ class ClusterClient:
 
     async def close(self) -> None:
         self._is_closed = True
-        opening = list(self._opening.values())
-        for task in opening:
+        ending: list[asyncio.Task[Any]] = [*self._opening.values(), *self._retiring]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         for connection in list(self._connections.values()):
             await connection.close()
         self._connections.clear()
@@ -222,7 +236,7 @@ class ClusterClient:
     async def _any_connection(self) -> Connection:
         """An open connection, or a new one to the first address that takes one."""
         for connection in self._connections.values():
-            if not connection.is_closed:
+            if _is_usable(connection):
                 return connection
         known = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
         random.shuffle(known)
@@ -232,16 +246,22 @@ class ClusterClient:
                 return await self._connect(address)
             except ConnectFailed as error:
                 failed.append(error)
+        refused = next((error for error in failed if isinstance(error, SecurityFailed)), None)
+        if refused is not None:
+            raise refused
         others = "".join(f"; {error}" for error in failed[1:])
         raise ConnectFailed(failed[0].host, failed[0].port, failed[0].problem + others)
 
     async def _connect(self, address: Address) -> Connection:
         """The connection to an address; tasks that want the same one wait for the same attempt."""
         connection = self._connections.get(address)
-        if connection is not None and not connection.is_closed:
+        if connection is not None and _is_usable(connection):
             return connection
         if self._is_closed:
             raise ConnectFailed(*address, "the client is closed")
+        until, refusal = self._refused.get(address, (0.0, None))
+        if refusal is not None and time.monotonic() < until:
+            raise type(refusal)(*address, refusal.problem)
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._open(address))
@@ -255,15 +275,29 @@ class ClusterClient:
 
     async def _open(self, address: Address) -> Connection:
         try:
+            context, login = self._ssl, None
+            if self._security is not None:
+                try:
+                    context, login = await asyncio.to_thread(self._security.load)
+                except CredentialsError as error:
+                    raise CredentialsMissing(*address, str(error)) from None
             connection = await Connection.open(
                 *address,
                 self.client_id,
                 timeout=self.connect_timeout,
                 max_response_bytes=self._max_response_bytes,
-                ssl=self._ssl,
+                ssl=context,
+                login=login,
             )
+        except SecurityFailed as error:
+            self._refused[address] = time.monotonic() + REFUSED_S, error
+            raise
         finally:
             del self._opening[address]
+        self._refused.pop(address, None)
+        if (before := self._connections.get(address)) is not None and not before.is_closed:
+            self._retiring.add(task := asyncio.create_task(before.retire()))
+            task.add_done_callback(self._retiring.discard)
         self._connections[address] = connection
         return connection
 
@@ -274,6 +308,8 @@ class ClusterClient:
         while True:
             try:
                 return await attempt()
+            except SecurityFailed:
+                raise
             except (ConnectFailed, ConnectionLost, RequestTimedOut) as error:
                 failure: Exception = error
             except ApiError as error:
@@ -285,6 +321,10 @@ class ClusterClient:
                 raise failure
             await asyncio.sleep(pause)
             pause *= 2
+
+
+def _is_usable(connection: Connection) -> bool:
+    return not connection.is_closed and time.monotonic() < connection.expires
 
 
 def _leader_in(response: MetadataResponse, name: str, partition: int) -> int:

@@ -1,7 +1,7 @@
 """One connection to one broker: negotiates versions, pipelines calls, matches responses.
 
-A frame on the wire is an int32 size, a header and a body. A response is received straight into a buffer of its own
-size, so that the records of a Fetch response are memoryviews of what the kernel delivered. A request is written as a
+A frame on the wire is an int32 size, a header and a body. A response is received straight into a buffer of its own,
+so that the records of a Fetch response are memoryviews of what the kernel delivered. A request is written as a
 list of buffers, so that the records of a Produce request are not copied here either.
 
 Invariants: a call sends its request once and never repeats it, as it may not be idempotent; only the caller may. Every
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import ssl as tls
 import struct
+import time
 from collections.abc import Iterable
 from socket import SOCK_STREAM
 from ssl import SSLContext
@@ -30,16 +32,25 @@ from .errors import (
     ConnectionLost,
     MalformedResponse,
     RequestTimedOut,
+    SecurityFailed,
+    TlsFailed,
     UnsupportedApi,
 )
+from .frames import Frames
+from .sasl import Login, authenticate
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
+MAX_BEFORE_LOGIN: Final = 64 * 1024
+"""Bytes of a response until the login is done: until then anybody may be at the other end."""
 CONNECT_S: Final = 2.5
 """Time limit for connecting, in seconds: the address of a machine that is gone may not even refuse."""
+SESSION_SHARE: Final = 0.8
+"""Of a session's lifetime, after which a connection is replaced by a new one: the broker would end it (KIP-368)."""
 _SIZE: Final = struct.Struct(">i")
+_TLS_ALERT: Final = b"\x15\x03"
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
@@ -55,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self.max_response_bytes = max_response_bytes
         self.versions: dict[int, tuple[int, int]] = {}
         """What the broker serves: API key to the lowest and highest version."""
+        self.expires = float("inf")
+        """When to connect anew, as ``time.monotonic`` counts."""
         self._transport: asyncio.WriteTransport | None = None
         self._is_made = False
         """Whether the loop has handed the connection over: before that, uvloop does not report its end."""
@@ -63,9 +76,14 @@ class Connection(asyncio.BufferedProtocol):
         self._error: BrokerError | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._turn = asyncio.Lock()
+        """Whose turn it is to write: requests leave in the order of their calls, also after back-pressure."""
         self._correlation_id = 0
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._responses = 0
+        self._tls_failure = ""
         self._head = memoryview(bytearray(_SIZE.size))
+        self._frames = Frames()
         self._frame: memoryview | None = None
         self._filled = 0
 
@@ -79,27 +97,44 @@ class Connection(asyncio.BufferedProtocol):
         timeout: float = 30.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         ssl: SSLContext | None = None,
+        login: Login | None = None,
     ) -> Connection:
-        """Connect and ask for the broker's versions; ``timeout`` (s) is for this and for each call after it.
+        """Connect, ask for the broker's versions and log in; ``timeout`` (s) is for this and for each call after it.
 
-        The name is resolved each time; an address that does not accept within CONNECT_S is skipped.
+        The name is resolved each time; an address that does not accept within CONNECT_S is skipped. Raises
+        ConnectFailed, or its SecurityFailed where trying again is of no use.
         """
-        connection = cls(host, port, client_id, timeout, max_response_bytes)
+        connection = cls(host, port, client_id, timeout, min(max_response_bytes, MAX_BEFORE_LOGIN))
         try:
             async with asyncio.timeout(timeout):
                 await connection._connect(ssl)
                 await connection._negotiate()
+                if login is not None:
+                    lifetime = await authenticate(connection, login)
+                    if lifetime is not None:
+                        connection.expires = time.monotonic() + lifetime * SESSION_SHARE
+                connection.max_response_bytes = max_response_bytes
                 return connection
         except TimeoutError:
             problem = f"no connection within {timeout:g} s"
+        except SecurityFailed:
+            await connection.close()
+            raise
         except BrokerError as error:
             problem = error.problem
+        except tls.SSLError as error:
+            connection._tls_failure = _tls_problem(error)
+            problem = ""
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem = error.strerror or str(error) or "the connection was lost"
+            if ssl is not None and isinstance(error, ConnectionResetError):
+                problem += " in the TLS handshake: the listener may have no TLS"
         except BaseException:
             await connection.close()
             raise
         await connection.close()
+        if connection._tls_failure:
+            raise TlsFailed(host, port, connection._tls_failure)
         raise ConnectFailed(host, port, problem)
 
     async def _connect(self, ssl: SSLContext | None) -> None:
@@ -117,8 +152,8 @@ class Connection(asyncio.BufferedProtocol):
             except TimeoutError:
                 if number == len(addresses):
                     raise OSError(errno.EHOSTUNREACH, f"no connection within {CONNECT_S:g} s") from None
-            except OSError:
-                if number == len(addresses):
+            except OSError as error:
+                if number == len(addresses) or isinstance(error, tls.SSLError):
                     raise
             else:
                 self._is_made = True
@@ -200,6 +235,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_made:
             await asyncio.shield(self._closed)
 
+    async def retire(self) -> None:
+        """Close when the calls so far have ended."""
+        if self._waiting:
+            await asyncio.wait(list(self._waiting.values()))
+        await self.close()
+
     async def closed(self) -> None:
         """Return when either side has ended the connection."""
         await asyncio.shield(self._closed)
@@ -230,8 +271,9 @@ class Connection(asyncio.BufferedProtocol):
         parts: Iterable[Any],
         response: asyncio.Future[memoryview] | None = None,
     ) -> None:
-        while not self._writable.is_set():  # of several waiters, the first may fill it again
-            await self._writable.wait()
+        async with self._turn:
+            while not self._writable.is_set():
+                await self._writable.wait()
         if self._error is not None:
             raise self._error
         assert self._transport is not None
@@ -264,6 +306,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = f"the connection was lost ({exc})" if exc else "the broker closed the connection"
+        if isinstance(exc, tls.SSLError):
+            self._tls_failure = _tls_problem(exc)
+        elif self._responses <= 1:  # at most that to ApiVersions, which needs no login
+            reason += " before it answered: its listener may require TLS or SASL, or have no TLS"
         self._fail(ConnectionLost(self.host, self.port, reason))
         if not self._closed.done():
             self._closed.set_result(None)
@@ -290,9 +336,11 @@ class Connection(asyncio.BufferedProtocol):
         (size,) = _SIZE.unpack(self._head)
         if not _SIZE.size <= size <= self.max_response_bytes:
             problem = f"a response of {size} bytes: {_SIZE.size} to {self.max_response_bytes} are allowed"
+            if bytes(self._head[:2]) == _TLS_ALERT:
+                problem = "it answers in TLS: its listener requires TLS"
             self._fail(MalformedResponse(self.host, self.port, problem))
         else:
-            self._frame = memoryview(bytearray(size))
+            self._frame = self._frames.take(size)
         self._filled = 0
 
     def _finish_frame(self, frame: memoryview) -> None:
@@ -302,4 +350,15 @@ class Connection(asyncio.BufferedProtocol):
             problem = f"a response with the correlation id {correlation_id}, which nothing waits for"
             self._fail(MalformedResponse(self.host, self.port, problem))
         elif not response.done():  # done: it timed out or was cancelled
+            self._responses += 1
             response.set_result(frame)
+
+
+def _tls_problem(error: tls.SSLError) -> str:
+    """In words, and what to do."""
+    if isinstance(error, tls.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}: check CA certificates and bootstrap"
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" in reason and ("certificate" in reason or "unknown ca" in reason):
+        return f"it refuses our certificate: {reason}: check the client certificate and its key"
+    return f"TLS failed: {reason}: the listener may have no TLS"

@@ -5,6 +5,10 @@
     ConnectionError
      └ BrokerError               has .host and .port, and names them
         ├ ConnectFailed          the broker cannot be reached, or does not speak the protocol
+        │  └ SecurityFailed      it was reached, but TLS or SASL failed; somebody has to change something
+        │     ├ CredentialsMissing    a credential of ours is missing or unusable; nothing was sent
+        │     ├ TlsFailed             one side refused the other's certificate, or one of them speaks no TLS
+        │     └ AuthenticationFailed  one side refused the other's SASL messages
         ├ ConnectionLost         the connection ended before the response came; the request may have been carried out
         ├ RequestTimedOut        likewise, but the connection is still there
         ├ UnsupportedApi         the broker and this client have no version of the API in common; nothing was sent
@@ -12,6 +16,15 @@
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+SHOWN: Final = 200
+
+
+def one_line(text: str) -> str:
+    """A broker's text as it goes into an error or a log: one line of at most SHOWN printable characters."""
+    return "".join(one if one.isprintable() else " " for one in text[:SHOWN])
 
 
 class BrokerError(ConnectionError):
@@ -23,6 +36,22 @@ class BrokerError(ConnectionError):
 
 
 class ConnectFailed(BrokerError):
+    pass
+
+
+class SecurityFailed(ConnectFailed):
+    pass
+
+
+class CredentialsMissing(SecurityFailed):
+    pass
+
+
+class TlsFailed(SecurityFailed):
+    pass
+
+
+class AuthenticationFailed(SecurityFailed):
     pass
 
 

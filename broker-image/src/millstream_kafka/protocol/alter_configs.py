@@ -1,4 +1,4 @@
-"""AlterConfigs (key 33): replaces the configuration of a topic or broker; what is not named goes back to its default.
+"""AlterConfigs (key 33): replaces the configuration of a topic or broker; other keys return to their defaults.
 
 v2 is flexible. IncrementalAlterConfigs has taken its place (KIP-339).
 """

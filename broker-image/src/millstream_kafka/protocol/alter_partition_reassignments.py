@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (key 45): moves partitions to other brokers, or (replicas null) stops it (KIP-455).
+"""AlterPartitionReassignments (key 45): moves partitions to other brokers, or cancels a move (replicas null) (KIP-455).
 
 Flexible from v0.
 """

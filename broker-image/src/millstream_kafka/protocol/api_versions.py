@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): which APIs and versions the broker speaks; the first request on a connection.
+"""ApiVersions (key 18): the broker's APIs and versions; the first request on a connection.
 
 v1 adds throttle_time_ms; v3 (flexible, KIP-511) names the client's software and adds features (KIP-584), as tagged
 fields; v4 lets features start at version 0. A request in a version that the broker does not know is answered in v0

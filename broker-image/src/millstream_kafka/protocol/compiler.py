@@ -139,7 +139,7 @@ def file_name(function: str, target: type[Struct], version: int, bound: str, in_
     return f"<{function} {target.__name__} v{version}{bound}{', in steps' if in_steps else ''}>"
 
 
-class Source:
+class FunctionSource:
     """Lines of a function as they are written, with the field that each is about."""
 
     def __init__(self, file: str, version: int, flexible: bool, head: str, in_steps: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (key 68): how members of the newer group protocol join and stay (KIP-848).
+"""ConsumerGroupHeartbeat (key 68): members of the newer group protocol; brokers respond with an error (KIP-848).
 
 v0 is flexible; v1 subscribes by a regular expression that the broker evaluates.
 """

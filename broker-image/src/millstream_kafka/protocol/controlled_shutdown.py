@@ -1,4 +1,4 @@
-"""ControlledShutdown (key 7): a broker asks the controller to move its leaders away, for it wants to stop.
+"""ControlledShutdown (key 7): a stopping broker has the controller move its leaders away.
 
 Kafka's v3, of ZooKeeper's time (KIP-380 added the broker epoch; Kafka 4 has dropped the request). The answer names the
 partitions that the broker still leads, as nobody else can; a broker asks again until there are none, or its patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NoReturn
 
-from .compiler import FIXED, Malformed, Source, TooMany, file_name
+from .compiler import FIXED, FunctionSource, Malformed, TooMany, file_name
 from .schema import Decoder, FieldType, MalformedRequest, Struct, TooManyElements
 
 
@@ -25,7 +25,7 @@ def least_size(kind: str, nested: type[Struct] | None, version: int, flexible: b
     return max(size, 1)
 
 
-class _DecoderSource(Source):
+class _DecoderSource(FunctionSource):
     bounded = False
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): the access rules that a filter matches (KIP-140).
+"""DescribeAcls (key 29): a filter of access rules to list (KIP-140); brokers respond with SECURITY_DISABLED.
 
 v1 adds pattern types (KIP-290); v2 is flexible; v3 allows the resource type of users (KIP-373).
 """

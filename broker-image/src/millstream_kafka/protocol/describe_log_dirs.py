@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): the log folders of a broker, and size and lag of the partitions in them (KIP-113).
+"""DescribeLogDirs (key 35): the log directories of a broker, and size and lag of their partitions (KIP-113).
 
 v2 is flexible; v3 adds a top-level error; v4 the folder's total and usable bytes (KIP-827).
 """

@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61): the producers that a partition's log remembers (KIP-664).
+"""DescribeProducers (key 61): producers in the state of a partition's log (KIP-664).
 
 v0 is flexible.
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from typing import Any, NoReturn
 
-from .compiler import FIXED, Source, file_name
+from .compiler import FIXED, FunctionSource, file_name
 from .schema import EncodeError, Encoder, FieldType, Struct
 
 
-class _EncoderSource(Source):
+class _EncoderSource(FunctionSource):
     writer = "w"
 
     def flush(self) -> None:

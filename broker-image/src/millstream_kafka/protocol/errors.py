@@ -50,7 +50,7 @@ class ErrorCode(IntEnum):
     NOT_COORDINATOR = 16, True, "this broker is not the coordinator"
     INVALID_TOPIC_EXCEPTION = 17, False, "the topic's name is not valid, or the topic may not be changed"
     RECORD_LIST_TOO_LARGE = 18, False, "the record batches are larger than a segment may be"
-    NOT_ENOUGH_REPLICAS = 19, True, "fewer replicas are in sync than min.insync.replicas asks for"
+    NOT_ENOUGH_REPLICAS = 19, True, "fewer replicas are in sync than min.insync.replicas"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "written, but to fewer replicas than min.insync.replicas"
     INVALID_REQUIRED_ACKS = 21, False, "acks is not 0, 1 or -1"
     ILLEGAL_GENERATION = 22, False, "the group is in another generation"

@@ -1,4 +1,4 @@
-"""Fetch (key 1): reads record batches from partitions, from an offset on, waiting if there is too little.
+"""Fetch (key 1): reads record batches of partitions from an offset on, and waits for min_bytes.
 
 v4 is the first for record batches of format 2 and for isolation levels; v5 adds log_start_offset; v7 fetch sessions
 (KIP-227); v9 current_leader_epoch (KIP-320); v10 allows zstd; v11 adds racks (KIP-392); v12 is flexible and lets the

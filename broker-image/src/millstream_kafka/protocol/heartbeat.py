@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a group is alive, and learns that the group rebalances.
+"""Heartbeat (key 12): a member shows that it is alive, and learns of rebalances.
 
 v1 adds throttle_time_ms; v3 static members (KIP-345); v4 is flexible.
 """

@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74): what has configuration: topics, brokers, groups and more (KIP-1142).
+"""ListConfigResources (key 74): resources with configuration: topics, brokers, groups and others (KIP-1142).
 
 v0, of client metrics alone, is flexible (KIP-714); v1 takes the types that are wanted, and answers with them.
 """

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): the partitions that are on the move; topics null is all (KIP-455).
+"""ListPartitionReassignments (key 46): partitions that are being moved; topics null means all (KIP-455).
 
 Flexible from v0.
 """

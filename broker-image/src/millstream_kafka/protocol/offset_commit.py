@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8): stores a group's positions, with metadata that is returned as it was given.
+"""OffsetCommit (key 8): stores a group's positions, with metadata that is returned unchanged.
 
 v2 to v4 carry a retention time; v3 adds throttle_time_ms; v6 committed_leader_epoch (KIP-320); v7 static members
 (KIP-345); v8 is flexible.

@@ -1,4 +1,4 @@
-"""StopReplica (key 5): the controller tells a broker to let go of replicas, and which of their logs to delete.
+"""StopReplica (key 5): the controller stops replicas on a broker, and has some of their logs deleted.
 
 Kafka's v3, of ZooKeeper's time (KIP-570 added the leader epoch; Kafka 4 has dropped the request). A request of an
 older leader epoch than the replica's is answered FENCED_LEADER_EPOCH; epoch -2 means that the topic is being deleted

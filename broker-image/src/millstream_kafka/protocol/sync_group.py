@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader hands in the assignments, each member gets its own.
+"""SyncGroup (key 14): the leader submits all assignments, each member gets its own.
 
 v1 adds throttle_time_ms; v3 static members (KIP-345); v4 is flexible; v5 adds protocol type and name (KIP-559).
 """

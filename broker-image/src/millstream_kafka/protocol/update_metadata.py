@@ -1,4 +1,4 @@
-"""UpdateMetadata (key 6): the controller tells a broker who leads and replicates what, and which brokers live.
+"""UpdateMetadata (key 6): the controller sends leaders, replicas and live brokers to a broker.
 
 Kafka's v7, of ZooKeeper's time (KIP-516 added the topic ids; Kafka 4 has dropped the request). A request has the
 topics and partitions that changed, and always all live brokers. `leader` -2 means that the topic is being deleted

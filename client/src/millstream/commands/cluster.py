@@ -8,8 +8,11 @@ import click
 
 from millstream.clusters import describe_cluster
 from millstream.options import Settings, common
-from millstream.output import show
+from millstream.output import ids, show, show_table
 from millstream.words import count
+
+MAX_LISTED = 20
+"""Most unhealthy partitions in a table; JSON has all of them."""
 
 
 @click.group()
@@ -22,7 +25,10 @@ def cluster() -> None:
 @common
 @click.pass_obj
 def cluster_info(settings: Settings) -> None:
-    """Show the cluster's id, its brokers, and whether all partitions have leaders and replicas."""
+    """Show the cluster's id, its brokers, and the partitions that lack in-sync replicas or a leader.
+
+    A table lists at most 20 of these partitions; -o json lists all.
+    """
     found = describe_cluster(settings.cluster)
     if settings.output == "table":
         controller = "no controller" if found.controller < 0 else f"controller {found.controller}"
@@ -40,3 +46,21 @@ def cluster_info(settings: Settings) -> None:
             for one in found.brokers
         ],
     )
+    if settings.output == "table" and found.unhealthy_partitions:
+        click.echo("partitions that lack in-sync replicas or a leader:")
+        listed = found.unhealthy_partitions[:MAX_LISTED]
+        show_table(
+            ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC"),
+            [
+                (
+                    one.topic,
+                    one.partition,
+                    None if one.leader < 0 else one.leader,
+                    ids(one.replicas),
+                    ids(one.isr) or "none",
+                )
+                for one in listed
+            ],
+        )
+        if more := len(found.unhealthy_partitions) - len(listed):
+            click.echo(f"and {more:,} more: -o json lists all")

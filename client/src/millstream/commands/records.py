@@ -71,7 +71,7 @@ def produce_command(
     "--from", "start", metavar="earliest|latest|OFFSET", default="earliest", show_default=True,
     help="Where to start; with a group, where it has no offset. An offset beyond the end is refused without --follow.",
 )  # fmt: skip
-@click.option("--max", "maximum", type=click.IntRange(1), help="End after so many records.")
+@click.option("--max", "maximum", type=click.IntRange(1), help="End after this many records.")
 @click.option("--follow", "-F", is_flag=True, help="Wait for more records at the end.")
 @click.option("--key-separator", metavar="TEXT", help="Print the key too, with this text after it.")
 @common

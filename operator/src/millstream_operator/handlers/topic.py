@@ -11,5 +11,5 @@ CONTROLLER = Controller(
     Topic,
     reconcile_topics,
     group_of=lambda topic: cluster_key(topic.namespace, topic.spec.cluster_ref),
-    batch=100,
+    batch=200,
 )

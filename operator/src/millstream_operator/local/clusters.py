@@ -90,7 +90,7 @@ class LocalCluster:
         return Problem(
             Reason.SCALE_DOWN_REFUSED,
             f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
-            f"{self.folder}, and the local runtime takes none away",
+            f"{self.folder}, and the local runtime cannot remove brokers",
         )
 
     def stop(self) -> int:
@@ -213,7 +213,7 @@ class LocalCluster:
 
         if not processes.wait_for(planned, IN_SYNC_S) or roll.restart is None:
             names = ", ".join(map(str, stale))
-            raise StartFailed(f"with their old configuration run brokers {names}: {roll.blocked}")
+            raise StartFailed(f"these brokers run with their old configuration: {names}: {roll.blocked}")
         return roll.restart.number
 
     def _is_as_asked(self, broker: int) -> bool:

@@ -2,7 +2,7 @@
 
     Topic, ConsumerGroup   the operator's reconcile of one that is being deleted: with `deletionPolicy: Delete` the
                            topic or the offsets go first, and the resource stays until they are gone
-    MirrorMaker            its workers are stopped
+    MirrorMaker            its workers are stopped; its copies of Secrets are deleted
     BatchLoad              it is forgotten; the tables stay
     Cluster                its processes are stopped; its data stays, unless `brokers.storage.deletionPolicy: Delete`
 
@@ -46,6 +46,8 @@ def delete(work: Pass, key: str) -> None:
     resource = work.state.resources[key]
     kind, name = resource["kind"], resource["metadata"]["name"]
     lost = _data(resource, work.state, work.data)
+    if kind == "ConsumerGroup":
+        work.stop_workload(key)
     if kind in ("Topic", "ConsumerGroup"):
         resource["metadata"]["deletionTimestamp"] = work.services.now().isoformat(timespec="seconds")
         if FINALIZER in resource["metadata"].get("finalizers", ()):
@@ -56,7 +58,7 @@ def delete(work: Pass, key: str) -> None:
             work.stays(key)
             return
     elif kind == "MirrorMaker":
-        LocalMirror(work.folder, decode_as(MirrorMaker, resource)).stop()
+        LocalMirror(work.folder, decode_as(MirrorMaker, resource)).forget()
     elif kind == "Cluster":
         cluster = LocalCluster(work.folder, decode_as(Cluster, resource))
         cluster.stop()

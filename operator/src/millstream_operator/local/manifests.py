@@ -8,6 +8,7 @@ problems are reported at once, each naming file, resource, field, value and what
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ import msgspec
 import yaml
 
 from .. import models, schema
-from ..models import API_VERSION, Listener
+from ..models import API_VERSION, Listener, MirrorMaker
 from ..models.load import Schedule
 from ..models.mirror import MirrorPatterns
+from ..models.pods import PodPlacement
 from ..reconcile.topic import fewer_partitions
+from ..resources.mirror import secret_keys
 from . import configs
+from .secrets import Secrets, Values, values_of
 from .state import Resource, key_of, namespace_of
 
 KINDS = tuple(models.KINDS)
@@ -55,6 +59,18 @@ NO_EFFECT = {
         "spec.zookeeper.template",
         "spec.allowedNamespaces",
     ),
+    "ConsumerGroup": (
+        "spec.workload.template.metadata",
+        *(
+            f"spec.workload.template.spec.{field.encode_name}"
+            for field in msgspec.structs.fields(PodPlacement)
+            if field.name != "termination_grace_period_seconds"
+        ),
+        *(
+            f"spec.workload.template.spec.containers[].{field}"
+            for field in ("image", "imagePullPolicy", "resources", "volumeMounts")
+        ),
+    ),
     "MirrorMaker": ("spec.resources", "spec.template"),
     "BatchLoad": (
         "spec.runner",
@@ -70,7 +86,7 @@ NO_EFFECT = {
 
 # Parts of specs with rules that no schema can express.
 PARTS: dict[str, dict[str, type[msgspec.Struct]]] = {
-    "MirrorMaker": {"topics": MirrorPatterns, "groups": MirrorPatterns},
+    "MirrorMaker": {"topics": MirrorPatterns, "groups": MirrorPatterns, "configs": MirrorPatterns},
     "BatchLoad": {"schedule": Schedule},
 }
 
@@ -101,6 +117,8 @@ class Manifests:
 
     resources: list[Resource]
     without_effect: list[str]
+    secrets: Secrets = dataclasses.field(default_factory=dict)
+    """Those that a MirrorMaker may name."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -140,11 +158,14 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
     found: dict[str, tuple[Path, Resource]] = {}
     mistaken: dict[str, list[schema.Problem]] = {}
     without_effect: list[str] = []
+    secrets: dict[tuple[str, str], Values] = {}
     for file in _files(folder):
         for document in _documents(file, problems):
             where = _title(document)
             if wrong := _unknown_kind(document):
                 problems.append(ManifestProblem(file, where, wrong))
+            elif document["kind"] == "Secret":
+                problems += [ManifestProblem(file, where, wrong) for wrong in _take_secret(document, secrets)]
             elif document["apiVersion"] != API_VERSION:
                 without_effect.append(f"{where}: belongs to Kubernetes")
             elif wrong := _bad_metadata(document):
@@ -169,7 +190,30 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
             [ManifestProblem(folder, "", f"has no resource of {API_VERSION} ({', '.join(KINDS)})")]
         )
     order = sorted(found, key=lambda key: KINDS.index(key.split("/")[0]))  # and as they are in the files
-    return Manifests([found[key][1] for key in order], sorted(without_effect))
+    resources = [found[key][1] for key in order]
+    named = _named_secrets(resources)
+    without_effect += [f"Secret/{name}: belongs to Kubernetes" for _, name in secrets.keys() - named]
+    mirrors = {key: values for key, values in secrets.items() if key in named}
+    return Manifests(resources, sorted(without_effect), mirrors)
+
+
+def _take_secret(document: Resource, secrets: dict[tuple[str, str], Values]) -> Iterator[str]:
+    if wrong := _bad_metadata(document):
+        yield wrong
+        return
+    key = (namespace_of(document), document["metadata"]["name"])
+    if key in secrets:
+        yield "metadata.name: is there twice"
+    try:
+        secrets[key] = values_of(document)
+    except ValueError as error:
+        yield str(error)
+
+
+def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
+    """Those that MirrorMakers name."""
+    mirrors = [models.decode_as(MirrorMaker, one) for one in resources if one["kind"] == MirrorMaker.KIND]
+    return {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
 
 
 def _files(folder: Path) -> list[Path]:
@@ -199,7 +243,12 @@ def _documents(file: Path, problems: list[ManifestProblem]) -> list[Resource]:
     found: list[Resource] = []
     for number, document in enumerate(documents, start=1):
         if isinstance(document, dict) and document.get("kind") == "List":
-            found += [item for item in document.get("items") or [] if isinstance(item, dict)]
+            for place, item in enumerate(document.get("items") or []):
+                if isinstance(item, dict):
+                    found.append(item)
+                else:
+                    wrong = f"document {number}: items[{place}] is no object with apiVersion and kind"
+                    problems.append(ManifestProblem(file, "", wrong))
         elif isinstance(document, dict):
             found.append(document)
         elif document is not None:
@@ -369,6 +418,9 @@ def _without_effect(where: str, document: Resource) -> Iterator[str]:
     servers = ["spec", "zookeeper", "replicas"]
     if _has(document, servers) and document["spec"]["zookeeper"]["replicas"] != 1:
         yield f"{where}: {'.'.join(servers)} above 1"
+    containers = ["spec", "workload", "template", "spec", "containers"]
+    if _has(document, containers) and len(document["spec"]["workload"]["template"]["spec"]["containers"]) > 1:
+        yield f"{where}: {'.'.join(containers)} after the first"
 
 
 def _has(value: Any, path: list[str]) -> bool:

@@ -2,20 +2,23 @@
 
 DATA/mirrors/NAME/mirror.json   what the running workers were started with
 DATA/mirrors/NAME/N.log         what worker N says
+DATA/mirrors/NAME/secrets       values of Secrets (secrets.py)
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 
 from ..models import MirrorMaker
 from ..reconcile.mirror import Workers
 from ..reconcile.mirror_workers import ask_all
-from ..resources.mirror import Endpoint, mirror_file
+from ..resources.mirror import Endpoint, mirror_file, secret_keys
 from . import ports, processes
 from .clusters import command, folder_name
 from .folder import DataFolder
+from .secrets import Secrets, write
 
 
 class LocalMirror:
@@ -28,9 +31,15 @@ class LocalMirror:
         self.prefix = f"mirror/{mirror.namespace}/{mirror.name}/"
         self.folder = data.path / "mirrors" / folder_name(mirror.namespace, mirror.name)
         self.file = self.folder / "mirror.json"
+        self.secrets = self.folder / "secrets"
 
-    def start(self, sources: Sequence[Endpoint], target: Endpoint, say: Callable[[str], None]) -> bool:
+    def start(
+        self, sources: Sequence[Endpoint], target: Endpoint, secrets: Secrets, say: Callable[[str], None]
+    ) -> bool:
         """Have as many workers as asked for, told what the MirrorMaker says now; False when that is so already."""
+        if keys := secret_keys(self.mirror):
+            self._make_folder()
+            write(self.secrets, self.mirror.namespace, keys, secrets)
         with processes.files_of_a_start():
             stopped, changed, missing = self._start(sources, target)
         if stopped and changed and missing:
@@ -39,13 +48,13 @@ class LocalMirror:
 
     def _start(self, sources: Sequence[Endpoint], target: Endpoint) -> tuple[int, bool, list[str]]:
         """How many workers were stopped, whether the configuration changed, which workers were started."""
-        told = json.dumps(mirror_file(self.mirror, sources, target, http=f"{ports.HOST}:0"), indent=1)
+        file = mirror_file(self.mirror, sources, target, http=f"{ports.HOST}:0", secrets=str(self.secrets))
+        told = json.dumps(file, indent=1)
         changed = not self.file.exists() or self.file.read_text() != told
         wanted = [f"{self.prefix}{number}" for number in range(self.mirror.spec.replicas)]
         stopped = self.stop(keep=() if changed else wanted)
         if changed:
-            self.data.make("mirrors")
-            self.folder.mkdir(exist_ok=True)
+            self._make_folder()
             self.file.write_text(told)
         missing = [
             key for key in wanted if key not in self.state.daemons or not self.state.daemons[key].serves
@@ -54,6 +63,16 @@ class LocalMirror:
             log = self.folder / f"{key.removeprefix(self.prefix)}.log"
             self.data.start(key, [command("millstream-mirror"), str(self.file)], log)
         return stopped, changed, missing
+
+    def _make_folder(self) -> None:
+        self.data.make("mirrors")
+        self.folder.mkdir(exist_ok=True)
+
+    def forget(self) -> None:
+        """Stop its workers, and delete the values of Secrets. OSError."""
+        self.stop()
+        if self.secrets.exists():
+            shutil.rmtree(self.secrets)
 
     def stop(self, keep: Sequence[str] = ()) -> int:
         """Stop its workers but those; how many ran."""

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..kafka_admin import AdminPool, KafkaAdmin
-from ..kafka_records import ConfigChange, NewTopic, Partition, Refusal
+from ..kafka_records import ConfigChange, Mark, NewTopic, Partition, Refusal
 
-NOT_NOW = Refusal("NOT_CHANGED", "it is not as the manifest says; `millstream local up` makes it so")
+NOT_NOW = Refusal("NOT_CHANGED", "it differs from the manifest; `millstream local up` applies the manifest")
 
 
 class ObservingAdmin(KafkaAdmin):
@@ -30,7 +30,12 @@ class ObservingAdmin(KafkaAdmin):
     def delete_topics(self, names: Collection[str]) -> dict[str, Refusal | None]:
         return dict.fromkeys(names, NOT_NOW)
 
-    def commit(self, group_id: str, offsets: Mapping[Partition, int]) -> Refusal | None:
+    def commit(
+        self, group_id: str, offsets: Mapping[Partition, int], mark: Mark | None = None
+    ) -> Refusal | None:
+        return NOT_NOW
+
+    def delete_offsets(self, group_id: str, partitions: Iterable[Partition]) -> Refusal | None:
         return NOT_NOW
 
     def delete_groups(self, group_ids: Collection[str]) -> dict[str, Refusal | None]:

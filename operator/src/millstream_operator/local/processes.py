@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -114,16 +115,38 @@ def start(
     ``ready`` tells from what it has said (or in another way) the fields of a ready line, None as long as it is not.
     ``name`` is what messages call it, if not by its command; ``mark`` is in its environment, for `found`.
     """
-    name = name or Path(command[0]).name
+    name, mark = name or Path(command[0]).name, mark or uuid.uuid4().hex
     find = ready or _ready_line
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = log.stat().st_size if log.exists() else 0
     try:
+        pid = _spawn(command, log, {**os.environ, **(environment or {}), MARK: mark})
+        started = started_at(pid)
+
+        def said_ready() -> dict[str, str] | None:
+            said = _since(log, begun)
+            if (fields := find(said)) is None and (started is None or started_at(pid) != started):
+                raise StartFailed(f"{name} ended before it was ready: {_last_lines(said)}")
+            return fields
+
+        fields = wait_for(said_ready, timeout)
+        if fields is None or started is None:
+            raise StartFailed(f"{name} was not ready in {timeout:.0f} s; its log is {log}")
+        return Daemon(pid, started, list(command), str(log), fields, mark)
+    except BaseException:
+        # By its mark: a signal may come after the start and before the pid is known.
+        if (left := found(Daemon(0, "", list(command), str(log), mark=mark))) is not None:
+            stop(left, timeout=1.0)
+        raise
+
+
+def _spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+    try:
         # Not subprocess: a Popen object warns when it is forgotten before its process ends, and this one shall be.
-        pid = os.posix_spawnp(
+        return os.posix_spawnp(
             command[0],
             list(command),
-            {**os.environ, **(environment or {}), MARK: mark},
+            environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
@@ -133,23 +156,6 @@ def start(
         )
     except OSError as error:
         raise StartFailed(f"{command[0]} cannot be started: {error.strerror}") from error
-    started = started_at(pid)
-
-    def said_ready() -> dict[str, str] | None:
-        said = _since(log, begun)
-        if (fields := find(said)) is None and (started is None or started_at(pid) != started):
-            raise StartFailed(f"{name} ended before it was ready: {_last_lines(said)}")
-        return fields
-
-    try:
-        fields = wait_for(said_ready, timeout)
-        if fields is None or started is None:
-            raise StartFailed(f"{name} was not ready in {timeout:.0f} s; its log is {log}")
-    except BaseException:
-        if started is not None:
-            stop(Daemon(pid, started, list(command), str(log)), timeout=1.0)
-        raise
-    return Daemon(pid, started, list(command), str(log), fields, mark)
 
 
 def found(daemon: Daemon) -> Daemon | None:
@@ -161,6 +167,16 @@ def found(daemon: Daemon) -> Daemon | None:
             if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # not a process of its own
                 return msgspec.structs.replace(daemon, pid=pid, started=started)
     return None
+
+
+def stop_marked(mark: str, timeout: float = STOP_TIMEOUT_S) -> None:
+    """Stop every process with this mark in its environment, children included. Blocking."""
+    for sign, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, STOP_TIMEOUT_S)):
+        for pid in _marked(f"{MARK}={mark}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        if wait_for(lambda: not _marked(f"{MARK}={mark}"), patience):
+            return
 
 
 def _marked(setting: str) -> list[int]:

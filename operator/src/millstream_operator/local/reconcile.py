@@ -8,6 +8,7 @@ so in that resource's Ready condition and goes on with the next.
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +36,18 @@ from ..models import Resource as Record
 from ..reconcile import cluster as cluster_plan
 from ..reconcile import load as runs
 from ..reconcile import mirror as mirror_plan
+from ..reconcile.group_kafka import SOON_S as GROUP_SOON_S
 from ..reconcile.group_kafka import reconcile_groups
+from ..reconcile.group_workload import has_workload
 from ..reconcile.load_lag import with_lag
 from ..reconcile.load_offsets import find_ends
 from ..reconcile.load_story import tell
 from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints
 from ..reconcile.problem import Problem, conditions_with
+from ..reconcile.promotion import Promotion, with_last
+from ..reconcile.promotion import condition as promotion_condition
+from ..reconcile.promotion_kafka import advance
 from ..reconcile.reference import cluster_key, find_cluster
 from ..reconcile.topic_kafka import reconcile_topics
 from ..resources.load import run_name
@@ -56,7 +62,9 @@ from .java import NotInstalled
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
+from .secrets import Secrets
 from .state import Resource, State
+from .workloads import LocalWorkloads
 
 NOWHERE = f"{ports.HOST}:0"  # where nobody can listen
 SETTLE_S = 10.0  # for topics that were created a moment ago
@@ -82,8 +90,10 @@ class Pass:
         say: Callable[[str], None],
         progress: Callable[[str, int, int], None],
         save: Callable[[], None],
+        secrets: Secrets | None = None,
     ) -> None:
         self.state = state
+        self.secrets = secrets or {}
         self.data = data
         self.say = say
         self.progress = progress
@@ -99,6 +109,7 @@ class Pass:
             admins=admins,
             pace=None,
             address_of=self._address,
+            workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
         )
         for resource in state.resources.values():
             self.services.store.put(resource)
@@ -116,7 +127,9 @@ class Pass:
             look._reconcile(ConsumerGroup, reconcile_groups, keys)
             for mirror in look._of(MirrorMaker, keys):
                 workers = LocalMirror(look.folder, mirror).workers()
-                look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now()))
+                last = mirror.status.last_promotion
+                promotion = Promotion(mirror, last, promotion_condition(mirror, last))
+                look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now(), promotion))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
         finally:
@@ -212,6 +225,12 @@ class Pass:
         else:
             self._reconcile(ConsumerGroup, reconcile_groups, [key])
 
+    def stop_workload(self, key: str) -> None:
+        """Stop the consumers of a ConsumerGroup that is to be deleted."""
+        group = self._get(ConsumerGroup, Key(*key.split("/")))
+        if self.services.workloads is not None and has_workload(group):
+            self.services.workloads.stop(self.services, group)
+
     def stays(self, key: str) -> None:
         """Say why a resource that was to be deleted is still there."""
         kind, _, name = key.split("/")
@@ -228,7 +247,9 @@ class Pass:
         for resources in by_cluster.values():
             running = self._runs(resources[0])
             deadline = time.monotonic() + (SETTLE_S if running else 0.0)
-            while soon := [key for key, s in reconcile(self.services, resources).items() if s <= 1.0]:
+            # A group's reset waits for consumers that are just being stopped.
+            longest = GROUP_SOON_S if kind is ConsumerGroup else 1.0
+            while soon := [key for key, s in reconcile(self.services, resources).items() if s <= longest]:
                 if time.monotonic() > deadline:
                     break
                 resources = [self._get(kind, key) for key in soon]
@@ -243,17 +264,26 @@ class Pass:
     def mirrors(self, keys: Sequence[str]) -> None:
         for mirror in self._of(MirrorMaker, keys):
             local = LocalMirror(self.folder, mirror)
+            promotion = self._promote(mirror, local)
+            mirror = promotion.mirror
+            if promotion.is_over:
+                status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
+                self._write(mirror, status)
+                self._tell(MirrorMaker, ["/".join(_key(mirror))])
+                continue
             found = find_endpoints(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
             if isinstance(found, Problem):
                 local.stop()
-                self._write(mirror, mirror_plan.refused_status(mirror, found, self.services.now()))
+                self._write(mirror, mirror_plan.refused_status(mirror, found, self.services.now(), promotion))
                 self._failed(mirror, found)
                 continue
             try:
-                changed = local.start(*found, self.say)
+                changed = local.start(*found, self.secrets, self.say)
             except StartFailed as error:
                 problem = Problem(Reason.WORKERS_STARTING, str(error))
-                self._write(mirror, mirror_plan.refused_status(mirror, problem, self.services.now()))
+                self._write(
+                    mirror, mirror_plan.refused_status(mirror, problem, self.services.now(), promotion)
+                )
                 self._failed(mirror, problem)
                 continue
             workers = local.workers()
@@ -261,8 +291,34 @@ class Pass:
             while workers.ready < workers.replicas and time.monotonic() < deadline:
                 time.sleep(0.1)
                 workers = local.workers()
-            self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now()))
+            self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now(), promotion))
             self.say(f"{_title(mirror)}: {'started' if changed else 'runs'} ({_count(mirror.spec.replicas)})")
+
+    def _promote(self, mirror: MirrorMaker, local: LocalMirror) -> Promotion:
+        """Promote what the spec requests. Without anything left to mirror, its workers end, and what they had made
+        until then is promoted, too."""
+        reports = functools.cache(lambda: local.workers().reports)
+
+        def go_on(mirror: MirrorMaker, *, late: bool = False) -> Promotion:
+            return advance(self.services, mirror, self._address, reports, late=late, workers=not late)
+
+        promotion = go_on(mirror)
+        if promotion.is_over and local.stop():
+            rest = go_on(with_last(promotion.mirror, promotion.last), late=True)
+            promotion = Promotion(promotion.mirror, rest.last, rest.told)  # the status is not written yet
+        deadline = time.monotonic() + SETTLE_S
+        while promotion.runs and promotion.told and promotion.told[2] == Reason.PROMOTING:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+            promotion = go_on(promotion.mirror)
+        if promotion.told is not None:
+            _, well, reason, words = promotion.told
+            if well:
+                self.say(f"{_title(mirror)}: {words}")
+            else:
+                self._failed(mirror, Problem(reason, words))
+        return promotion
 
     # Loads
 
@@ -391,7 +447,7 @@ class Pass:
         self.failures[str(_key(resource))] = problem.message
         self.say(f"{_title(resource)}: {problem.reason}: {problem.message}")
 
-    def _tell(self, kind: type[Topic] | type[ConsumerGroup], keys: Sequence[str]) -> None:
+    def _tell(self, kind: type[Topic | ConsumerGroup | MirrorMaker], keys: Sequence[str]) -> None:
         for resource in self._of(kind, keys):
             for condition in resource.status.conditions or ():
                 if condition.type != ConditionType.READY:

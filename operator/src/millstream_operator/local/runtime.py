@@ -24,10 +24,17 @@ from . import deleting, manifests, processes, scheduler
 from .folder import DataFolder
 from .reconcile import Pass
 from .state import Resource, State, StateError, Store, key_of
+from .workloads import stop_all
 
 SCHEDULER_STOP_S = 30.0  # Spark is stopped first
 DEFAULT_DATA = Path(".millstream")
-STOPPED = ("schedule", "mirror", "broker", "zookeeper")  # in this order: what another one needs later
+STOPPED = (
+    "schedule",
+    "consumers",
+    "mirror",
+    "broker",
+    "zookeeper",
+)  # in this order: what another one needs later
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class LocalRuntime:
         for key, resource in sorted(state.resources.items()):
             if key not in keys:
                 say(
-                    f"{resource['kind']} {resource['metadata']['name']}: is in no manifest now: it was not changed"
+                    f"{resource['kind']} {resource['metadata']['name']}: is no longer in a manifest: left unchanged"
                 )
         if news := [entry for entry in found.without_effect if entry not in state.told]:
             say(f"without effect here: {'; '.join(news)}")
@@ -98,7 +105,7 @@ class LocalRuntime:
         def save() -> None:
             self.store.save(state)
 
-        work = Pass(state, self.data, admins, reporter.say, reporter.progress, save)
+        work = Pass(state, self.data, admins, reporter.say, reporter.progress, save, found.secrets)
         try:
             for kind in manifests.KINDS:
                 if kind == BatchLoad.KIND and not loads:
@@ -111,6 +118,7 @@ class LocalRuntime:
         finally:
             save()
             admins.close()
+            work.services.outside.close()
         resources = [state.resources[key] for key in keys]
         return Outcome(resources, work.failures, work.waiting)
 
@@ -147,7 +155,7 @@ class LocalRuntime:
             state = self.store.load()
             self._say_copy(state)
             if deleting.doomed(state, self.data, names) != confirmed:
-                raise StateError("what is to be deleted changed meanwhile: nothing was deleted; run it again")
+                raise StateError("the data to delete changed meanwhile: nothing was deleted; run it again")
             admins = AdminPool()
             work = Pass(
                 state,
@@ -186,7 +194,8 @@ class LocalRuntime:
             state = self.store.load()
             self._say_copy(state)
             for name in sorted(state.daemons, key=lambda name: (STOPPED.index(name.split("/")[0]), name)):
-                if processes.stop(state.daemons.pop(name)):
+                stop = stop_all if name.startswith("consumers/") else processes.stop
+                if stop(state.daemons.pop(name)):
                     stopped.append(name)
                     self.reporter.say(f"{title(name)}: stopped")
             self.store.save(state)

@@ -27,7 +27,7 @@ import msgspec
 from ..conditions import Reason
 from ..models import BatchLoad
 from ..reconcile.load import RunState, Seen
-from ..reconcile.load_runner import TIMED_OUT, Report, explained
+from ..reconcile.load_runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, run_file, run_id, run_name
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
@@ -169,7 +169,9 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
         return Seen(
             RunState.SUCCEEDED, rows=report.rows, corrupt_records=report.corrupt_records, bytes=report.bytes
         )
-    reason, error = explained(None, report.error or f"Spark ended with status {status}; its log is {log}")
+    reason, error = explained(
+        reason_of(report), report.error or f"Spark ended with status {status}; its log is {log}"
+    )
     return Seen(RunState.FAILED, error=error, reason=reason, log=_tail(log))
 
 

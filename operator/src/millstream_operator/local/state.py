@@ -36,7 +36,7 @@ class StateError(Exception):
 
 
 VERSION = 1
-FOLDERS = ("clusters", "mirrors", "volumes", "loads")
+FOLDERS = ("clusters", "mirrors", "consumers", "volumes", "loads")
 """What there may be in a data folder beside its state."""
 
 
@@ -100,7 +100,9 @@ class Store:
         try:
             state = msgspec.json.decode(self.file.read_bytes(), type=State)
             if state.version != VERSION:
-                raise StateError(f"{self.file} is of another program, or of another version of this one")
+                raise StateError(
+                    f"{self.file} was written by another program, or by another version of this one"
+                )
             return self._ours(self._with_pids(state))
         except FileNotFoundError:
             return State(VERSION)

@@ -15,7 +15,19 @@ import msgspec
 from ..explain import explain
 from .base import API_VERSION, GROUP, VERSION, ClusterRef, Lag, ManifestError, Quantity, Resource, Status
 from .cluster import BrokerCount, Cluster, ClusterStatus, ListenerStatus
-from .group import ConsumerGroup, ConsumerGroupSpec, ConsumerGroupStatus, MaxLag, Member, TopicLag
+from .group import (
+    ConsumerGroup,
+    ConsumerGroupSpec,
+    ConsumerGroupStatus,
+    LastReset,
+    MaxLag,
+    Member,
+    Reset,
+    ResetOffset,
+    ResetTopic,
+    Standstill,
+    TopicLag,
+)
 from .listeners import Listener
 from .load import (
     Asked,
@@ -32,8 +44,17 @@ from .load import (
     Unsettled,
     Until,
 )
-from .mirror import MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
+from .mirror import (
+    LastPromotion,
+    MirrorMaker,
+    MirrorMakerStatus,
+    MirrorPatterns,
+    MirrorSourceStatus,
+    Promote,
+    PromotedTopic,
+)
 from .topic import Topic, TopicSpec, TopicStatus
+from .workload import Scaling, Workload
 
 __all__ = [
     "API_VERSION",
@@ -53,6 +74,8 @@ __all__ = [
     "ConsumerGroupStatus",
     "From",
     "Lag",
+    "LastPromotion",
+    "LastReset",
     "Listener",
     "ListenerStatus",
     "LoadedPartition",
@@ -64,12 +87,19 @@ __all__ = [
     "MirrorPatterns",
     "MirrorSourceStatus",
     "OffsetRange",
+    "Promote",
+    "PromotedTopic",
     "Quantity",
     "Rerun",
     "RerunFrom",
+    "Reset",
+    "ResetOffset",
+    "ResetTopic",
     "Resource",
     "Run",
+    "Scaling",
     "ScheduleStatus",
+    "Standstill",
     "Status",
     "Topic",
     "TopicLag",
@@ -77,6 +107,7 @@ __all__ = [
     "TopicStatus",
     "Unsettled",
     "Until",
+    "Workload",
     "decode_as",
     "encode_status",
 ]

@@ -7,12 +7,29 @@ from typing import Literal
 from msgspec import field
 
 from ..conditions import Condition
-from .base import ClusterRef, DeletionPolicy, Gauge, Lag, Resource, Spec, Status, TopicName
+from .base import ClusterRef, DeletionPolicy, Gauge, Lag, Resource, Spec, Status, Timestamp, TopicName
+from .workload import Workload
 
 
 class MaxLag(Spec, frozen=True):
     records: int | None = None
     seconds: int | None = None
+
+
+class ResetOffset(Spec, frozen=True):
+    topic: TopicName
+    partition: int
+    offset: int
+
+
+class Reset(Spec, frozen=True):
+    request_id: str
+    to: Literal["Earliest", "Latest", "Timestamp", "Offsets", "Shift"]
+    timestamp: Timestamp | None = None
+    offsets: tuple[ResetOffset, ...] | None = None
+    shift: int | None = None
+    topics: tuple[TopicName, ...] | None = None
+    on_out_of_range: Literal["Clamp", "Refuse"] = "Clamp"
 
 
 class ConsumerGroupSpec(Spec, frozen=True):
@@ -21,6 +38,9 @@ class ConsumerGroupSpec(Spec, frozen=True):
     topics: tuple[TopicName, ...] = ()
     start_at: Literal["Earliest", "Latest"] | None = None
     max_lag: MaxLag | None = None
+    stuck_after_seconds: int = 300
+    reset: Reset | None = None
+    workload: Workload | None = None
     deletion_policy: DeletionPolicy = "Retain"
 
 
@@ -28,12 +48,42 @@ class Member(Status, frozen=True):
     client_id: str = ""
     host: str = ""
     partitions: tuple[str, ...] = ()
+    partition_count: int | None = None
 
 
 class TopicLag(Status, frozen=True):
     topic: str
+    topic_id: str | None = None
     partitions: int | None = None
     lag: Gauge | None = None
+
+
+class Standstill(Status, frozen=True):
+    """Since when a group has committed nothing. ``positions``: a digest of what it has committed; ``records``: its lag
+    at that time."""
+
+    since: Timestamp
+    positions: str
+    records: int
+
+
+class ResetTopic(Status, frozen=True):
+    """Positions by partition; -1 where there was none, and where the reset sets none."""
+
+    topic: TopicName
+    topic_id: str | None = None
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+class LastReset(Status, frozen=True):
+    """A reset that began. ``Running`` is recorded before any position is committed."""
+
+    request_id: str
+    state: Literal["Running", "Done", "Refused", "Cancelled"]
+    time: Timestamp
+    message: str | None = None
+    topics: tuple[ResetTopic, ...] = ()
 
 
 class ConsumerGroupStatus(Status, frozen=True):
@@ -43,6 +93,11 @@ class ConsumerGroupStatus(Status, frozen=True):
     members: tuple[Member, ...] | None = None
     lag: Lag | None = None
     topics: tuple[TopicLag, ...] | None = None
+    stuck: Standstill | None = None
+    last_reset: LastReset | None = None
+    replicas: int | None = None
+    ready_replicas: int | None = None
+    selector: str | None = None
     conditions: tuple[Condition, ...] | None = None
 
 

@@ -8,19 +8,50 @@ from msgspec import field
 
 from ..conditions import Condition
 from ..patterns import refusal
-from .base import ClusterRef, Lag, Quantity, Resource, Spec, Status
+from .base import ClusterRef, Gauge, Lag, Quantity, Resource, Spec, Status, Timestamp, TopicName
 from .pods import PodTemplate, Resources
 
 
-class MirrorSource(Spec, frozen=True):
+class SecretKey(Spec, frozen=True):
+    """One value of a Secret in the MirrorMaker's namespace."""
+
     name: str
-    cluster_ref: ClusterRef | None = None
-    bootstrap: str | None = None
+    key: str
+
+
+class SecretValue(Spec, frozen=True):
+    secret_key_ref: SecretKey
+
+
+class Username(Spec, frozen=True):
+    value: str | None = None
+    secret_key_ref: SecretKey | None = None
+
+
+class MirrorTls(Spec, frozen=True):
+    ca_certificates: tuple[SecretValue, ...] = ()
+    certificate: SecretValue | None = None
+    key: SecretValue | None = None
+    verify_hostname: bool = True
+
+
+class MirrorSasl(Spec, frozen=True):
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: Username
+    password: SecretValue
 
 
 class MirrorTarget(Spec, frozen=True):
     cluster_ref: ClusterRef | None = None
     bootstrap: str | None = None
+    tls: MirrorTls | None = None
+    sasl: MirrorSasl | None = None
+
+
+class MirrorSource(MirrorTarget, frozen=True, kw_only=True):
+    name: str
+    max_bytes_per_second: int | None = None
+    rack: str | None = None
 
 
 class MirrorPatterns(Spec, frozen=True):
@@ -45,17 +76,44 @@ class WorkerResources(Resources, frozen=True):
     limits: dict[str, Quantity] = field(default_factory=lambda: {"memory": "512Mi"})
 
 
+class Rejoin(Spec, frozen=True):
+    request_id: str
+
+
+class Promote(Spec, frozen=True):
+    """``topics``: as the target calls them; None: all that are mirrored."""
+
+    request_id: str
+    topics: tuple[TopicName, ...] | None = None
+
+
 class MirrorMakerSpec(Spec, frozen=True):
     sources: tuple[MirrorSource, ...]
     target: MirrorTarget
     topics: MirrorPatterns
     groups: MirrorPatterns | None = None
-    mode: Literal["Aggregate"] = "Aggregate"
+    configs: MirrorPatterns | None = None
+    mode: Literal["Aggregate", "Identity"] = "Aggregate"
     naming: Literal["Same", "Prefixed"] = "Same"
     on_gap: Literal["Stop", "SkipToEarliest"] = "SkipToEarliest"
+    rejoin: Rejoin | None = None
+    promote: Promote | None = None
     replicas: int = 1
     resources: WorkerResources = field(default_factory=WorkerResources)
     template: PodTemplate[Literal["mirror"]] = field(default_factory=PodTemplate)
+
+
+class Rate(Status, frozen=True):
+    records: Gauge | None = None
+    bytes: Gauge | None = None
+
+
+class SetAside(Status, frozen=True):
+    topic: str
+    partition: int
+    common_offset: int | None = None
+    records: int | None = None
+    copied_to: str | None = None
 
 
 class MirrorSourceStatus(Status, frozen=True):
@@ -64,7 +122,39 @@ class MirrorSourceStatus(Status, frozen=True):
     topics: int | None = None
     groups: int | None = None
     lag: Lag | None = None
+    rate: Rate | None = None
+    set_aside: tuple[SetAside, ...] | None = None
     last_error: str | None = None
+
+
+class PromotedTopic(Status, frozen=True):
+    """The recovery point of a topic. ``ends``: of its mirrored records, ``source_ends``: of the source's, by partition;
+    -1 where it is not known. The numbers are left out while the promotion runs."""
+
+    topic: TopicName
+    topic_id: str
+    source: str | None = None
+    ends: tuple[int, ...] = ()
+    source_ends: tuple[int, ...] = ()
+    source_ends_from: Literal["Source", "LastKnown"] | None = None
+    source_ends_at: Timestamp | None = None
+    not_mirrored: int | None = None
+
+
+class LastPromotion(Status, frozen=True):
+    """A promotion that began. ``Running`` is recorded before any topic is promoted. ``topics``: at first all that the
+    request names, in the end those of which the recovery point is shown. ``all_topics``: it was a request of all."""
+
+    request_id: str
+    state: Literal["Running", "Done", "Refused", "Cancelled"]
+    time: Timestamp
+    all_topics: bool | None = None
+    message: str | None = None
+    topic_count: int | None = None
+    partition_count: int | None = None
+    not_mirrored: int | None = None
+    unknown_partitions: int | None = None
+    topics: tuple[PromotedTopic, ...] = ()
 
 
 class MirrorMakerStatus(Status, frozen=True):
@@ -75,6 +165,7 @@ class MirrorMakerStatus(Status, frozen=True):
     topics: int | None = None
     lag: Lag | None = None
     sources: tuple[MirrorSourceStatus, ...] | None = None
+    last_promotion: LastPromotion | None = None
     conditions: tuple[Condition, ...] | None = None
 
 

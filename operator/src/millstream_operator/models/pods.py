@@ -25,6 +25,8 @@ RESERVED_DOMAINS = ("kubernetes.io/", "k8s.io/", "millstream.dev/")
 RESERVED_LABELS = frozenset(("controller-revision-hash",))
 FREE_LABELS = frozenset(("app.kubernetes.io/part-of", "app.kubernetes.io/version"))
 FREE_ANNOTATIONS = "cluster-autoscaler.kubernetes.io/"
+CONSUMERS = "consumers"
+"""The pods of a ConsumerGroup's workload, whose containers are the user's own (see workload.py)."""
 RESERVED_ENV: Mapping[str, frozenset[str]] = {
     "broker": frozenset(("HOST_IP", "NODE_NAME", "POD_INDEX", "POD_IP")),
     "zookeeper": frozenset(
@@ -41,6 +43,9 @@ RESERVED_ENV: Mapping[str, frozenset[str]] = {
         )
     ),
     "mirror": frozenset(),
+    CONSUMERS: frozenset(
+        ("MILLSTREAM_BOOTSTRAP_SERVERS", "MILLSTREAM_GROUP_ID", "MILLSTREAM_TOPICS"),
+    ),
 }
 """By container, the environment variables that the operator sets."""
 ALLOWED_ENV = (
@@ -119,13 +124,13 @@ class TemplateMetadata(Spec, frozen=True, omit_defaults=True):
 
 
 class Toleration(Spec, frozen=True, omit_defaults=True):
-    key: Annotated[Key, _about("Key of the taint; left out, every key.")] | None = None
+    key: Annotated[Key, _about("Key of the taint; default: every key.")] | None = None
     operator: Annotated[Literal["Equal", "Exists"], _about("How the value is compared.")] | None = None
     value: Annotated[str, _text(63), _about("Value of the taint.")] | None = None
     effect: (
         Annotated[
             Literal["NoSchedule", "PreferNoSchedule", "NoExecute"],
-            _about("Effect of the taint; left out, every effect."),
+            _about("Effect of the taint; default: every effect."),
         ]
         | None
     ) = None
@@ -147,7 +152,7 @@ class SpreadConstraint(Spec, frozen=True, omit_defaults=True):
         Literal["DoNotSchedule", "ScheduleAnyway"], _about("Whether a pod waits when it cannot be spread.")
     ]
     label_selector: (
-        Annotated[dict[str, Any], _about("Pods that count; left out, the pods of this template.")] | None
+        Annotated[dict[str, Any], _about("Pods that count; default: the pods of this template.")] | None
     ) = None
     min_domains: Annotated[Count, _about("Smallest number of zones.")] | None = None
     node_affinity_policy: (
@@ -179,7 +184,7 @@ class ConfigMapItem(Spec, frozen=True):
 class ConfigMapVolume(Spec, frozen=True, omit_defaults=True):
     name: Annotated[str, _text(253, least=1), _about("Name of the ConfigMap, in the same namespace.")]
     items: Annotated[
-        tuple[ConfigMapItem, ...], Meta(max_length=64), _about("Keys to mount; left out, all of them.")
+        tuple[ConfigMapItem, ...], Meta(max_length=64), _about("Keys to mount; default: all of them.")
     ] = ()
     optional: Annotated[bool, _about("Whether the pod starts without the ConfigMap.")] | None = None
 
@@ -188,17 +193,19 @@ class Volume(Spec, frozen=True, omit_defaults=True):
     name: Annotated[
         str, _text(63, r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"), _about("Name of the volume, for volumeMounts.")
     ]
-    empty_dir: Annotated[EmptyDir, _about("An empty folder that goes with the pod.")] | None = None
+    empty_dir: Annotated[EmptyDir, _about("An empty folder, deleted with the pod.")] | None = None
     config_map: Annotated[ConfigMapVolume, _about("The files of a ConfigMap.")] | None = None
 
     @staticmethod
     def rules(container: str) -> Iterable[Rule]:
-        names = ", ".join(f"'{name}'" for name in sorted(RESERVED_VOLUMES))
         yield Rule(
             "",
             "has(self.emptyDir) != has(self.configMap)",
             "volumes: exactly one of emptyDir and configMap is required; other kinds are not allowed",
         )
+        if container == CONSUMERS:
+            return
+        names = ", ".join(f"'{name}'" for name in sorted(RESERVED_VOLUMES))
         yield Rule(
             "",
             f"!(self.name in [{names}])",
@@ -242,7 +249,9 @@ class Container(Spec, Generic[NameT], frozen=True, omit_defaults=True):
     ] = ()
 
 
-class PodSpec(Spec, Generic[NameT], frozen=True, omit_defaults=True):
+class PodPlacement(Spec, frozen=True, omit_defaults=True):
+    """Where pods run, and their volumes."""
+
     node_selector: Annotated[
         dict[str, Annotated[str, _text(63)]], Meta(max_length=64), _about("Labels that a node must have.")
     ] = field(default_factory=dict)
@@ -252,7 +261,7 @@ class PodSpec(Spec, Generic[NameT], frozen=True, omit_defaults=True):
     affinity: (
         Annotated[
             Affinity,
-            _about("Affinities as in a PodSpec. Each of the three that is given replaces the operator's."),
+            _about("Affinities as in a PodSpec. Each of the three that you set replaces the operator's."),
         ]
         | None
     ) = None
@@ -283,9 +292,6 @@ class PodSpec(Spec, Generic[NameT], frozen=True, omit_defaults=True):
         Meta(max_length=16),
         _about("Volumes beside the operator's. Kinds that could give a pod more rights are refused."),
     ] = ()
-    containers: Annotated[
-        tuple[Container[NameT], ...], Meta(max_length=1), _about("Additions to the main container.")
-    ] = ()
 
     @staticmethod
     def rules(container: str) -> Iterable[Rule]:
@@ -300,6 +306,12 @@ class PodSpec(Spec, Generic[NameT], frozen=True, omit_defaults=True):
             "self.containers.all(c, c.volumeMounts.all(m, self.volumes.exists(v, v.name == m.name)))",
             "volumeMounts: a mount must name one of spec.volumes",
         )
+
+
+class PodSpec(PodPlacement, Generic[NameT], frozen=True, omit_defaults=True):
+    containers: Annotated[
+        tuple[Container[NameT], ...], Meta(max_length=1), _about("Additions to the main container.")
+    ] = ()
 
 
 class PodTemplate(Spec, Generic[NameT], frozen=True, omit_defaults=True):

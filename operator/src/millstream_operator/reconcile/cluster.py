@@ -79,10 +79,10 @@ def why_not_outside(found: Outside) -> Problem | None:
     ):
         return Problem(
             Reason.LISTENERS_PENDING,
-            f"waiting for the address of {', '.join(missing)}; brokers are as they were",
+            f"waiting for the address of {', '.join(missing)}; the brokers are unchanged",
         )
     if words := shared_address(found.known):
-        return Problem(Reason.INVALID_SPEC, f"spec.listeners: {words}; brokers are as they were")
+        return Problem(Reason.INVALID_SPEC, f"spec.listeners: {words}; the brokers are unchanged")
     return None
 
 

@@ -109,5 +109,5 @@ def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
     if refused is None:
         look.config_keys = tuple(sorted(wanted)) or None
         return True
-    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; brokers are as they were")
+    look.problem = Problem(Reason.INVALID_CONFIG, f"spec.config: {refused}; the brokers are unchanged")
     return False

@@ -58,7 +58,7 @@ from .upgrades import Upgrade
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
 PLAINTEXT = (
-    "spec.listeners: {} carries records in plain text, and whoever reaches it administers the cluster: set "
+    "spec.listeners: {} carries records in plain text, and anyone who reaches it can administer the cluster: set "
     "allowPlaintext: true where you trust the network, or remove it"
 )
 

@@ -101,7 +101,7 @@ def apply_brokers(
     if racks is None and cluster.spec.brokers.rack is not None:
         warn(
             Reason.RACKS_UNKNOWN,
-            "spec.brokers.rack: the operator may not look at nodes: brokers have no rack",
+            "spec.brokers.rack: the operator has no right to read nodes: brokers have no rack",
         )
     ensure(services.kube, build.config_map(cluster, replicas, addresses, racks))
     ensure(services.kube, disruption_budget(cluster, broker_set_name(cluster), "broker"))
@@ -191,7 +191,9 @@ def grow(
     if not ours.items() <= (claim["metadata"].get("labels") or {}).items():
         given = labels(cluster, component)  # the operator may not change a claim that lacks one of them
         wants = " ".join(f"{key}={value}" for key, value in given.items())
-        words = f"PersistentVolumeClaim {name} is not ours, so it is not grown to {wanted}"
+        words = (
+            f"PersistentVolumeClaim {name} does not belong to the operator, so it is not enlarged to {wanted}"
+        )
         words += f": grow it, or let the operator: kubectl -n {namespace} label pvc {name} {wants}"
         warn(Reason.OBJECT_NOT_OURS, words)
         return

@@ -89,7 +89,7 @@ def gives_up(raw: Mapping[str, Any]) -> bool:
 def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
     """Let an invalid resource go."""
     metadata = raw["metadata"]
-    words = f"annotation {SKIP_ANNOTATION}: nothing of it is deleted, since it cannot be understood: {why}"
+    words = f"annotation {SKIP_ANNOTATION}: none of its data is deleted, because it is invalid: {why}"
     logger.warning("%s %s/%s: %s", raw["kind"], metadata["namespace"], metadata["name"], words)
     release_finalizer(services.kube, dict(raw))
     return GONE_INTERVAL_S

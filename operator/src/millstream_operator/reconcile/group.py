@@ -3,14 +3,16 @@
 A group belongs to its consumers. The only plan is a first commit, of the offsets that ``startAt`` names: for each
 listed topic in which the group has no committed offset, while the group has no members.
 
-Lag in records is log end minus committed offset, as Kafka's tools count it. Lag in seconds is the age of the oldest
+Lag in records is log end minus committed offset, at least 0. A partition without a commit has no lag: Kafka's tools,
+`millstream group describe` and the metrics of brokers count the same. Lag in seconds is the age of the oldest
 unconsumed record, determined without reading records (see lag_age.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..conditions import ConditionType, Reason
@@ -21,25 +23,35 @@ from ..models import (
     ConsumerGroupSpec,
     ConsumerGroupStatus,
     Lag,
+    LastReset,
     MaxLag,
     Member,
+    Standstill,
     TopicLag,
 )
 from ..pace import rounded
+from .group_stuck import is_stuck
 from .problem import conditions_with
 
 MAX_MEMBERS = 100  # shown in status
+MAX_ASSIGNED = 100  # partitions of a member, shown in status
+SOMETIMES = (ConditionType.RESET, ConditionType.WORKLOAD_READY)  # conditions that only some groups have
 IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group: offsets may be committed from outside
+
+
+GroupCondition = tuple[ConditionType, bool | None, Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A group and the logs it reads. ``ends``: log ends by partition. ``missing``: topics that do not exist."""
+    """A group and the logs it reads. ``ends``: log ends by partition. ``missing``: topics that do not exist.
+    ``topic_ids``: the ids, by topic, of the topics that ``committed`` and ``ends`` are about."""
 
     state: GroupState
     committed: Mapping[Partition, int]
     ends: Mapping[Partition, int]
     missing: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def plan_start(
@@ -86,26 +98,43 @@ def above(max_lag: MaxLag, lag: Lag) -> str | None:
 
 
 def build_status(
-    group: ConsumerGroup, observed: Observed, seconds: int, now: datetime
+    group: ConsumerGroup,
+    observed: Observed,
+    seconds: int,
+    standstill: Standstill,
+    now: datetime,
+    *,
+    last_reset: LastReset | None = None,
+    others: Sequence[GroupCondition] = (),
 ) -> ConsumerGroupStatus:
-    """The resource's status."""
+    """The resource's status. ``seconds``: age of the oldest unconsumed record. ``others``: conditions beside those that
+    follow from what was observed."""
     lags = lag_by_partition(observed)
-    topics = sorted({partition.topic for partition in observed.ends})
+    counts = Counter(partition.topic for partition in observed.ends)
+    by_topic: Counter[str] = Counter()
+    for partition, records in lags.items():
+        by_topic[partition.topic] += records
     lag = Lag(records=sum(lags.values()), seconds=_steady(group.status.lag, sum(lags.values()), seconds))
-    conditions: list[tuple[ConditionType, bool | None, Reason, str]] = [_ready(observed)]
-    dropped: tuple[ConditionType, ...] = (ConditionType.LAGGING,)
+    conditions: list[GroupCondition] = [_ready(observed)]
+    dropped: tuple[ConditionType, ...] = (ConditionType.LAGGING, *SOMETIMES)
     if group.spec.max_lag is not None:
         words = above(group.spec.max_lag, Lag(records=lag.records, seconds=seconds))
         reason = Reason.ABOVE_MAX_LAG if words else Reason.WITHIN_MAX_LAG
         conditions.append((ConditionType.LAGGING, bool(words), reason, words or "the lag is within maxLag"))
-        dropped = ()
+        dropped = SOMETIMES
+    stuck = is_stuck(standstill, sum(lags.values()), now, group.spec.stuck_after_seconds)
+    conditions += [_stuck(group, observed, stuck), *others]
+    dropped = tuple(kind for kind in dropped if kind not in {one[0] for one in others})
     return ConsumerGroupStatus(
         observed_generation=group.metadata.generation,
         state=observed.state.state,
         member_count=len(observed.state.members),
         members=tuple(
             Member(
-                client_id=member.client_id, host=member.host, partitions=tuple(map(_text, member.partitions))
+                client_id=member.client_id,
+                host=member.host,
+                partitions=tuple(map(_text, member.partitions[:MAX_ASSIGNED])),
+                partition_count=len(member.partitions),
             )
             for member in observed.state.members[:MAX_MEMBERS]
         ),
@@ -113,11 +142,14 @@ def build_status(
         topics=tuple(
             TopicLag(
                 topic=topic,
-                partitions=sum(partition.topic == topic for partition in observed.ends),
-                lag=sum(records for partition, records in lags.items() if partition.topic == topic),
+                topic_id=observed.topic_ids.get(topic),
+                partitions=counts[topic],
+                lag=by_topic[topic],
             )
-            for topic in topics
+            for topic in sorted(counts)
         ),
+        stuck=standstill if stuck else None,
+        last_reset=last_reset,
         conditions=conditions_with(group, *conditions, now=now, without=dropped),
     )
 
@@ -126,8 +158,20 @@ def _ready(observed: Observed) -> tuple[ConditionType, bool, Reason, str]:
     if observed.missing:
         words = f"there is no topic {', '.join(observed.missing)}"
         return ConditionType.READY, False, Reason.TOPIC_NOT_FOUND, words
-    words = "the group exists" if observed.state.state != "Dead" else "no consumer has used the group yet"
-    return ConditionType.READY, True, Reason.GROUP_OBSERVED, words
+    if observed.state.state == "Dead":
+        words = "the group does not exist yet: no consumer has joined it or committed"
+        return ConditionType.READY, True, Reason.GROUP_UNUSED, words
+    return ConditionType.READY, True, Reason.GROUP_OBSERVED, "the group exists"
+
+
+def _stuck(group: ConsumerGroup, observed: Observed, stuck: bool) -> tuple[ConditionType, bool, Reason, str]:
+    if not stuck:
+        return ConditionType.STUCK, False, Reason.CONSUMING, "the group commits, or its lag does not grow"
+    todo = (
+        "look at its consumers' logs" if observed.state.members else "it has no members: start its consumers"
+    )
+    words = f"the lag grows and nothing was committed for {group.spec.stuck_after_seconds} s: {todo}"
+    return ConditionType.STUCK, True, Reason.NOTHING_COMMITTED, words
 
 
 def _steady(before: Lag | None, records: int, seconds: int) -> int:

@@ -1,46 +1,65 @@
 """ConsumerGroup: reports a group's state, members and lag; sets its start position, once.
 
-group.py plans; this module queries the brokers and carries the plan out. The ConsumerGroups of one Cluster are
-reconciled together. Nothing is committed while the resource is paused by its annotation.
+group.py plans; this module carries the plan out. The ConsumerGroups of one Cluster are reconciled together. Nothing is
+committed while the resource is paused by its annotation.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ..conditions import Reason
+from ..group_memory import GroupMemory
 from ..kafka_admin import KafkaAdmin
-from ..kafka_records import EARLIEST, LATEST, AdminError, Partition
+from ..kafka_records import AdminError
 from ..lag_age import OffsetTimes
 from ..models import Cluster, ConsumerGroup
+from ..resources.cluster import bootstrap_of
 from ..services import Services
 from ..status import hold_finalizer, write_status
 from ..store import Key, key_for
 from .deletion import let_go, owes_deletion, wait
-from .group import Observed, build_status, lag_by_partition, plan_start, wanted_ages
+from .group import Observed, build_status, lag_by_partition, wanted_ages
+from .group_observed import observe
+from .group_reset import requested, running
+from .group_reset_kafka import Advanced, advance, remove_mark, remove_marks
+from .group_scaling import decide, load_of
+from .group_stuck import digest_of, standing
+from .group_workload import Consumers, has_workload, with_consumers, workload_conditions
+from .group_workload_kubernetes import Deployments
 from .problem import Problem, is_paused
-from .reference import rival_problem
+from .reference import find_cluster, rival_problem
 from .report import report_problem
 from .together import sort_out
 
-logger = logging.getLogger(__name__)
-
 INTERVAL_S = 10.0
 WAITING_INTERVAL_S = 5.0
+SOON_S = 2.0
 
 
 def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """One look at ConsumerGroups of one Cluster; returns seconds until the next look by ConsumerGroup."""
     found = sort_out(services, groups, conflict, _title)
+    _stop_forbidden(services, [group for group in groups if key_for(group) in found.again])
     if found.cluster is not None:
         address = services.address_of(found.cluster)
         admin = services.admins.at(address)
         found.again.update(_delete(services, admin, found.deleted))
         times = services.offset_times.setdefault(address, OffsetTimes())
-        found.again.update(_look(services, admin, times, found.wanted))
+        bootstrap = bootstrap_of(found.cluster) if services.workloads is None else address
+        found.again.update(_look(services, admin, times, found.wanted, bootstrap))
     return found.again
+
+
+def _stop_forbidden(services: Services, groups: Sequence[ConsumerGroup]) -> None:
+    """Stop the workloads of groups whose namespace the Cluster does not allow any longer. With any other problem the
+    consumers stay: their brokers may well be there."""
+    for group in groups:
+        cluster = find_cluster(services, group.namespace, group.spec.cluster_ref)
+        forbidden = isinstance(cluster, Problem) and cluster.reason == Reason.NAMESPACE_NOT_ALLOWED
+        if forbidden and has_workload(group) and not is_paused(group):
+            (services.workloads or Deployments()).stop(services, group)
 
 
 def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Problem | None:
@@ -48,60 +67,86 @@ def conflict(services: Services, group: ConsumerGroup, cluster: Cluster) -> Prob
     return rival_problem(services, group, cluster, group.group_id, "group", Reason.CONFLICTING_GROUP)
 
 
-def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:
-    """The state of the groups, in a handful of requests for all of them; also makes first commits."""
-    ids = [group.group_id for group in groups]
-    states, committed = admin.groups(ids), admin.committed(ids)
-    topics = {topic for group in groups for topic in group.spec.topics}
-    topics |= {partition.topic for offsets in committed.values() for partition in offsets}
-    partitions = admin.partitions(topics)
-    for group in groups:
-        state, offsets = states[group.group_id].state, committed.get(group.group_id, {})
-        if not is_paused(group) and (start := plan_start(group.spec, state, offsets, partitions)):
-            when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
-            first = admin.offsets(dict.fromkeys(start, when))
-            refused = admin.commit(group.group_id, first)
-            if refused is not None:  # a consumer has just joined: the group is theirs
-                logger.info("%s: %s", key_for(group), refused)
-                continue
-            committed[group.group_id] = {**offsets, **first}
-            states.update(admin.groups([group.group_id]))
-    everything = [Partition(topic, index) for topic, count in partitions.items() for index in range(count)]
-    ends = admin.offsets(dict.fromkeys(everything, LATEST))
-    result = {}
-    for group in groups:
-        offsets = committed.get(group.group_id, {})
-        own = {*group.spec.topics, *(partition.topic for partition in offsets)}
-        result[group.group_id] = Observed(
-            state=states[group.group_id],
-            committed=offsets,
-            ends={partition: end for partition, end in ends.items() if partition.topic in own},
-            missing=tuple(topic for topic in group.spec.topics if topic not in partitions),
-        )
-    return result
-
-
 def _look(
-    services: Services, admin: KafkaAdmin, times: OffsetTimes, groups: Sequence[ConsumerGroup]
+    services: Services,
+    admin: KafkaAdmin,
+    times: OffsetTimes,
+    groups: Sequence[ConsumerGroup],
+    bootstrap: str,
 ) -> Mapping[Key, float]:
+    """``bootstrap``: where the consumers of workloads find the brokers."""
     if not groups:
         return {}
     for group in groups:
         hold_finalizer(services, group, group.spec.deletion_policy == "Delete")
     try:
+        remove_marks(services, admin, groups)
         observed = observe(admin, groups)
+        advanced = [advance(services, admin, group, observed[group.group_id]) for group in groups]
+        groups = [one.group for one in advanced]
+        observed = {one.group.group_id: one.seen for one in advanced}
         now = services.now()
         seconds = _seconds_behind(groups, observed, admin, times, now)
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
+        for group in groups:
+            run_workload(services, group, bootstrap, None)
         return {
             key_for(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups
         }
-    for group in groups:
+    for one in advanced:
+        group = one.group
         seen, age = observed[group.group_id], seconds[group.group_id]
-        services.metrics.lags.put(key_for(group), sum(lag_by_partition(seen).values()), age)
-        write_status(services, group, build_status(group, seen, age, now))
-    return dict.fromkeys(map(key_for, groups), INTERVAL_S)
+        records = sum(lag_by_partition(seen).values())
+        services.metrics.lags.put(key_for(group), records, age)
+        memory = services.group_memories.setdefault(group.metadata.uid, GroupMemory())
+        memory.standstill = standing(
+            memory.standstill or group.status.stuck, digest_of(seen.committed, seen.topic_ids), records, now
+        )
+        consumers = run_workload(services, group, bootstrap, seen)
+        conditions = [
+            *([one.condition] if one.condition is not None else []),
+            *workload_conditions(consumers),
+        ]
+        status = build_status(
+            group, seen, age, memory.standstill, now, last_reset=one.last, others=conditions
+        )
+        status = with_consumers(status, consumers)
+        if write_status(services, group, status) and one.ended_now:
+            remove_mark(services, admin, group)
+    return {key_for(one.group): _next_look(one) for one in advanced}
+
+
+def run_workload(
+    services: Services, group: ConsumerGroup, bootstrap: str, seen: Observed | None
+) -> Consumers | None:
+    """Let a group have the consumers that it asks for; None if it asks for none. ``seen``: None while the brokers do
+    not answer."""
+    workloads = services.workloads or Deployments()
+    workload = group.spec.workload
+    if workload is None:
+        if group.status.selector is None or is_paused(group) or not workloads.stop(services, group):
+            return None
+        return Consumers(replicas=group.status.replicas or 0, selector=group.status.selector)
+
+    memory = services.group_memories.setdefault(group.metadata.uid, GroupMemory())
+
+    def wanted(present: int | None) -> int:
+        if (scaling := workload.scaling) is None:
+            return 1 if workload.replicas is None else workload.replicas
+        if seen is None:  # a lag that is not known changes nothing
+            return scaling.min if present is None else present
+        load = load_of(group, seen)
+        count, memory.scaling = decide(scaling, load, present, memory.scaling, services.now())
+        return count
+
+    return workloads.run(services, group, bootstrap, wanted, paused=is_paused(group))
+
+
+def _next_look(one: Advanced) -> float:
+    """A reset that waits continues soon after the last member has left."""
+    waits = not one.ended_now and (running(one.group) or requested(one.group))
+    return SOON_S if waits else INTERVAL_S
 
 
 def _seconds_behind(
@@ -114,6 +159,7 @@ def _seconds_behind(
     """The age of each group's oldest unread record, by group id; 0 when it has read all."""
     now_ms = int(now.timestamp() * 1000)
     for seen in observed.values():
+        times.saw_topics(seen.topic_ids)
         times.saw_ends(seen.ends, now_ms)
     times.forget_unseen(now_ms)
     wanted = {group.group_id: wanted_ages(group, observed[group.group_id]) for group in groups}
@@ -125,15 +171,18 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
     doomed = [group for group in groups if owes_deletion(group)]
     again: dict[Key, float] = {}
-    waits: dict[str, str] = {}
+    workloads = services.workloads or Deployments()
+    stopping = {group.group_id: workloads.stop(services, group) for group in doomed if has_workload(group)}
+    waits = {group_id: why for group_id, why in stopping.items() if why}
+    empty = [group.group_id for group in doomed if group.group_id not in waits]
     try:
-        for group_id, no in (admin.delete_groups([g.group_id for g in doomed]) if doomed else {}).items():
+        for group_id, no in (admin.delete_groups(empty) if empty else {}).items():
             if no is None or no.is_one_of("GROUP_ID_NOT_FOUND"):
                 continue
             has_members = no.is_one_of("NON_EMPTY_GROUP")
             waits[group_id] = "the group has members: stop its consumers" if has_members else str(no)
     except AdminError as error:
-        waits = {group.group_id: str(error) for group in doomed}
+        waits |= dict.fromkeys(empty, str(error))
     for group in groups:
         if group in doomed and group.group_id in waits:
             again[key_for(group)] = wait(services, group, _title(group), waits[group.group_id])

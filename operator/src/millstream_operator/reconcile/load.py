@@ -42,6 +42,7 @@ from ..models import (
 from ..resources.load import run_id
 from .load_ranges import (
     Partitions,
+    check_size,
     committed_by,
     digest_of_from,
     digest_of_positions,
@@ -88,8 +89,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The state of a run's runner: ``message`` says what a pending one waits for, ``reason`` why it failed, if known;
-    ``log`` has the last lines of a failed driver's log."""
+    """The state of a run's runner: ``message`` says what it waits for, ``reason`` why it failed or, while it runs, that
+    it is held up, if known; ``log`` has the last lines of a failed driver's log."""
 
     state: RunState
     rows: int | None = None
@@ -250,6 +251,8 @@ def begin(
         offsets = resolve_rerun(load, load.spec.rerun, partitions)
     else:
         offsets = resolve(load, partitions)
+    if not isinstance(offsets, Problem) and (problem := check_size(offsets)) is not None:
+        offsets = problem
     if isinstance(offsets, Problem):
         if asks.trigger is not Trigger.RERUN:
             return offsets
@@ -362,7 +365,7 @@ def overdue(load: BatchLoad, now: datetime) -> Seen | None:
     limit = load.spec.timeout_seconds
     if now - parsed(run.start_time) < timedelta(seconds=limit):
         return None
-    error = f"it took longer than spec.timeoutSeconds, {limit}, and was stopped"
+    error = f"it exceeded spec.timeoutSeconds, {limit}, and was stopped"
     return Seen(RunState.FAILED, error=error, reason=Reason.DEADLINE_EXCEEDED)
 
 
@@ -373,7 +376,7 @@ def superseded(load: BatchLoad) -> Seen | None:
         return None
     return Seen(
         RunState.FAILED,
-        error="the spec was edited before the run was started: the next run is of the new one",
+        error="the spec changed before the run started: the next run uses the new spec",
     )
 
 

@@ -7,18 +7,15 @@ is behind the log. Objects of a run are created once and never changed: a change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from ..conditions import Reason
 from ..kube import KubeError, Manifest
 from ..models import API_VERSION, BatchLoad, BatchLoadStatus, decode_as
 from ..resources import load as resources
 from ..resources.cluster import bootstrap_of
-from ..resources.load_job import DRIVER, job
-from ..resources.load_spark_application import API_VERSION as SPARK_API_VERSION
+from ..resources.load_job import job
 from ..resources.load_spark_application import spark_application
 from ..services import Services
 from ..status import write_status
@@ -28,9 +25,9 @@ from .load_cleanup import clean
 from .load_lag import with_lag
 from .load_limits import check_limits
 from .load_offsets import find_ends
-from .load_runner import driver_pod, driver_pod_name, see_job, see_spark_application
-from .load_story import tell
-from .objects import create, ensure, find
+from .load_sight import LOG_LINES, find_runner, log_of, see
+from .load_story import HeldUp, tell
+from .objects import create, ensure
 from .problem import Problem
 from .reference import find_cluster
 from .volumes import claim_needs_owner
@@ -39,7 +36,6 @@ AT_ONCE_S = 0.0
 SOON_S = 5.0
 IDLE_S = 60.0  # with a schedule: how often the lag is measured
 ENDED_S = 300.0
-LOG_LINES = 20
 MAX_LINE = 400
 
 
@@ -116,67 +112,24 @@ def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     if not seen.state.ended:
         seen = runs.overdue(observed, now) or seen
     if seen.state is RunState.FAILED:
-        lines = _log(services, observed)[-LOG_LINES:]
+        lines = log_of(services, observed)[-LOG_LINES:]
         seen = replace(seen, log=tuple(line[:MAX_LINE] for line in lines))
     status = runs.follow(observed, seen, now)
-    write_status(services, load, tell(observed, status, now, "" if seen.state.ended else seen.message))
+    what = HeldUp(seen.message) if seen.reason is Reason.PODS_PENDING else seen.message
+    write_status(services, load, tell(observed, status, now, "" if seen.state.ended else what))
     if not seen.state.ended:
         return SOON_S
     clean(services, load, status)
     return AT_ONCE_S if load.spec.schedule or load.spec.rerun else ENDED_S
 
 
-def _log(services: Services, load: BatchLoad) -> Sequence[str]:
-    """The end of the driver's log, while its pod exists."""
-    name, kube = resources.run_name(load), services.kube
-    try:
-        if load.spec.runner == "Job":
-            found = kube.get("batch/v1", "Job", load.namespace, name)
-            pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name})
-            pod = driver_pod(found, pods) if found is not None else None
-            return (
-                kube.log(load.namespace, pod["metadata"]["name"], DRIVER, LOG_LINES)
-                if pod is not None
-                else []
-            )
-        application = kube.get(SPARK_API_VERSION, "SparkApplication", load.namespace, name)
-        pod_name = driver_pod_name(application) if application is not None else None
-        container = resources.DRIVER_CONTAINER
-        return kube.log(load.namespace, pod_name, container, LOG_LINES) if pod_name else []
-    except KubeError:
-        return []  # report the failure even without its log
-
-
 def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
     """The runner of the load's run, created if it does not exist."""
-    kube, name, run = services.kube, resources.run_name(load), resources.run_id(load)
-    if load.spec.runner == "Job":
-        found = find(
-            kube, {"apiVersion": "batch/v1", "kind": "Job", "metadata": resources.metadata(load, name)}
-        )
-        if found is None:
-            return _start(services, load, job(load, services.images))
-        pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name})
-        seen = see_job(found, pods, run)
-        if seen.state is RunState.PENDING and driver_pod(found, pods) is None:
-            return Seen(RunState.PENDING, message=_why_no_pod(services, load, found["metadata"]))
-        return seen
-    application = {"apiVersion": SPARK_API_VERSION, "kind": "SparkApplication"}
-    found = find(kube, {**application, "metadata": resources.metadata(load, name)})
-    if found is None:
-        return _start(services, load, spark_application(load, services.images))
-    pod_name = driver_pod_name(found)
-    driver = kube.get("v1", "Pod", load.namespace, pod_name) if pod_name else None
-    pods = kube.list("v1", "Pod", load.namespace, {resources.RUN_LABEL: name}) if driver is not None else []
-    return see_spark_application(found, driver, run, pods)
-
-
-def _why_no_pod(services: Services, load: BatchLoad, metadata: Mapping[str, Any]) -> str:
-    """Why Kubernetes refuses the driver's pod: a quota, a limit range, an admission webhook."""
-    events = services.kube.events_about(load.namespace, metadata["uid"], "FailedCreate")
-    return max(
-        ((one.get("lastTimestamp") or "", one.get("message") or "") for one in events), default=("", "")
-    )[1]
+    found = find_runner(services, load)
+    if found is not None:
+        return see(services, load, found)
+    build = job if load.spec.runner == "Job" else spark_application
+    return _start(services, load, build(load, services.images))
 
 
 def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Problem:
@@ -198,7 +151,7 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
         if error.status != 404:
             raise
         message = (
-            f"{runner['kind']} is no kind of this Kubernetes: install Kubeflow's Spark operator, "
+            f"{runner['kind']} is not a kind of this Kubernetes: install Kubeflow's Spark operator, "
             "or set spec.runner to Job (runner: Job)"
         )
         return Problem(Reason.RUNNER_NOT_AVAILABLE, message)

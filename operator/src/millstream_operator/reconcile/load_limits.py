@@ -24,7 +24,7 @@ def check_limits(services: Services, load: BatchLoad) -> Problem | None:
     """The reason to refuse the load as it is; None if it may run. A run that has started continues while its load is
     paused."""
     if is_paused(load):
-        return Problem(Reason.RECONCILE_PAUSED, f"no run is started: {PAUSED[-1]}")
+        return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
     return (
         check_output(load)
         or check_image(load, services.images)
@@ -40,7 +40,7 @@ def check_image(load: BatchLoad, images: Images) -> Problem | None:
     allowed = ", ".join((images.spark, *images.spark_allowed))
     return _invalid(
         f"spec.spark.image: {image} is not allowed; allowed: {allowed}. "
-        "Its code would have the driver's rights: ask who runs the operator to add it (operator.sparkImages)"
+        "Its code would have the driver's rights: ask the operator's administrator to add it (operator.sparkImages)"
     )
 
 

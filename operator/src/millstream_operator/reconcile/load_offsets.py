@@ -24,7 +24,9 @@ def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) ->
         found = admin.identities(spec.topics)
         if missing := [topic for topic in spec.topics if topic not in found]:
             return Problem(
-                Reason.TOPIC_NOT_FOUND, f"spec.topics: there is no topic {', '.join(missing)} in the cluster"
+                Reason.TOPIC_NOT_FOUND,
+                f"spec.topics: there is no topic {', '.join(missing)} in the cluster: create it, or correct "
+                "spec.topics",
             )
         keys = [Partition(topic, index) for topic in spec.topics for index in range(found[topic].partitions)]
         earliest = admin.offsets(dict.fromkeys(keys, EARLIEST))

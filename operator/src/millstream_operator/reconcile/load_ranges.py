@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
-from ..conditions import Reason
+from ..conditions import Reason, rfc3339
 from ..models import BatchLoad, Committed, From, LoadedPartition, OffsetRange, Rerun, RerunFrom, Until
 from ..models.load_value import Record
 from ..resources.owned import digest
 from .problem import Problem, shown
 
 MOST_NAMED = 10  # partitions in a message
+MOST_BYTES = 400_000
+"""Of a run's ranges as JSON. The status has up to three such lists, and Kubernetes stores 1.5 MiB of a resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def goes_on(load: BatchLoad) -> Committed | None:
 def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
     """The offsets of a run that begins now."""
     spec, committed = load.spec, goes_on(load)
+    if problem := _check_times("spec", spec.from_.timestamp, spec.until.timestamp):
+        return problem
     begins = (
         _positions("spec.from", spec.from_, partitions)
         if committed is None
@@ -89,6 +94,8 @@ def resolve(load: BatchLoad, partitions: Partitions) -> tuple[OffsetRange, ...] 
 
 def resolve_rerun(load: BatchLoad, rerun: Rerun, partitions: Partitions) -> tuple[OffsetRange, ...] | Problem:
     """The offsets of a rerun: records already loaded, not those that later runs will load."""
+    if problem := _check_times("spec.rerun", rerun.from_.timestamp, rerun.until.timestamp):
+        return problem
     begins = _positions("spec.rerun.from", rerun.from_, partitions)
     ends = _positions("spec.rerun.until", rerun.until, partitions)
     if isinstance(begins, Problem):
@@ -106,6 +113,18 @@ def resolve_rerun(load: BatchLoad, rerun: Rerun, partitions: Partitions) -> tupl
 
 def records(offsets: tuple[OffsetRange, ...]) -> int:
     return sum(part.until - part.from_ for part in offsets)
+
+
+def check_size(offsets: tuple[OffsetRange, ...]) -> Problem | None:
+    """Why there are too many partitions for one load; None if there are not."""
+    size = len(msgspec.json.encode(offsets))
+    if size <= MOST_BYTES:
+        return None
+    most = len(offsets) * MOST_BYTES // size
+    return _invalid(
+        f"spec.topics: {len(offsets):,} partitions are not allowed, since the resource keeps an offset of each; "
+        f"allowed: about {most:,} with names of this length; spread the topics over several BatchLoads"
+    )
 
 
 def empty(offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
@@ -149,7 +168,7 @@ def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] |
     if cut:
         return Problem(
             Reason.OFFSETS_GONE,
-            f"{shown(cut, MOST_NAMED)}, where the last success ended: records were lost; {_go_on('Earliest')}",
+            f"{shown(cut, MOST_NAMED)}, where the last successful run ended: records were lost; {_go_on('Earliest')}",
         )
     return begins
 
@@ -162,15 +181,15 @@ def _replaced(committed: Committed, partitions: Partitions) -> Problem | None:
             return Problem(
                 Reason.TOPIC_REPLACED,
                 f"topic {one.topic} was deleted and created again: its id is {now}, and was {one.topic_id} when the "
-                f"last success ended; {_go_on('Earliest')}",
+                f"last successful run ended; {_go_on('Earliest')}",
             )
     return None
 
 
 def _go_on(position: str) -> str:
     return (
-        f"to load what there is now, set spec.from to {{position: {position}, requestId: ...}} with a requestId that "
-        "was not used before"
+        f"to load the present records, set spec.from to {{position: {position}, requestId: ...}} with a new "
+        "requestId"
     )
 
 
@@ -186,7 +205,9 @@ def _positions(
             return {key: _at_time(field, ends) for key, ends in partitions.items()}
     listed = {(entry.topic, entry.partition): entry.offset for entry in wanted.offsets or ()}
     if missing := sorted(partitions.keys() - listed.keys()):
-        return _invalid(f"{field}.offsets: one for every partition is required; missing: {_named(missing)}")
+        return _invalid(
+            f"{field}.offsets: an offset for every partition is required; missing: {_named(missing)}"
+        )
     for key, offset in listed.items():
         if key not in partitions:
             return _invalid(
@@ -206,13 +227,22 @@ def _at_time(field: str, ends: Ends) -> int:
     return ends.latest if found is None else found  # no such record: the end offset
 
 
+def _check_times(spec: str, begin: datetime | None, end: datetime | None) -> Problem | None:
+    if begin is None or end is None or end >= begin:
+        return None
+    return _invalid(
+        f"{spec}.until: {rfc3339(end)} is not allowed: it is before {spec}.from; allowed: {rfc3339(begin)} or later"
+    )
+
+
 def _checked(
     spec: str, begins: Mapping[Key, int], ends: Mapping[Key, int], partitions: Partitions, *, strict: bool
 ) -> tuple[OffsetRange, ...] | Problem:
     for key, first in sorted(begins.items()):
         if strict and ends[key] < first:
             return _invalid(
-                f"{spec}.until: {ends[key]} of {_named([key])} is not allowed: it is before its {spec}.from, {first}"
+                f"{spec}.until: {ends[key]} of {_named([key])} is not allowed: it is before its {spec}.from; "
+                f"allowed: {first} or above"
             )
     return _ranges(begins, {key: max(ends[key], first) for key, first in begins.items()}, partitions)
 

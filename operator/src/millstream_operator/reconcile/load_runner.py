@@ -1,15 +1,15 @@
 """The state of a run's runner, from its Job or SparkApplication and the driver's pod; pure.
 
 The job reports rows and errors in its container's termination message, as JSON:
-``{"run": "daily-0001-1a2b3c4d", "state": "Succeeded", "rows": 336776, "error": ""}``. A driver that was killed leaves
-none; Kubernetes' own message is then the error. A report that names another run says nothing about this one.
+``{"run": "daily-0001-1a2b3c4d", "state": "Succeeded", "rows": 336776, "error": "", "reason": ""}``. A driver that was
+killed leaves none; Kubernetes' own message is then the error. A report that names another run says nothing about this
+one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
@@ -18,8 +18,8 @@ from ..resources.load import DRIVER_CONTAINER
 from ..resources.load_job import DRIVER
 from ..resources.owned import is_owned_by
 from .load import RunState, Seen
-
-Object = Mapping[str, Any]
+from .load_pods import Object, executors_of, executors_wait, phase, why_ended, why_pending, words
+from .load_pods import container as container_of
 
 # Every state of a SparkApplication (api/v1beta2, ApplicationStateType), as a state of a run.
 APPLICATION_STATES = {
@@ -38,7 +38,21 @@ APPLICATION_STATES = {
     "RESUMING": RunState.PENDING,
     "UNKNOWN": RunState.RUNNING,
 }
-TIMED_OUT = "it took longer than spec.timeoutSeconds and was stopped: raise it, or give Spark more executors"
+REASONS = {
+    reason.value: reason
+    for reason in (
+        Reason.TOPIC_NOT_FOUND,
+        Reason.TOPIC_REPLACED,
+        Reason.OFFSETS_GONE,
+        Reason.CONFLICTING_TABLE,
+        Reason.ALREADY_LOADED,
+        Reason.CORRUPT_RECORDS,
+        Reason.OUTPUT_NOT_WRITABLE,
+        Reason.INVALID_SPEC,
+    )
+}
+"""Reasons in a job's report."""
+TIMED_OUT = "it exceeded spec.timeoutSeconds and was stopped: raise it, or give Spark more executors"
 _EXECUTOR_KILLED = re.compile(r"ExecutorLostFailure.*(exit code(: | )?137|OOM)", re.DOTALL | re.IGNORECASE)
 # A line of Spark's log that is no error: "26/11/21 04:30:00 INFO ShutdownHookManager: …".
 _CHATTER = re.compile(r"\S+ [\d:.]+ (TRACE|DEBUG|INFO|WARN) ")
@@ -53,6 +67,12 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     corrupt_records: int | None = None
     bytes: int | None = None
     error: str = ""
+    reason: str = ""
+
+
+def reason_of(report: Report) -> Reason | None:
+    """The reason that a job gives for its failure, if it is one that a job may give."""
+    return REASONS.get(report.reason)
 
 
 def see_job(job: Object, pods: Iterable[Object], run: str) -> Seen:
@@ -68,13 +88,13 @@ def see_job(job: Object, pods: Iterable[Object], run: str) -> Seen:
     if failed := ended.get("Failed"):
         if failed.get("reason") == Reason.DEADLINE_EXCEEDED:
             return _failed(Reason.DEADLINE_EXCEEDED, TIMED_OUT, failed.get("lastTransitionTime"))
-        error = report.error or _killed(pod, DRIVER) or _words(failed.get("reason"), failed.get("message"))
-        return _failed(None, error, failed.get("lastTransitionTime"))
-    if pod is None or _phase(pod) == "Pending":
-        return Seen(RunState.PENDING, message=_waiting(pod))
-    if _phase(pod) == "Running":
-        return Seen(RunState.RUNNING, message=executors_wait(pod, pods))
-    error = report.error or _killed(pod, DRIVER)
+        error = report.error or why_ended(pod, DRIVER) or words(failed.get("reason"), failed.get("message"))
+        return _failed(reason_of(report), error, failed.get("lastTransitionTime"))
+    if pod is None or phase(pod) == "Pending":
+        return Seen(RunState.PENDING, message=why_pending(pod))
+    if phase(pod) == "Running":
+        return _running(RunState.RUNNING, pod, pods)
+    error = report.error or why_ended(pod, DRIVER)
     return Seen(RunState.PENDING, message=error and f"an attempt failed ({error}), the next one follows")
 
 
@@ -94,21 +114,31 @@ def see_spark_application(
         return _succeeded(report, run, end_time)
     if state is RunState.FAILED:
         error = (
-            report.error or _killed(driver_pod, DRIVER_CONTAINER) or said or "the Spark operator says FAILED"
+            report.error
+            or why_ended(driver_pod, DRIVER_CONTAINER)
+            or said
+            or "the Spark operator says FAILED"
         )
-        return _failed(None, error, end_time)
-    if driver_pod is not None and _phase(driver_pod) == "Pending" and (waits := _waiting(driver_pod)):
+        return _failed(reason_of(report), error, end_time)
+    if driver_pod is not None and phase(driver_pod) == "Pending" and (waits := why_pending(driver_pod)):
         return Seen(state, message=waits)
-    if driver_pod is not None and (waits := executors_wait(driver_pod, list(pods))):
-        return Seen(state, message=waits)
+    if driver_pod is not None and (seen := _running(state, driver_pod, list(pods))).message:
+        return seen
     if state is RunState.RUNNING:
         return Seen(state, message=said)
     if named == "SUBMITTED":
         return Seen(state)
-    words = (
-        _words(named.capitalize().replace("_", " "), said) if named else "the Spark operator has not seen it"
-    )
-    return Seen(state, message=words)
+    if not named:
+        return Seen(state, message="waiting for the Spark operator")
+    return Seen(state, message=words(named.capitalize().replace("_", " "), said))
+
+
+def _running(state: RunState, driver: Object, pods: Iterable[Object]) -> Seen:
+    """A run whose driver runs: it is held up while all of its executors wait."""
+    executors = executors_of(driver, pods)
+    waits = executors_wait(executors)
+    stuck = waits and not any(phase(pod) == "Running" for pod in executors)
+    return Seen(state, message=waits, reason=Reason.PODS_PENDING if stuck else None)
 
 
 def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
@@ -144,7 +174,7 @@ def explained(reason: Reason | None, error: str) -> tuple[Reason | None, str]:
             f"{error}: OOMKilled: an executor needed more memory: raise spec.spark.executor.memory",
         )
     if "java.lang.OutOfMemoryError" in error or error.startswith("OutOfMemoryError"):
-        return reason, f"{error}: raise spec.spark.driver.memory or spec.spark.executor.memory"
+        return Reason.OOM_KILLED, f"{error}: raise spec.spark.driver.memory or spec.spark.executor.memory"
     return reason, error
 
 
@@ -152,15 +182,6 @@ def driver_pod(job: Object, pods: Iterable[Object]) -> Object | None:
     """The pod of a Job's last attempt."""
     uid = job["metadata"]["uid"]
     return max((pod for pod in pods if is_owned_by(pod, uid)), key=_created, default=None)
-
-
-def executors_wait(driver: Object, pods: Iterable[Object]) -> str:
-    """What the first waiting executor of a driver waits for, if known."""
-    uid = driver["metadata"].get("uid", "")
-    for pod in pods:
-        if is_owned_by(pod, uid) and _phase(pod) == "Pending" and (waits := _waiting(pod)):
-            return f"executor {pod['metadata']['name']} waits: {waits}"
-    return ""
 
 
 def driver_pod_name(application: Object) -> str | None:
@@ -174,54 +195,15 @@ def _created(pod: Object) -> str:
     return created
 
 
-def _phase(pod: Object) -> str:
-    phase: str = (pod.get("status") or {}).get("phase", "Pending")
-    return phase
-
-
-def _container(pod: Object | None, name: str) -> Object:
-    statuses = ((pod or {}).get("status") or {}).get("containerStatuses") or ()
-    state: Object = next((entry.get("state") or {} for entry in statuses if entry["name"] == name), {})
-    return state
-
-
 def _report(pod: Object | None, container: str) -> Report:
-    message = (_container(pod, container).get("terminated") or {}).get("message") or ""
+    message = (container_of(pod, container).get("terminated") or {}).get("message") or ""
     try:
         return msgspec.json.decode(message, type=Report)
     except msgspec.MsgspecError:
-        return Report(error=_last_words(message))
+        return Report(error=_lastwords(message))
 
 
-def _last_words(log: str) -> str:
+def _lastwords(log: str) -> str:
     """The last log line of a driver that ended without a report, without Spark's own log lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _CHATTER.match(line)]
     return lines[-1] if lines else ""
-
-
-def _killed(pod: Object | None, container: str) -> str:
-    """Why Kubernetes ended the driver: OOMKilled, Evicted, …"""
-    status = (pod or {}).get("status") or {}
-    ended = _container(pod, container).get("terminated") or {}
-    if status.get("reason") and ended.get("reason") != "OOMKilled":
-        return _words(status["reason"], status.get("message"))
-    if ended.get("reason") not in (None, "", "Completed", "Error"):
-        return f"{ended['reason']} (exit status {ended.get('exitCode')})"
-    return f"the driver ended with exit status {ended['exitCode']}" if ended.get("exitCode") else ""
-
-
-def _waiting(pod: Object | None) -> str:
-    """What a pending pod waits for: an image, a volume, room on a node."""
-    status = (pod or {}).get("status") or {}
-    for entry in status.get("containerStatuses") or ():
-        waiting = (entry.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return _words(waiting["reason"], waiting.get("message"))
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _words(condition.get("reason"), condition.get("message"))
-    return ""
-
-
-def _words(*parts: str | None) -> str:
-    return ": ".join(part for part in parts if part)

@@ -8,6 +8,7 @@ DataQuality  whether every record could be read
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -24,11 +25,18 @@ INCOMPLETE = (Reason.OFFSETS_GONE, Reason.TOPIC_REPLACED)
 Said = tuple[bool | None, Reason, str]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """What the executors of a run wait for, of which none runs."""
+
+    words: str
+
+
 def tell(
     load: BatchLoad,
     status: BatchLoadStatus,
     now: datetime,
-    what: Waiting | Problem | str = "",
+    what: Waiting | Problem | HeldUp | str = "",
     *,
     path: str = "",
 ) -> BatchLoadStatus:
@@ -49,7 +57,7 @@ def tell(
             words = Reason.WAITING_FOR_RECORDS, f"{what.found:,} of {what.wanted:,} records"
             found[ConditionType.READY] = True, *words
             found[ConditionType.SUCCEEDED] = None, *words
-        case str():
+        case HeldUp() | str():
             ready, succeeded, reason, message = (
                 _idle(load)
                 if run is None
@@ -92,7 +100,11 @@ def _idle(load: BatchLoad) -> tuple[bool, bool | None, Reason, str]:
     return True, None, Reason.SCHEDULED, f"the first run begins at {following}"
 
 
-def _of_run(load: BatchLoad, run: Run, waits: str, path: str) -> tuple[bool, bool | None, Reason, str]:
+def _of_run(
+    load: BatchLoad, run: Run, what: HeldUp | str, path: str
+) -> tuple[bool, bool | None, Reason, str]:
+    held_up = isinstance(what, HeldUp)
+    waits = what.words if isinstance(what, HeldUp) else what
     count = run.records if run.records is not None else 0
     match RunState(run.state or RunState.PENDING):
         case RunState.SUCCEEDED:
@@ -102,12 +114,8 @@ def _of_run(load: BatchLoad, run: Run, waits: str, path: str) -> tuple[bool, boo
             reason = Reason(run.reason) if run.reason in set(Reason) else Reason.RUN_FAILED
             return False, False, reason, f"{run.name}: {run.error}"
         case RunState.RUNNING:
-            return (
-                True,
-                None,
-                Reason.RUNNING,
-                f"{run.name} loads {count:,} records" + (f": {waits}" if waits else ""),
-            )
+            message = f"{run.name} loads {count:,} records" + (f": {waits}" if waits else "")
+            return not held_up, None, Reason.PODS_PENDING if held_up else Reason.RUNNING, message
     message = f"{run.name} with {count:,} records waits for its pods"
     if waits:
         return False, None, Reason.PODS_PENDING, f"{message}: {waits}"
@@ -138,10 +146,12 @@ def _late(load: BatchLoad, now: datetime) -> Said | None:
     return False, Reason.ON_SCHEDULE, f"the next run begins at {status.next}"
 
 
-def _quality(load: BatchLoad, what: Waiting | Problem | str) -> Said | None:
+def _quality(load: BatchLoad, what: Waiting | Problem | HeldUp | str) -> Said | None:
     if isinstance(what, Problem) and what.reason in INCOMPLETE:
         return False, what.reason, what.message
     run = load.status.last_run
+    if run is not None and run.state == RunState.FAILED and run.reason in INCOMPLETE:
+        return False, Reason(run.reason), f"{run.name}: {run.error}"
     succeeded = run is not None and run.state == RunState.SUCCEEDED and run.corrupt_records is not None
     if not succeeded or run is None:
         before = next(
@@ -153,4 +163,4 @@ def _quality(load: BatchLoad, what: Waiting | Problem | str) -> Said | None:
     if run.corrupt_records:
         words = f"{run.corrupt_records:,} of {run.rows or 0:,} rows of {run.name} are corrupt: see _corrupt_record"
         return False, Reason.CORRUPT_RECORDS, words
-    return True, Reason.ALL_RECORDS_PARSED, f"every record of {run.name} was read whole"
+    return True, Reason.ALL_RECORDS_PARSED, f"every record of {run.name} was parsed completely"

@@ -16,14 +16,36 @@ from datetime import datetime
 import msgspec
 
 from ..conditions import ConditionType, Reason
-from ..models import ClusterRef, Lag, MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
+from ..models import Lag, MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
+from ..models.mirror import MirrorTarget, Rate, SetAside
 from ..overlap import Names, Shared, shared
 from ..resources.mirror import Endpoint, selector
 from .problem import Problem, conditions_with, shown
+from .promotion import Promotion, promoted_before, ready
 
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
 SHOWN_ERROR = 1024
+SHOWN_SET_ASIDE = 100
 MOST_NAMED = 5  # gaps or topics in a message
+REASONS = {
+    "CredentialsMissing": Reason.CREDENTIALS_MISSING,
+    "TlsFailed": Reason.TLS_FAILED,
+    "AuthenticationFailed": Reason.AUTHENTICATION_FAILED,
+}
+"""Why a cluster is not reachable, in a worker's words; else it does not answer."""
+PROBLEMS = {
+    "Diverged": Reason.DIVERGED,
+    "BatchNotMirrored": Reason.BATCH_NOT_MIRRORED,
+    "RecordTooLarge": Reason.RECORD_TOO_LARGE,
+    "TopicRefused": Reason.TOPIC_REFUSED,
+    "MirroredTwice": Reason.MIRRORED_TWICE,
+    "MirrorLoop": Reason.MIRROR_LOOP,
+}
+"""A condition has one reason: that of the first problem in this order."""
+REJOINING = "Rejoining"
+"""In a worker's words: a topic that is to be a replica (`spec.rejoin`) is none yet, so no lag of it is known."""
+NOT_READY = frozenset((Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED, *PROBLEMS.values()))
+"""Why a mirror is degraded and does not do all that it should."""
 MOST_WAYS = 1000  # that are looked at for a circle
 
 
@@ -41,6 +63,20 @@ class GapReport(msgspec.Struct, frozen=True, rename={"first": "from"}):
     stopped: bool
 
 
+class ProblemReport(msgspec.Struct, frozen=True):
+    """Why a part of what is asked for is not mirrored; ``reason`` is a key of ``PROBLEMS``, or ``REJOINING``."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class WorkerRate(msgspec.Struct, frozen=True):
+    """A second, of the last ten."""
+
+    records: float = 0.0
+    bytes: float = 0.0
+
+
 class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     """What one worker says about one source."""
 
@@ -54,6 +90,23 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     gaps: tuple[GapReport, ...] = ()
     replaced: tuple[str, ...] = ()
     """Topics that were deleted and created again in the source."""
+    reason: str = ""
+    """Why it is not reachable: a key of ``REASONS``."""
+    problems: tuple[ProblemReport, ...] = ()
+    matched: int | None = None
+    """Topics that the patterns select; None until the first look."""
+    rate: WorkerRate = WorkerRate()
+    set_aside: tuple[SetAside, ...] = ()
+    promoted: tuple[str, ...] = ()
+    """Topics of the target that the mirror left alone, since they were promoted."""
+    seen_ms: int = 0
+    """Until when the worker knew where all its partitions end in the source."""
+
+
+class TargetReport(msgspec.Struct, frozen=True, rename="camel"):
+    reachable: bool = True
+    reason: str = ""
+    last_error: str = ""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,6 +115,7 @@ class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
     topics: int = 0
     lag: WorkerLag = WorkerLag()
     sources: tuple[SourceReport, ...] = ()
+    target: TargetReport = TargetReport()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,18 +267,27 @@ def _age(mirror: MirrorMaker) -> tuple[str, str]:
     return mirror.metadata.creation_timestamp, mirror.metadata.uid
 
 
-def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMakerStatus:
+def status_of(
+    mirror: MirrorMaker, workers: Workers, now: datetime, promotion: Promotion | None = None
+) -> MirrorMakerStatus:
     """What the workers say, summed up."""
+    promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
+    promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
+    told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
     sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
     lag = _sum(report.lag for report in workers.reports)
     degraded = _degraded(workers.reports)
+    of_workers = (_reachable(sources, workers.reports), _caught_up(lag, workers.reports), degraded)
     conditions = conditions_with(
         mirror,
-        _reachable(sources),
-        _caught_up(lag),
-        degraded,
-        _ready(mirror, workers, sources, degraded),
+        *(() if promotion.is_over else of_workers),
+        *((told,) if told else ()),
+        ready(promotion, promoted) or _ready(mirror, workers, sources, degraded),
         now=now,
+        without=(
+            *((one[0] for one in of_workers) if promotion.is_over else ()),
+            *(() if told else (ConditionType.PROMOTED,)),
+        ),
     )
     return MirrorMakerStatus(
         observed_generation=mirror.metadata.generation,
@@ -234,24 +297,32 @@ def status_of(mirror: MirrorMaker, workers: Workers, now: datetime) -> MirrorMak
         topics=sum(source.topics or 0 for source in sources) if workers.reports else None,
         lag=lag,
         sources=sources,
+        last_promotion=promotion.last,
         conditions=conditions,
     )
 
 
-def refused_status(mirror: MirrorMaker, problem: Problem, now: datetime) -> MirrorMakerStatus:
+def refused_status(
+    mirror: MirrorMaker, problem: Problem, now: datetime, promotion: Promotion | None = None
+) -> MirrorMakerStatus:
     """The status of one that has no workers, or whose workers go on with what they were told before. What they last
     said of their sources may not hold any more."""
     unknown = "not known: " + problem.message
+    promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
+    told = promotion.told
     return msgspec.structs.replace(
         mirror.status,
         observed_generation=mirror.metadata.generation,
+        last_promotion=promotion.last,
         conditions=conditions_with(
             mirror,
+            *((told,) if told else ()),
             (ConditionType.READY, False, problem.reason, problem.message),
             (ConditionType.SOURCE_REACHABLE, None, problem.reason, unknown),
             (ConditionType.CAUGHT_UP, None, problem.reason, unknown),
             (ConditionType.DEGRADED, None, problem.reason, unknown),
             now=now,
+            without=() if told else (ConditionType.PROMOTED,),
         ),
     )
 
@@ -268,8 +339,16 @@ def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
         topics=_topics(said),
         groups=max((source.groups for source in said if source.groups is not None), default=None),
         lag=_sum(source.lag for source in said),
+        rate=_rate(source.rate for source in said),
+        set_aside=_set_aside(said),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
     )
+
+
+def _set_aside(said: Sequence[SourceReport]) -> tuple[SetAside, ...] | None:
+    """The worker that leads the group knows them; two may believe for a moment that they do."""
+    found = {(one.topic, one.partition): one for source in said for one in source.set_aside}
+    return tuple(one for _, one in sorted(found.items()))[:SHOWN_SET_ASIDE] or None
 
 
 def _sum(lags: Iterable[WorkerLag]) -> Lag | None:
@@ -278,6 +357,14 @@ def _sum(lags: Iterable[WorkerLag]) -> Lag | None:
         return None
     return Lag(
         records=sum(lag.records for lag in known), seconds=math.ceil(max(lag.seconds for lag in known))
+    )
+
+
+def _rate(rates: Iterable[WorkerRate]) -> Rate:
+    known = [rate for rate in rates if math.isfinite(rate.records + rate.bytes)]
+    return Rate(
+        records=max(0, round(sum(rate.records for rate in known))),
+        bytes=max(0, round(sum(rate.bytes for rate in known))),
     )
 
 
@@ -292,21 +379,25 @@ def _topics(said: Sequence[SourceReport]) -> int:
 Told = tuple[ConditionType, bool | None, Reason, str]
 
 
-def _reachable(sources: Sequence[MirrorSourceStatus]) -> Told:
+def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerReport]) -> Told:
     gone = [source for source in sources if source.reachable is False]
     if gone:
         message = "; ".join(f"{source.name}: {source.last_error or 'does not answer'}" for source in gone)
-        return ConditionType.SOURCE_REACHABLE, False, Reason.SOURCE_UNREACHABLE, message
+        words = [one.reason for report in reports for one in report.sources if not one.reachable]
+        reason = next((REASONS[word] for word in words if word in REASONS), Reason.SOURCE_UNREACHABLE)
+        return ConditionType.SOURCE_REACHABLE, False, reason, message
     if any(source.reachable is None for source in sources):
-        message = "no worker has said so far"
+        message = "no worker has reported yet"
         return ConditionType.SOURCE_REACHABLE, None, Reason.WORKERS_STARTING, message
     names = ", ".join(source.name for source in sources)
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
 
 
-def _caught_up(lag: Lag | None) -> Told:
+def _caught_up(lag: Lag | None, reports: Iterable[WorkerReport]) -> Told:
     if lag is None:
-        return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has said so far"
+        return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has reported yet"
+    if rejoining := _said(reports, REJOINING):
+        return ConditionType.CAUGHT_UP, False, Reason.REJOINING, rejoining
     records, seconds = lag.records or 0, lag.seconds or 0
     if records and seconds > CAUGHT_UP_S:
         return ConditionType.CAUGHT_UP, False, Reason.BEHIND, f"more than {CAUGHT_UP_S} seconds behind"
@@ -315,7 +406,7 @@ def _caught_up(lag: Lag | None) -> Told:
 
 def _degraded(reports: Sequence[WorkerReport]) -> Told:
     if not reports:
-        return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has said so far"
+        return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has reported yet"
     replaced = sorted(
         {
             f"{topic} of {source.name}"
@@ -336,9 +427,12 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
     if stopped:
         message = (
             f"{_listed(stopped)} before they were mirrored; mirroring of these partitions stopped: set spec.onGap:"
-            " SkipToEarliest to go on with what there is"
+            " SkipToEarliest to continue with the remaining records"
         )
         return ConditionType.DEGRADED, True, Reason.STOPPED_AT_GAP, message
+    for word, reason in PROBLEMS.items():
+        if found := _said(reports, word):
+            return ConditionType.DEGRADED, True, reason, found
     if gaps:
         message = f"{_listed(gaps)} before they were mirrored, in the last 24 hours: raise retention there"
         return ConditionType.DEGRADED, True, Reason.RECORDS_MISSING, message
@@ -348,6 +442,13 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
         Reason.NOTHING_MISSING,
         "no record was deleted before it was mirrored",
     )
+
+
+def _said(reports: Iterable[WorkerReport], word: str) -> str:
+    """What workers say of problems with this reason; empty if there are none."""
+    problems = [one for report in reports for source in report.sources for one in source.problems]
+    found = {one.message[:SHOWN_ERROR] for one in problems if one.reason == word}
+    return shown(sorted(found), MOST_NAMED) if found else ""
 
 
 def _listed(gaps: Sequence[tuple[str, GapReport]]) -> str:
@@ -362,21 +463,50 @@ def _ready(
 ) -> Told:
     wanted = mirror.spec.replicas
     if wanted == 0:
-        return ConditionType.READY, False, Reason.NO_WORKERS, "spec.replicas: 0 asks for no workers"
-    _, reachable, reason, message = _reachable(sources)
+        return (
+            ConditionType.READY,
+            False,
+            Reason.NO_WORKERS,
+            "spec.replicas is 0: the mirror is scaled to zero",
+        )
+    _, reachable, reason, message = _reachable(sources, workers.reports)
     if reachable is False:
         return ConditionType.READY, False, reason, message
+    for report in workers.reports:
+        if not report.target.reachable and report.target.last_error:  # without an error: not tried yet
+            reason = REASONS.get(report.target.reason, Reason.TARGET_UNREACHABLE)
+            message = f"target: {report.target.last_error[:SHOWN_ERROR]}"
+            return ConditionType.READY, False, reason, message
     if workers.ready < wanted and workers.failure:
         return ConditionType.READY, False, Reason.WORKER_FAILED, workers.failure
     if workers.ready < wanted or not workers.reports:
         message = f"{workers.ready} of {wanted} workers are ready"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     _, _, reason, message = degraded
-    if reason in (Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED):
+    if reason in NOT_READY:
         return ConditionType.READY, False, reason, message
+    if rejoining := _said(workers.reports, REJOINING):
+        return ConditionType.READY, False, Reason.REJOINING, rejoining
+    if nothing := _without_topics(mirror, workers.reports):
+        return ConditionType.READY, True, Reason.NO_TOPICS, nothing
     topics = sum(source.topics or 0 for source in sources)
     words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
     return ConditionType.READY, True, Reason.MIRRORING, words
+
+
+def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str:
+    """Which sources have no topic that the patterns select, in words."""
+    empty = []
+    for source in mirror.spec.sources:
+        matched = [one.matched for report in reports for one in report.sources if one.name == source.name]
+        if matched and all(number == 0 for number in matched):
+            empty.append(source.name)
+    if not empty:
+        return ""
+    return (
+        f"no topic of {shown(empty, MOST_NAMED)} matches spec.topics: the mirror waits for such topics; patterns match"
+        " whole names"
+    )
 
 
 def _count(number: int, what: str) -> str:
@@ -386,12 +516,11 @@ def _count(number: int, what: str) -> str:
 def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
     """Sources and target, given the address of each Cluster they name, by "NAMESPACE/NAME"."""
 
-    def endpoint(name: str, reference: ClusterRef | None, bootstrap: str | None) -> Endpoint:
-        if reference is None:
-            return Endpoint(name, bootstrap or "")
+    def endpoint(name: str, place: MirrorTarget) -> Endpoint:
+        if (reference := place.cluster_ref) is None:
+            return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
         key = f"{reference.namespace or mirror.namespace}/{reference.name}"
         return Endpoint(name, bootstraps[key], key)
 
-    spec = mirror.spec
-    sources = tuple(endpoint(source.name, source.cluster_ref, source.bootstrap) for source in spec.sources)
-    return sources, endpoint("target", spec.target.cluster_ref, spec.target.bootstrap)
+    sources = tuple(endpoint(source.name, source) for source in mirror.spec.sources)
+    return sources, endpoint("target", mirror.spec.target)

@@ -1,11 +1,13 @@
-"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status.
+"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status; and promotions.
 
-While a MirrorMaker is paused by its annotation, its workers keep running with the same configuration.
+While a MirrorMaker is paused by its annotation, its workers keep running with the same configuration. A promotion comes
+first: it needs the target alone, so nothing else may be in its way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,6 +27,8 @@ from .mirror_workers import ask_all
 from .objects import delete, ensure, find
 from .pods import trouble_of
 from .problem import Problem, is_paused
+from .promotion import Promotion, is_over
+from .promotion_kafka import advance
 from .reference import cluster_key, find_cluster
 
 LOOK_S = 10.0
@@ -40,29 +44,41 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     if mirror.metadata.deletion_timestamp is not None:
         return LOOK_S  # Kubernetes removes what it owns
     workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
+    reports = functools.cache(lambda: ask_all(_addresses(_pods(services, mirror))))
+    pods, before = len(_pods(services, mirror)), mirror.status.replicas or 0
+    late = is_over(mirror) and pods + before > 0
+    promotion = advance(services, mirror, services.address_of, reports, late=late, workers=pods > 0)
+    mirror = promotion.mirror
+    # A worker may make a replica just before it ends. So the status keeps its pods until a later look has succeeded.
+    looked = late and promotion.told is not None and promotion.told[1] is True
+    ended = {"status": {"replicas": pods or (0 if looked else before)}} if promotion.is_over else {}
     if is_paused(mirror):
-        return _report(services, mirror, find(services.kube, workers) or {})
+        return _report(services, mirror, find(services.kube, workers) or ended, promotion)
+    if promotion.is_over:  # all is promoted: nothing is left to mirror, now or later
+        delete(services.kube, workers)
+        return _report(services, mirror, ended, promotion)
     found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
         if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP, Reason.NAMESPACE_NOT_ALLOWED):
             # Workers that were allowed must not go on; when a Cluster is away they may: its brokers may well be there.
             delete(services.kube, workers)
-        write_status(services, mirror, mirrors.refused_status(mirror, found, services.now()))
-        return LOOK_S
+        write_status(services, mirror, mirrors.refused_status(mirror, found, services.now(), promotion))
+        return SOON_S if promotion.runs else LOOK_S
     sources, target = found
     file = resources.mirror_file(mirror, sources, target)
     if services.images.mirror_log_format != "plain":
         file["logFormat"] = services.images.mirror_log_format
     ensure(services.kube, resources.config_map(mirror, file))
-    return _report(
-        services, mirror, ensure(services.kube, resources.deployment(mirror, file, services.images))
-    )
+    deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
+    return _report(services, mirror, deployment, promotion)
 
 
-def _report(services: Services, mirror: MirrorMaker, deployment: Manifest) -> float:
+def _report(services: Services, mirror: MirrorMaker, deployment: Manifest, promotion: Promotion) -> float:
     seen = _workers(services, mirror, deployment)
-    write_status(services, mirror, mirrors.status_of(mirror, seen, services.now()))
-    return LOOK_S if seen.ready >= mirror.spec.replicas else SOON_S
+    write_status(services, mirror, mirrors.status_of(mirror, seen, services.now(), promotion))
+    if promotion.runs:
+        return SOON_S
+    return LOOK_S if promotion.is_over or seen.ready >= mirror.spec.replicas else SOON_S
 
 
 def find_endpoints(
@@ -110,7 +126,7 @@ def _as_specified(
 ) -> mirrors.Mirrored | None:
     with contextlib.suppress(ManifestError):
         mirror = services.store.get(MirrorMaker, key.namespace, key.name)
-        if mirror is not None and not is_paused(mirror):
+        if mirror is not None and not is_paused(mirror) and not is_over(mirror):
             found = _endpoints(services, mirror, address_of)
             if not isinstance(found, Problem):
                 return mirror, *found
@@ -142,15 +158,23 @@ def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
 
 def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:
     status = deployment.get("status") or {}
-    pods = services.kube.list("v1", "Pod", mirror.namespace, resources.selector(mirror))
-    addresses = [
+    pods = _pods(services, mirror)
+    return mirrors.Workers(
+        replicas=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        reports=ask_all(_addresses(pods)),
+        failure=next((trouble.words for trouble in map(trouble_of, pods) if trouble), ""),
+    )
+
+
+def _pods(services: Services, mirror: MirrorMaker) -> list[Manifest]:
+    return services.kube.list("v1", "Pod", mirror.namespace, resources.selector(mirror))
+
+
+def _addresses(pods: Sequence[Manifest]) -> list[str]:
+    """Where the workers that stay answer."""
+    return [
         f"{pod['status']['podIP']}:{resources.HTTP_PORT}"
         for pod in pods
         if (pod.get("status") or {}).get("podIP") and "deletionTimestamp" not in pod["metadata"]
     ]
-    return mirrors.Workers(
-        replicas=status.get("replicas", 0),
-        ready=status.get("readyReplicas", 0),
-        reports=ask_all(addresses),
-        failure=next((trouble.words for trouble in map(trouble_of, pods) if trouble), ""),
-    )

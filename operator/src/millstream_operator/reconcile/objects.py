@@ -38,8 +38,12 @@ def find(kube: Kube, manifest: Manifest) -> Manifest | None:
 
 def ensure(kube: Kube, manifest: Manifest) -> Manifest:
     """Apply a manifest unless the object is up to date; returns the object as it is now. Raises NotOurs."""
+    return bring(kube, manifest, find(kube, manifest))
+
+
+def bring(kube: Kube, manifest: Manifest, live: Manifest | None) -> Manifest:
+    """The same, of an object that ``find`` has just returned."""
     wanted = with_hash(manifest)
-    live = find(kube, wanted)
     if live is None:
         return kube.create(wanted)
     if contains(live, wanted):

@@ -116,6 +116,7 @@ def run_id(load: BatchLoad) -> str:
 def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str | None = None) -> Manifest:
     """RUN.json: all that the job needs to know."""
     output = load.spec.output
+    topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
         "name": run_id(load),
         "bootstrap": bootstrap,
@@ -123,6 +124,7 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
             {"topic": part.topic, "partition": part.partition, "from": part.from_, "until": part.until}
             for part in load.status.offsets or ()
         ],
+        **({"topicIds": topic_ids} if topic_ids else {}),
         "value": value(load),
         **reading(load),
         "output": output_of(load, output_path or output.path),
@@ -139,6 +141,8 @@ def output_of(load: BatchLoad, path: str) -> Manifest:
         "partitionBy": list(output.partition_by),
         "owner": f"{load.namespace}/{load.name}",
     }
+    if _begins_a_table(load):
+        told["mode"] = "New"
     if output.target_file_size is not None:
         told["targetFileSize"] = int(parse_quantity(output.target_file_size))
     if output.table is not None:
@@ -150,6 +154,20 @@ def output_of(load: BatchLoad, path: str) -> Manifest:
                 key: value for key, value in given.items() if value is not None and key != "credentialsSecret"
             }
     return told
+
+
+def _begins_a_table(load: BatchLoad) -> bool:
+    """Whether the run must find none of its records in the table: it is the load's first there, as far as its status
+    knows. A load that was deleted and created again knows nothing of its predecessor's rows."""
+    status, run = load.status, load.status.last_run
+    if (
+        load.spec.from_.request_id is not None
+        or run is None
+        or run.trigger == "Rerun"
+        or status.asked is None
+    ):
+        return False
+    return status.committed is None or status.committed.path != status.asked.path
 
 
 def credentials(load: BatchLoad) -> list[Manifest]:

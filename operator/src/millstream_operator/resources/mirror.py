@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..models import API_VERSION, MirrorMaker
+from ..models.mirror import (
+    MirrorPatterns,
+    MirrorSasl,
+    MirrorSource,
+    MirrorTarget,
+    MirrorTls,
+    SecretKey,
+)
 from .images import Images
 from .pods import resources_of, with_template
 from .volumes import pod_security
@@ -24,6 +32,8 @@ FOLDER = "/etc/millstream"
 CONFIG_FILE = "mirror.json"
 CONFIG_HASH = "millstream.dev/config"
 USER = 1000
+SECRETS = "/run/millstream/secrets"
+SECRETS_VOLUME = "run"  # a name that pod templates cannot have
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,8 @@ class Endpoint:
     name: str
     bootstrap: str
     cluster: str | None = None
+    tls: MirrorTls | None = None
+    sasl: MirrorSasl | None = None
 
 
 def object_name(mirror: MirrorMaker) -> str:
@@ -56,29 +68,100 @@ def labels(mirror: MirrorMaker) -> dict[str, str]:
 
 
 def mirror_file(
-    mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint, http: str = f"0.0.0.0:{HTTP_PORT}"
+    mirror: MirrorMaker,
+    sources: Sequence[Endpoint],
+    target: Endpoint,
+    http: str = f"0.0.0.0:{HTTP_PORT}",
+    secrets: str = SECRETS,
 ) -> Manifest:
-    """mirror.json: all that a worker needs to know."""
+    """mirror.json: all that a worker needs to know. ``secrets``: the folder with files SECRET/KEY."""
     spec = mirror.spec
-    groups = spec.groups
+    groups, configs = spec.groups, spec.configs
     return {
         "name": mirror.name,
         "namespace": mirror.namespace,
-        "sources": [{"name": source.name, "bootstrap": source.bootstrap} for source in sources],
-        "target": {"bootstrap": target.bootstrap},
-        "topics": {"include": list(spec.topics.include), "exclude": list(spec.topics.exclude)},
-        **({"groups": {"include": list(groups.include), "exclude": list(groups.exclude)}} if groups else {}),
+        "sources": [
+            {"name": source.name, **_address(source, secrets), **_fetching(of_spec)}
+            for source, of_spec in zip(sources, spec.sources, strict=True)
+        ],
+        "target": _address(target, secrets),
+        "topics": _patterns(spec.topics),
+        **({"groups": _patterns(groups)} if groups else {}),
+        **({"configs": _patterns(configs)} if configs else {}),
         "mode": spec.mode,
         "naming": spec.naming,
         "onGap": spec.on_gap,
+        **({"rejoin": {"requestId": spec.rejoin.request_id}} if spec.rejoin else {}),
         "http": http,
     }
 
 
+def _patterns(of: MirrorPatterns) -> Manifest:
+    return {"include": list(of.include), "exclude": list(of.exclude)}
+
+
+def _address(endpoint: Endpoint, secrets: str) -> Manifest:
+    found: Manifest = {"bootstrap": endpoint.bootstrap}
+
+    def of(key: SecretKey) -> Manifest:
+        return {"file": f"{secrets}/{key.name}/{key.key}", "from": f"key {key.key} of Secret {key.name}"}
+
+    if (tls := endpoint.tls) is not None:
+        found["tls"] = {
+            "caCertificates": [of(one.secret_key_ref) for one in tls.ca_certificates],
+            **({"certificate": of(tls.certificate.secret_key_ref)} if tls.certificate else {}),
+            **({"key": of(tls.key.secret_key_ref)} if tls.key else {}),
+            "verifyHostname": tls.verify_hostname,
+        }
+    if (sasl := endpoint.sasl) is not None:
+        name = sasl.username
+        found["sasl"] = {
+            "mechanism": sasl.mechanism,
+            "username": of(name.secret_key_ref) if name.secret_key_ref else {"value": name.value or ""},
+            "password": of(sasl.password.secret_key_ref),
+        }
+    return found
+
+
+def _fetching(source: MirrorSource) -> Manifest:
+    """How it is fetched from."""
+    told = {"maxBytesPerSecond": source.max_bytes_per_second, "rack": source.rack}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def secret_keys(mirror: MirrorMaker) -> list[SecretKey]:
+    """Every key of a Secret that its sources and target name, each once."""
+    found: dict[SecretKey, None] = {}
+    places: list[MirrorTarget] = [*mirror.spec.sources, mirror.spec.target]
+    for place in places:
+        if (tls := place.tls) is not None:
+            values = [*tls.ca_certificates, tls.certificate, tls.key]
+            found |= dict.fromkeys(one.secret_key_ref for one in values if one is not None)
+        if (sasl := place.sasl) is not None:
+            found |= dict.fromkeys(
+                one for one in (sasl.username.secret_key_ref, sasl.password.secret_key_ref) if one is not None
+            )
+    return list(found)
+
+
+def _secrets_volume(keys: Sequence[SecretKey]) -> Manifest:
+    """Files SECRET/KEY, which Kubernetes replaces when a Secret changes. One that is missing does not keep a pod from
+    starting, since its worker says better what is missing, and finds it when it is there."""
+    by_secret: dict[str, list[Manifest]] = {}
+    for one in keys:
+        by_secret.setdefault(one.name, []).append({"key": one.key, "path": f"{one.name}/{one.key}"})
+    sources = [
+        {"secret": {"name": name, "items": items, "optional": True}} for name, items in by_secret.items()
+    ]
+    return {"name": SECRETS_VOLUME, "projected": {"sources": sources}}
+
+
 def specified(file: Mapping[str, Any]) -> Manifest:
-    """The spec that a mirror.json comes from, with addresses for Clusters."""
-    told = {name: file[name] for name in ("sources", "target", "topics", "mode", "naming")}
-    return told | {name: file[name] for name in ("groups", "onGap") if name in file}
+    """The spec that a mirror.json comes from, with addresses for Clusters and without credentials."""
+    told = {name: file[name] for name in ("topics", "mode", "naming")}
+    told["sources"] = [{name: source[name] for name in ("name", "bootstrap")} for source in file["sources"]]
+    told["target"] = {"bootstrap": file["target"]["bootstrap"]}
+    return told | {name: file[name] for name in ("groups", "configs", "onGap", "rejoin") if name in file}
 
 
 def config_map(mirror: MirrorMaker, file: Manifest) -> Manifest:
@@ -117,6 +200,8 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
     def probe(path: str, **timing: int) -> Manifest:
         return {"httpGet": {"path": path, "port": "http"}, **timing}
 
+    keys = secret_keys(mirror)
+    mounts = [{"name": SECRETS_VOLUME, "mountPath": SECRETS, "readOnly": True}] if keys else []
     return {
         "automountServiceAccountToken": False,
         "securityContext": pod_security(USER, images.user_ids),
@@ -141,12 +226,14 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
                 "volumeMounts": [
                     {"name": "config", "mountPath": FOLDER, "readOnly": True},
                     {"name": "tmp", "mountPath": "/tmp"},
+                    *mounts,
                 ],
             }
         ],
         "volumes": [
             {"name": "config", "configMap": {"name": object_name(mirror)}},
             {"name": "tmp", "emptyDir": {}},
+            *([_secrets_volume(keys)] if keys else []),
         ],
     }
 

@@ -1,7 +1,8 @@
 """Values in Protocol Buffers: messages of one type, by the descriptors that protoc wrote for it and its imports.
 
 Google's own parser reads them, in Spark's Python workers: Spark's `from_protobuf` is in a jar that not every image has.
-Columns are the message's fields:
+The workers give times as microseconds, since Python's own times cost more than the parser. Columns are the message's
+fields:
 
     double, float, bool, string, bytes      DOUBLE, FLOAT, BOOLEAN, STRING, BINARY
     int32, sint32, sfixed32                 INT
@@ -26,7 +27,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from datetime import timezone
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -34,7 +34,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -59,6 +59,8 @@ from millstream_jobs.value import Value
 
 Convert = Callable[[Any], Any]
 TIMESTAMP = "google.protobuf.Timestamp"
+FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799
+"""The years 1 to 9999, in seconds since 1970."""
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -93,13 +95,44 @@ def messages(source: DataFrame, value: Value) -> Parsed:
     def read(value: bytes | None) -> tuple[Any, ...] | None:
         return None if value is None else row(descriptors, name, bytes(value))
 
-    parsed = source.withColumn("parsed", F.udf(read, schema)("value"))
-    columns = {field.name: F.col("parsed").getField(field.name) for field in schema}
+    parsed = source.withColumn("parsed", F.udf(read, _sent(schema))("value"))
+    columns = {
+        field.name: _received(F.col("parsed").getField(field.name), field.dataType) for field in schema
+    }
     return Parsed(parsed, schema, columns, F.when(F.col("parsed").isNull(), F.col("value")))
 
 
+def _sent(kind: Any) -> Any:
+    """The type as workers give it: times as microseconds since 1970."""
+    if isinstance(kind, TimestampType):
+        return LongType()
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _sent(field.dataType)) for field in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_sent(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _sent(kind.valueType))
+    return kind
+
+
+def _received(column: Column, kind: DataType) -> Column:
+    """A column of this type, from what workers give."""
+    if _sent(kind) == kind:
+        return column
+    if isinstance(kind, StructType):
+        fields = [_received(column.getField(one.name), one.dataType).alias(one.name) for one in kind]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    if isinstance(kind, ArrayType):
+        single = kind.elementType
+        return F.transform(column, lambda item: _received(item, single))
+    if isinstance(kind, MapType):
+        content = kind.valueType
+        return F.transform_values(column, lambda _, item: _received(item, content))
+    return F.timestamp_micros(column)
+
+
 def row(descriptors: str, name: str, value: bytes) -> tuple[Any, ...] | None:
-    """The message's fields in the order of its columns; None if the value is no such message."""
+    """The message's fields in the order of its columns, as workers give them; None if the value is no such message."""
     kind, convert = _reader(descriptors, name)
     try:
         found: tuple[Any, ...] = convert(kind.FromString(value))
@@ -188,8 +221,10 @@ def _message(kind: Any) -> Convert:
 
     def convert(message: Any) -> tuple[Any, ...]:
         return tuple(
-            None if can_miss and not message.HasField(name) else one(getattr(message, name))
-            for name, can_miss, one in fields
+            [
+                None if can_miss and not message.HasField(name) else one(getattr(message, name))
+                for name, can_miss, one in fields
+            ]
         )
 
     return convert
@@ -210,11 +245,19 @@ def _value(field: FieldDescriptor) -> Convert:
     if kind is None:
         return _scalar(field)
     if kind.full_name == TIMESTAMP:
-        return lambda time: time.ToDatetime(tzinfo=timezone.utc)
+        return _microseconds
     if kind.full_name in WRAPPERS:
         wrapped = _scalar(kind.fields_by_name["value"])
         return lambda wrapper: wrapped(wrapper.value)
     return _message(kind)
+
+
+def _microseconds(time: Any) -> int:
+    """ValueError outside the years 1 to 9999."""
+    seconds, nanos = time.seconds, time.nanos
+    if not (FIRST_S <= seconds <= LAST_S and 0 <= nanos < 1_000_000_000):
+        raise ValueError(seconds)
+    return int(seconds * 1_000_000 + nanos // 1000)
 
 
 def _scalar(field: FieldDescriptor) -> Convert:

@@ -21,6 +21,20 @@ OWNER = "millstream.owner"
 class OutputError(JobError):
     """The output does not accept this run; the message is one line for the user."""
 
+    reason = "OutputNotWritable"
+
+
+class NotOurs(OutputError):
+    """The table belongs to another load."""
+
+    reason = "ConflictingTable"
+
+
+class Misfit(OutputError):
+    """The table has other columns or partitions than the run."""
+
+    reason = "InvalidSpec"
+
 
 class Committed(Struct, frozen=True):
     """A run in the table, and its successful attempt. ``bytes_``: the size of the written files, None if the table's
@@ -102,27 +116,28 @@ def check_offsets(published: tuple[OffsetRange, ...], run: Run) -> None:
 
 
 def check_owner(run: Run, owner: str, hand_over: str) -> None:
-    """OutputError if the table belongs to another load; ``hand_over`` says how to give it to this one."""
+    """NotOurs if the table belongs to another load; ``hand_over`` says how to give it to this one."""
     wanted = run.output.owner
     if wanted and owner != wanted:
         whose = f"belongs to the load {owner}" if owner else "was not made by a load"
-        raise OutputError(
+        raise NotOurs(
             f"output.path: {run.output.path} {whose}: choose another path, or {hand_over} to give it to {wanted}"
         )
 
 
 def added_columns(existing: StructType, wanted: StructType) -> list[StructField]:
-    """The columns to add to a table; OutputError, with the column's name, for any other difference."""
+    """The columns to add to a table; Misfit, with the column's name, for any other difference."""
     there = {field.name.lower(): field for field in existing}
     given = {field.name.lower(): field for field in wanted}
     for name, field in there.items():
         if name not in given:
-            raise OutputError(
-                f"value.schema: column {field.name} of the table is missing: columns can be added, not removed"
+            raise Misfit(
+                f"value.schema: column {field.name} of the table is missing: columns can be added, not removed;"
+                " keep it in the schema, or take another path"
             )
         is_there, is_given = field.dataType.simpleString(), given[name].dataType.simpleString()
         if is_there != is_given:
-            raise OutputError(
+            raise Misfit(
                 f"value.schema: column {field.name} is {is_there} in the table, here {is_given}:"
                 " a column keeps its type; take another name"
             )
@@ -132,9 +147,9 @@ def added_columns(existing: StructType, wanted: StructType) -> list[StructField]
 def check_partitions(existing: list[str], run: Run) -> None:
     wanted = list(run.output.partition_by)
     if existing != wanted:
-        raise OutputError(
+        raise Misfit(
             f"output.partitionBy: {json.dumps(wanted)} is not allowed: the table is partitioned by"
-            f" {json.dumps(existing)}"
+            f" {json.dumps(existing)}: take these, or another path"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs.run import Output
+from millstream_jobs.run import Output, in_s3
 
 EXTENSIONS = {
     "Delta": "io.delta.sql.DeltaSparkSessionExtension",
@@ -43,8 +43,9 @@ def catalog_name(output: Output) -> str:
     return "millstream_" + hashlib.sha256(told.encode()).hexdigest()[:8]
 
 
-def configure(spark: SparkSession, output: Output) -> None:
-    conf = _s3a(output) if output.in_s3 else {}
+def configure(spark: SparkSession, output: Output, *paths: str) -> None:
+    """For the output, and for other paths that may be in its store."""
+    conf = _s3a(output) if any(map(in_s3, (output.path, *paths))) else {}
     if output.format == "Iceberg":
         conf |= _catalog(output)
     if output.target_file_size:

@@ -1,7 +1,7 @@
 """A driver that loads one run after the other, each as `millstream-load` does: ``spark-submit driver.py SOCKET``.
 
-It connects to the socket, says ``{}`` when Spark is there, takes the path of a RUN.json a line, and answers with the
-result in JSON: ``{"state": "Succeeded", "rows": 80, …}``.
+It connects to the socket, sends ``{}`` when Spark is ready, reads the path of one RUN.json a line, and answers with
+the result in JSON: ``{"state": "Succeeded", "rows": 80, …}``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from millstream_jobs.failures import JobError, root_cause
 from millstream_jobs.load import load, open_session
-from millstream_jobs.run import Result, read_run
+from millstream_jobs.run import BadRun, Result, read_run
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
             for line in channel:
                 try:
                     result = load(spark, read_run(Path(line.strip())))
-                except JobError as error:
+                except (BadRun, JobError) as error:
                     result = Result("Failed", error=str(error))
                 except (Py4JError, PySparkException, OSError) as error:
                     result = Result("Failed", error=root_cause(error))

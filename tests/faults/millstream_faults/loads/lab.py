@@ -1,4 +1,4 @@
-"""The processes of a run of rounds: a broker, an S3 server behind a gate, a Spark driver with an executor."""
+"""The processes of the rounds: a broker, an S3 server behind a gate, a Spark driver with an executor."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from .plan import Kind
 DRIVER = Path(__file__).with_name("driver.py")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 START_S = 180.0
+SECOND_S = 180.0
 SPARK_CONF = {
     "spark.executor.memory": "512m",
     "spark.ui.enabled": "false",
@@ -39,15 +40,15 @@ SPARK_CONF = {
 
 
 class DriverDied(Exception):
-    """The driver's end of the connection is closed."""
+    """The driver closed its end of the connection."""
 
 
 class Driver:
-    """A Spark driver with one executor, in a session of its own."""
+    """A Spark driver with one executor, in a process session of its own."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
-        self._sockets = tempfile.TemporaryDirectory(prefix="driver-")  # a socket's path has to be short
+        self._sockets = tempfile.TemporaryDirectory(prefix="driver-")  # a socket's path must be short
         path = str(Path(self._sockets.name) / "socket")
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(path)
@@ -91,7 +92,7 @@ class Driver:
             raise DriverDied from None
 
     def answer(self, seconds: float) -> dict[str, Any]:
-        """What it answers next; DriverDied, or TimeoutError."""
+        """The next answer; raises DriverDied or TimeoutError."""
         try:
             line = self._said.get(timeout=seconds)
         except queue.Empty:
@@ -102,7 +103,7 @@ class Driver:
         return answer
 
     def pids(self, *, executors: bool) -> list[int]:
-        """Of the executors, or of all its other processes."""
+        """The process ids of the executors, or of all its other processes."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -113,7 +114,7 @@ class Driver:
         return found
 
     def signal(self, sign: signal.Signals, *, executors: bool) -> bool:
-        """Whether there was one to get it."""
+        """Send a signal; return whether a process got it."""
         got = False
         for pid in self.pids(executors=executors):
             with contextlib.suppress(ProcessLookupError):
@@ -122,7 +123,7 @@ class Driver:
         return got
 
     def end(self) -> None:
-        """SIGKILL for whatever is left of it."""
+        """Kill every remaining process."""
         for executors in (False, True):
             self.signal(signal.SIGKILL, executors=executors)
         self.process.wait()
@@ -139,27 +140,64 @@ class Lab:
         self.s3 = s3
         self.gate = Gate(int(s3.endpoint.rpartition(":")[2])) if s3 else None
         self._driver: Driver | None = None
+        self._second: Driver | None = None
+        self.second_said: list[str] = []
+        """Errors of second drivers."""
+        self._run: Path | None = None
+
+    def prepare(self, kind: Kind, run: Path) -> None:
+        """Before the run that a fault strikes: start what the fault requires."""
+        self._run = run
+        if kind is Kind.SECOND_DRIVER and self._second is None:
+            folder = self.out / "second"
+            folder.mkdir(exist_ok=True)
+            self._second = Driver(folder, self._environment)
 
     def living(self) -> Driver:
-        """The driver that lives; a new one after a death."""
+        """The running driver; starts a new one after a death."""
         if self._driver is not None and self._driver.process.poll() is not None:
             self.bury()
         if self._driver is None:
-            self._driver = Driver(self.out, self.s3.environment if self.s3 else {})
+            self._driver = Driver(self.out, self._environment)
         return self._driver
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return self.s3.environment if self.s3 else {}
 
     def bury(self) -> None:
         if self._driver is not None:
             self._driver.end()
             self._driver = None
 
+    def close(self) -> None:
+        self.bury()
+        if self._second is not None:
+            self._second.end()
+
     def strike(self, kind: Kind, seconds: float) -> bool:
-        """Do it, wait, undo it. False when there was nothing to strike, as while a driver or executor starts anew."""
+        """Strike, wait, undo. False if there was no target, as while a driver or executor starts."""
         do, undo = self._acts(kind)
         if do() is False:
             return False
         time.sleep(seconds)
         undo()
+        return True
+
+    def _load_beside(self) -> bool:
+        """The second driver loads the same run to its end."""
+        if self._second is None or self._run is None:
+            return False
+        try:
+            self._second.begin(self._run)
+            answer = self._second.answer(SECOND_S)
+        except (DriverDied, TimeoutError) as error:
+            self._second.end()
+            self._second = None
+            self.second_said.append(str(error) or "it died")
+            return True
+        if answer["state"] != "Succeeded":
+            self.second_said.append(answer["error"])
         return True
 
     def _acts(self, kind: Kind) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -174,6 +212,8 @@ class Lab:
         def nothing() -> None:
             pass
 
+        if kind is Kind.SECOND_DRIVER:
+            return self._load_beside, nothing
         if kind is Kind.KILL_DRIVER:
             return to(signal.SIGKILL), nothing
         if kind is Kind.STALL_DRIVER:

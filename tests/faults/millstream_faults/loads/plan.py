@@ -1,4 +1,4 @@
-"""Which fault strikes which round, when and for how long: all of it drawn from one seed."""
+"""Which fault strikes which round, when and for how long: drawn from one seed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class Kind(Enum):
     STALL_EXECUTOR = ("stall executor", 0.5, 4.0)
     KILL_BROKER = ("kill broker", 0.0, 4.0)
     STALL_BROKER = ("stall broker", 0.5, 4.0)
+    SECOND_DRIVER = ("second driver", 0.0, 0.0)
+    """An operator restored from an old copy, or one cut off from a node, may start a second driver."""
     S3_AWAY = ("S3 away", 0.5, 4.0)
     STALL_S3 = ("stall S3", 0.5, 4.0)
 
@@ -31,7 +33,7 @@ IN_S3 = (Kind.S3_AWAY, Kind.STALL_S3)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``moment`` is a share of the time of an undisturbed run; a faster run ends before a late fault."""
+    """``moment`` is a fraction of an undisturbed run's time; a faster run ends before a late fault."""
 
     kind: Kind
     moment: float
@@ -39,7 +41,7 @@ class Fault:
 
 
 def draw(seed: int, kinds: Sequence[Kind]) -> Iterator[Fault]:
-    """One fault a round, without end: each kind once before any comes again."""
+    """One fault a round, endlessly; each kind comes once before any repeats."""
     drawn = random.Random(seed)
     deck: list[Kind] = []
     while True:

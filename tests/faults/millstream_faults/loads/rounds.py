@@ -1,4 +1,4 @@
-"""Rounds: one run each, one fault each, and what must hold after it. See ``--help``."""
+"""Rounds: one run and one fault each, then the checks. See ``--help``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ ATTEMPT_S = 180.0
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='make faults FAULTS="loads',
-        description="Batch loads whose driver, executor, broker or S3 dies or stalls at random moments.",
+        description="Batch loads whose driver, executor, broker or S3 dies or stalls at random moments, or which get a"
+        " second driver.",
     )
     parser.add_argument("--rounds", type=int, default=50, help="how many for each format (50)")
     parser.add_argument("--format", choices=FORMATS, action="append", help="only these; may be repeated")
@@ -57,7 +58,7 @@ class Rounds:
     def __init__(self, lab: Lab, format: str, faults: Iterator[Fault]) -> None:
         self.violations: list[str] = []
         self.struck: Counter[tuple[str, bool]] = Counter()
-        """By kind, and whether a run was under way."""
+        """Count by kind, and by whether a run was under way."""
         self._lab = lab
         self._faults = faults
         self._topic = f"loads-{format.lower()}-{uuid.uuid4().hex[:8]}"
@@ -78,16 +79,18 @@ class Rounds:
         publish(lab.broker.bootstrap, self._topic, [[]] * PARTITIONS)
 
     def go(self, rounds: int) -> None:
-        self._round(0, None)  # makes the table
+        self._round(0, None)  # creates the table
         self._usual = self._round(1, None)
         for number in range(2, rounds + 2):
             self._round(number, next(self._faults))
 
     def _round(self, number: int, fault: Fault | None) -> float:
-        """How long its run took, in s."""
+        """Run one round; return the run's time in s."""
         self._produce(number)
         run = self._write_run(number)
-        self._lab.living()  # a new one takes a while, which is not the run's
+        self._lab.living()  # a new driver takes a while to start, which does not count
+        if fault is not None:
+            self._lab.prepare(fault.kind, run)
         reader = Reader(self._table)
         begun = time.monotonic()
         striking = None
@@ -102,6 +105,8 @@ class Rounds:
             if striking is not None:
                 striking.join()
         said = self._judge(number, reader, errors)
+        errors += [f"second driver: {error}" for error in self._lab.second_said]
+        self._lab.second_said.clear()
         what = f"{fault.kind.text} at {fault.moment:.0%} for {fault.seconds} s" if fault else "no fault"
         told = "".join(f"; {error}" for error in errors)
         print(
@@ -118,7 +123,7 @@ class Rounds:
             self.struck[fault.kind.text, is_during] += 1
 
     def _load(self, run: Path) -> tuple[int, list[str]]:
-        """Attempt after attempt, until one succeeds; how many, and why the others did not."""
+        """Retry until an attempt succeeds; return the number of attempts, and the errors of those that failed."""
         errors: list[str] = []
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -170,7 +175,7 @@ class Rounds:
 
 
 def main(given: list[str]) -> int:
-    """0: everything held. 1: something did not. 2: it could not be tried."""
+    """Return 0 if every invariant held, 1 if one did not, 2 if the rounds could not start."""
     wanted = arguments(given)
     if shutil.which("java") is None:
         print("faults: Spark needs Java 17: install it (Debian: openjdk-17-jdk-headless)", file=sys.stderr)
@@ -188,7 +193,7 @@ def main(given: list[str]) -> int:
             s3 = stack.enter_context(s3_server(out / "s3.log"))
         broker = stack.enter_context(BrokerProcess(out / "broker").keep_port())
         lab = Lab(out, broker, s3)
-        stack.callback(lab.bury)
+        stack.callback(lab.close)
         if lab.gate:
             stack.callback(lab.gate.shut)
         for format in wanted.format or FORMATS:

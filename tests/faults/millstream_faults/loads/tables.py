@@ -1,4 +1,4 @@
-"""The table of a run of rounds, as readers that are not Spark see it."""
+"""The table of the rounds, as readers other than Spark see it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from millstream_harness.spark_loads import ICEBERG_TABLE, read_iceberg, read_tab
 COLUMNS = ("_partition", "_offset")
 PARTITIONS = 2
 PAUSE_S = 0.2
-"""Between two looks of a reader: Spark needs the processors, too."""
+"""Pause between two reads: Spark needs the processors, too."""
 Place = tuple[int, int]
 
 
 class Table:
-    """Run number n has ``records`` records of each partition, from offset ``n * records`` on."""
+    """Run number n loads ``records`` records of each partition, from offset ``n * records`` on."""
 
     def __init__(self, format: str, path: str, catalog: Path, s3: S3Server | None, records: int) -> None:
         self.format = format
@@ -37,7 +37,7 @@ class Table:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether its readers see a run whole or not at all; plain Parquet in S3 does not say so."""
+        """Whether readers see a run whole or not at all; plain Parquet in S3 does not promise that."""
         return self.format != "Parquet" or self.s3 is None
 
     def places(self) -> list[Place]:
@@ -48,7 +48,7 @@ class Table:
         return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
 
     def half_seen(self, places: list[Place]) -> str:
-        """What of the runs is seen in part, or twice; "" when nothing is."""
+        """Describe runs that are partly visible or visible twice; "" if there are none."""
         runs = Counter(offset // self.records for _, offset in places)
         whole = PARTITIONS * self.records
         return ", ".join(
@@ -56,7 +56,7 @@ class Table:
         )
 
     def wrong(self, runs: int) -> str:
-        """What is not as it is when so many runs are loaded; "" when everything is."""
+        """Describe how the table differs from one with this many runs; "" if it does not."""
         found = Counter(self.places())
         wanted = {(part, offset) for part in range(PARTITIONS) for offset in range(runs * self.records)}
         said = {
@@ -112,14 +112,14 @@ class Table:
 
 
 class Reader:
-    """Reads the table again and again while a run is loaded."""
+    """Reads the table repeatedly while a run is loaded."""
 
     def __init__(self, table: Table) -> None:
         self.reads = 0
         self.half: set[str] = set()
-        """What was seen of a run in part."""
+        """Partly visible runs."""
         self.errors: Counter[str] = Counter()
-        """Why the table could not be read."""
+        """Errors of reading the table."""
         self._table = table
         self._ended = threading.Event()
 
@@ -137,7 +137,7 @@ class Reader:
         while not self._ended.wait(PAUSE_S):
             try:
                 places: list[Any] = self._table.places()
-            except Exception as error:  # whatever keeps it from reading is told
+            except Exception as error:  # report every error of a read
                 self.errors[f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"] += 1
                 continue
             self.reads += 1

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from millstream_process import supervision
 
 from ...log.files import write_atomically
-from ...slices import turns
+from ...slices import turn, turns
 from .. import CoordinationError
 from . import (
     BadVersionError,
@@ -57,6 +57,10 @@ FORMAT = 1
 SESSION = 1
 """There is one, and it lasts as long as the process."""
 MAX_NODE_BYTES = 16 * 1024 * 1024
+CRC_BYTES = 9
+"""In each line, with the space."""
+WRITTEN_AT_ONCE = 1000
+"""Operations in one write, which the loop takes over in one step; a longer multi is written alone."""
 TOLD_AT_ONCE = 50
 """Callers resumed in one turn of the loop."""
 NODES_IN_LINE = 500
@@ -75,6 +79,8 @@ class Stored(NamedTuple):
     numbered: int = 0
 
 
+PendingMulti = tuple[Sequence[Operation], asyncio.Future[list[Any]]]
+"""A multi that is not written yet, and its result."""
 Changes = Mapping[str, Stored | None]
 """Nodes by path; None: gone."""
 
@@ -100,7 +106,7 @@ class FileStore:
         self._zxid = 0
         self._watches: dict[str, dict[Watch, None]] = defaultdict(dict)
         self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
-        self._waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]] = []
+        self._waiting: list[PendingMulti] = []
         self._writing: asyncio.Task[None] | None = None
         self._is_closed = False
         self._file = -1
@@ -123,6 +129,12 @@ class FileStore:
         for transaction in _transactions(self._path, data):
             self._zxid = transaction["zxid"]
             self._take(_changes(transaction))
+        if (full_size := _full_size(data)) is not None:
+            try:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            except OSError:
+                return
+            self._size, self._full_size = len(data), full_size
 
     async def connected(self) -> None:
         pass
@@ -154,10 +166,10 @@ class FileStore:
         return list(self._below.get(path, ()))
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
-        return [await self.get(path, watch if path in self._nodes else None) for path in paths]
+        return [await self.get(path, watch if path in self._nodes else None) async for path in turns(paths)]
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
-        return [await self.children(path) for path in paths]
+        return [await self.children(path) async for path in turns(paths)]
 
     # Writing
 
@@ -215,12 +227,22 @@ class FileStore:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
-                await self._write(waiting)
+                await self._write(self._next())
         finally:
             self._writing = None
 
-    async def _write(self, waiting: list[tuple[Sequence[Operation], asyncio.Future[list[Any]]]]) -> None:
+    def _next(self) -> list[PendingMulti]:
+        """Take what is to be written next: the oldest multis, of WRITTEN_AT_ONCE operations together."""
+        count = size = 0
+        for operations, _ in self._waiting:
+            size += len(operations)
+            if count and size > WRITTEN_AT_ONCE:
+                break
+            count += 1
+        some, self._waiting = self._waiting[:count], self._waiting[count:]
+        return some
+
+    async def _write(self, waiting: list[PendingMulti]) -> None:
         """Carry these out in order, with one write."""
         group = GroupCommit(self._nodes, self._below, self._zxid, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
@@ -243,7 +265,7 @@ class FileStore:
                 else:
                     written.set_result(outcome)
             if number % TOLD_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await turn()
 
     def _take(self, changes: Changes, *, tell: bool = False) -> None:
         """These changes are on the disk."""
@@ -434,7 +456,7 @@ def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
     if any(value is not None for value in values[good:]):
         raise CoordinationError(
             f"{path}: cannot be read: line {good + 1} is damaged. Restore the file from a copy, or move it away:"
-            " then the broker goes on with the topics whose logs it has, without their configuration."
+            " then the broker continues with the topics whose logs it has, without their configuration."
         )
     if not good:
         raise CoordinationError(f"{path}: cannot be read: it is empty, or its first line is damaged")
@@ -454,12 +476,26 @@ def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
             parts = {}
 
 
+def _full_size(data: bytes) -> int | None:
+    """The size of the first transaction, which has every node, with the line before it.
+
+    None if nothing may be appended to the data: it does not end with a whole transaction.
+    """
+    last = _value(data[data.rfind(b"\n", 0, -1) + 1 : -1])
+    if not data.endswith(b"\n") or last is None or "zxid" not in last:
+        return None
+    at = data.find(b"\n") + 1
+    while data.startswith(b'{"part"', at + CRC_BYTES):
+        at = data.find(b"\n", at) + 1
+    return data.find(b"\n", at) + 1
+
+
 def _value(line: bytes) -> dict[str, Any] | None:
     """None for a line that is damaged."""
     try:
-        if int(line[:8], 16) != zlib.crc32(line[9:]):
+        if int(line[:8], 16) != zlib.crc32(line[CRC_BYTES:]):
             return None
-        value = json.loads(line[9:])
+        value = json.loads(line[CRC_BYTES:])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

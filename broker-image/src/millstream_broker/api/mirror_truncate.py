@@ -1,0 +1,106 @@
+"""MirrorTruncate: truncate the logs of a topic that rejoins its source, and report the state of its replicas.
+
+The broker handles partitions one after the other; each succeeds or fails alone. Before it responds, it writes
+the new high watermarks to their file.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millstream_kafka.mirror_source import MirrorSource
+from millstream_kafka.protocol import mirror_truncate
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.mirror_truncate import (
+    MirrorTruncateRequest,
+    MirrorTruncateResponse,
+    TruncatedPartition,
+    TruncatedPartitionResponse,
+    TruncatedTopicResponse,
+)
+
+from ..handlers import RequestContext, handler
+from ..mirrored_topics import check_rejoins
+from ..replication.manager import ReplicaManager
+from ..replication.partition import Partition
+from ..replication.replicas import Replicas
+from ..slices import turns
+
+
+@handler(mirror_truncate.API)
+async def handle(
+    replicas: Replicas,
+    replica_manager: ReplicaManager,
+    context: RequestContext,
+    request: MirrorTruncateRequest,
+) -> MirrorTruncateResponse:
+    topics = []
+    has_cut = False
+    for topic in request.topics:
+        source = str(MirrorSource(request.source_cluster_id, topic.source_topic_id, rejoins=True))
+        answers = []
+        async for asked in turns(topic.partitions):
+            answer = TruncatedPartitionResponse(asked.index, 0)
+            answers.append(answer)
+            try:
+                if asked.offset >= 0:
+                    check = partial(_check, source, asked)
+                    await replica_manager.cut_led((topic.name, asked.index), check, asked.offset)
+                    has_cut = True
+                partition = replicas.partition(topic.name, asked.index)
+                check_rejoins(partition.topic, partition.source, source)
+            except ApiError as error:
+                answer.error_code, answer.error_message = error.code, error.message
+                found = replicas.partitions.get((topic.name, asked.index))
+                if found is not None and found.source == source:
+                    _describe(found, answer)
+                continue
+            _describe(partition, answer)
+        topics.append(TruncatedTopicResponse(topic.name, answers))
+    if has_cut:
+        await replica_manager.write_watermarks()
+    return MirrorTruncateResponse(topics)
+
+
+def _check(source: str, asked: TruncatedPartition, partition: Partition) -> None:
+    """Check that the leader may truncate the log to ``asked.offset``. Raises ApiError.
+
+    The topic must rejoin this source, and the log must be as the sender saw it, fully replicated, with a
+    batch boundary at the offset.
+    """
+    partition.check_online()
+    check_rejoins(partition.topic, partition.source, source)
+    if asked.leader_epoch < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: the leader epoch must be given")
+    partition.check_epoch(asked.leader_epoch)
+    log = partition.log
+    here = log.log_end_offset, log.epochs.latest
+    if here != (asked.end_offset, asked.last_epoch):
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition} ends at offset {here[0]} with leader epoch {here[1]}, not at {asked.end_offset} with"
+            f" {asked.last_epoch}",
+        )
+    if partition.high_watermark < log.log_end_offset:
+        raise ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{partition} ends at offset {here[0]}, and is replicated to {partition.high_watermark}",
+        )
+    if not log.log_start_offset <= asked.offset <= log.log_end_offset:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{partition}: offset {asked.offset} is not within {log.log_start_offset} and {log.log_end_offset}",
+        )
+    if log.is_within_batch(asked.offset):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: offset {asked.offset} is inside a batch")
+    partition.check_epoch_above_records()
+
+
+def _describe(partition: Partition, answer: TruncatedPartitionResponse) -> None:
+    log = partition.log
+    answer.leader_epoch = partition.record.leader_epoch
+    answer.log_start_offset, answer.log_end_offset = log.log_start_offset, log.log_end_offset
+    answer.last_epoch, answer.high_watermark = log.epochs.latest, partition.high_watermark
+    answer.in_sync = partition.high_watermark == log.log_end_offset and (
+        partition.isr is None or partition.isr.all_are_level
+    )

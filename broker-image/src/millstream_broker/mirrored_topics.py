@@ -1,0 +1,103 @@
+"""Rules for topics that are a mirror's read-only replica (`millstream_kafka.mirror_source`).
+
+Only the mirror writes to them, with MirrorAppend. Their setting is given when they are created, and can be deleted.
+An ordinary topic becomes a replica in two steps: first it *rejoins* the source, and what only it has is cut from its
+end (MirrorTruncate); only then do mirrored records follow. A replica in service is never cut: records of its own
+producers all lie behind the mirrored ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from millstream_kafka.mirror_source import KEY, REJOIN
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+LARGEST_EPOCH = 1 << 30
+"""Of mirrored batches: leaders in the target take epochs above it."""
+EPOCHS_ABOVE = 1 << 20
+"""How far leaders' epochs are above those of mirrored batches when they take one: the source may elect as often before
+they need another."""
+LARGEST_OFFSET = 1 << 62
+FURTHEST_START = 1 << 40
+"""How far behind the end of a replica's log the source's log may start."""
+
+
+def check_start(partition: object, log_start: int, end: int) -> None:
+    """Check the start of the source's log before a replica that ends at ``end`` follows it. Raises ApiError.
+
+    It may be beyond the end: then the source has deleted records before they were mirrored. A start that no source can
+    have would use up the replica's offsets.
+    """
+    if log_start > min(end + FURTHEST_START, LARGEST_OFFSET):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"{partition} ends at offset {end}: its source's log cannot start at {log_start}, more than"
+            f" {FURTHEST_START} offsets later. Nothing is changed. If it does, delete the topic here: the mirror makes"
+            " it anew",
+        )
+
+
+def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Collection[str]) -> None:
+    """Check a change of a topic's settings; ``named`` are the keys in the request.
+
+    ApiError INVALID_CONFIG if it makes a replica of an existing topic, or promotes one without naming the setting.
+    """
+    wanted = after.get(KEY, "")
+    if before.get(KEY) and not wanted and KEY not in named:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"The topic has {KEY} since this broker last saw its settings, and the request does not name it. Nothing is"
+            " changed: send the request again",
+        )
+    if wanted and not _may_become(before.get(KEY, ""), wanted):
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{KEY} can be set only when a topic is created. An ordinary topic can rejoin a source (CLUSTERID/TOPICID"
+            f"{REJOIN}), and one that rejoins it become its replica (without {REJOIN}). Deleting the setting makes the"
+            " topic writable",
+        )
+
+
+def _may_become(was: str, wanted: str) -> bool:
+    if wanted.endswith(REJOIN):
+        return was in ("", wanted)
+    return was in (wanted, wanted + REJOIN)
+
+
+def check_rejoins(topic: str, actual: str, source: str) -> None:
+    """Raises ApiError unless a topic with the setting ``actual`` rejoins ``source``."""
+    if not actual.endswith(REJOIN):
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"Topic '{topic}' does not rejoin a source: it is "
+            + (f"a replica of {actual} in service" if actual else "an ordinary topic, or was promoted"),
+        )
+    if actual != source:
+        raise ApiError(
+            ErrorCode.INCONSISTENT_TOPIC_ID, f"Topic '{topic}' is set to {actual}, not to {source}"
+        )
+
+
+def check_replaced(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check settings that replace all others. ApiError INVALID_CONFIG if they would promote a replica by omission."""
+    if before.get(KEY) and KEY not in after:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"AlterConfigs replaces all settings, so it would delete {KEY} and make the topic writable: change"
+            " single settings with IncrementalAlterConfigs, or name this one, too",
+        )
+
+
+def first_epoch(config: Mapping[str, str]) -> int:
+    """The first leader epoch of a new partition: leaders of replicas have higher ones than their records."""
+    return EPOCHS_ABOVE if config.get(KEY) else 0
+
+
+def read_only(topic: str, source: str) -> ApiError:
+    """The refusal of a client's change to a replica's records."""
+    return ApiError(
+        ErrorCode.POLICY_VIOLATION,
+        f"Topic '{topic}' is a read-only mirror of {source}. To write to it, promote it: name it in spec.promote of its"
+        f" MirrorMaker, or delete its setting {KEY}",
+    )

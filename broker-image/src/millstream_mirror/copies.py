@@ -1,0 +1,244 @@
+"""Identity mode: lanes whose batches are forwarded as they are, to the offsets that they have in the source.
+
+The target's log is the progress: MirrorAppend takes batches only at its end (`protocol.mirror_append`), so whatever is
+sent twice, too late or by two workers at once changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millstream_kafka.batch import CONTROL, TRANSACTIONAL, iter_batches
+from millstream_kafka.client import Connection
+from millstream_kafka.protocol import mirror_append
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import PartitionData
+from millstream_kafka.protocol.mirror_append import (
+    MirrorAppendRequest,
+    MirrorPartition,
+    MirrorPartitionResponse,
+    MirrorTopic,
+)
+from millstream_kafka.topic_partition import TopicPartition
+
+from .flow import PRODUCE_TIMEOUT_MS, TRANSIENT, Flow, Part
+from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane, Sent
+from .member import LaneName
+from .offsets import OffsetMap
+from .progress import Progress
+from .rewrite import Outgoing
+
+_EXPECTED = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""Answers after a failover, or to what another worker has sent, or while the target takes a leader epoch."""
+_TO_REPEAT = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""Nothing was appended: the same batches may follow, or the target says that they do not."""
+
+logger = logging.getLogger(__name__)
+
+
+class Unchanged(OffsetMap):
+    """Positions of consumer groups are the same in the target, as far as it has the records."""
+
+    def __init__(self, lane: CopyLane) -> None:
+        super().__init__(lane.acknowledged)
+        self._lane = lane
+
+    def find(self, offset: int) -> int:
+        return min(offset, self._lane.acknowledged.target_offset)
+
+
+@dataclass(slots=True, eq=False)
+class SentCopy(Sent):
+    from_offset: int = 0
+    """The end of the target's log before them."""
+    log_start: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class CopyLane(Lane):
+    """``acknowledged.target_offset`` is the end of the target's log; ``position`` is where the source has more."""
+
+    end: int = 0
+    """The end of the target's log when everything sent is there."""
+    source_start: int = 0
+    target_start: int = 0
+    repeats: bool = False
+    """What failed may be sent again without comparing the logs: the target takes it only where it belongs."""
+    compared_at: float = 0.0
+    """When the logs were last compared (seconds of the monotonic clock)."""
+
+    def __post_init__(self) -> None:
+        Lane.__post_init__(self)
+        self.offsets = Unchanged(self)
+
+    def rewind(self, to: Progress) -> None:
+        Lane.rewind(self, to)
+        self.end = to.target_offset
+        self.repeats = False
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        return uuid.UUID(self.acknowledged.topic_id)
+
+    @property
+    def has_to_act(self) -> bool:
+        """The start of the target's log has to follow."""
+        return self.source_start > self.target_start
+
+    def may_fetch(self, limit: int) -> bool:
+        """Not while a request without batches may move the end of the target's log."""
+        return Lane.may_fetch(self, limit) and not (self.in_flight and not self.in_flight[-1].batches)
+
+    def send(self, batches: list[Outgoing]) -> Sent:
+        """Without batches: only the start of the source's log.
+
+        Records continue the target's log behind those sent before them, or leave a hole in it where these are lost:
+        ``from_offset`` is never below their end.
+        """
+        next_offset = batches[-1].next_offset if batches else self.end
+        sent = SentCopy(
+            next_offset,
+            0,
+            sum(batch.records for batch in batches),
+            sum(len(batch.data) for batch in batches),
+            len(batches),
+            from_offset=self.end,
+            log_start=self.source_start,
+        )
+        self.repeats = False
+        self.end = next_offset
+        self.position = max(self.position, next_offset)
+        self.in_flight.append(sent)
+        self.bytes_in_flight += sent.size
+        return sent
+
+    def appended(self, sent: Sent, answer: MirrorPartitionResponse) -> None:
+        self.target_start = answer.log_start_offset
+        is_last = bool(self.in_flight) and self.in_flight[-1] is sent
+        if not sent.batches and is_last and not self.failed:  # the log may have moved to the source's start
+            sent.next_offset = self.end = max(self.end, answer.log_end_offset)
+            self.position = max(self.position, self.end)
+        self.succeeded(sent, sent.next_offset - sent.records)
+
+
+class CopyFlow(Flow):
+    """Forwards the lanes of one source to MirrorAppend."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._opened: dict[Connection, float] = {}
+        """Connections to the source, and when they were first seen."""
+
+    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+        """The next batches as they are; none where only the start of the source's log has moved."""
+        assert isinstance(lane, CopyLane)
+        lane.source_start = max(lane.source_start, data.log_start_offset)
+        fetched = data.records
+        if not isinstance(fetched, memoryview) or not len(fetched):
+            is_behind = lane.source_start > lane.target_start
+            return [([], b"")] if is_behind and not lane.in_flight else []
+        batches: list[Outgoing] = []
+        begin = end = 0
+        for at, header in iter_batches(fetched):
+            if header.next_offset <= lane.position:
+                continue
+            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else lane.end)
+            if reason:
+                if not batches:
+                    lane.fail(f"{lane}: {problem}", reason=reason)
+                    self._failure(lane.error)
+                    self._wake.set()
+                break
+            begin = begin if batches else at
+            end = at + header.size
+            batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
+        return [(batches, fetched[begin:end])] if batches else []
+
+    async def _open(self, names: list[LaneName]) -> list[Lane]:
+        """Connect first, so that the lanes' first comparison counts for these connections."""
+        with contextlib.suppress(*TRANSIENT):
+            await self._fetching.metadata([])
+            for node in list(self._fetching.brokers):
+                self._may_use(await self._fetching.connection(node), [])
+        return await super()._open(names)
+
+    def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
+        """Behind a new connection the source may have another history: then lanes compare the logs again first."""
+        self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
+        opened = self._opened.setdefault(connection, time.monotonic())
+        outdated = [lane for lane in lanes if isinstance(lane, CopyLane) and lane.compared_at < opened]
+        for lane in outdated:
+            lane.fail(lane.error, reason=lane.reason)
+        if outdated:
+            self._wake.set()
+        return not outdated
+
+    async def _produce(self, node: int, parts: list[Part]) -> None:
+        topics: dict[str, MirrorTopic] = {}
+        waiting: dict[TopicPartition, tuple[CopyLane, SentCopy]] = {}
+        cluster_id = ""
+        for lane, sent, data in parts:
+            assert isinstance(lane, CopyLane)
+            assert isinstance(sent, SentCopy)
+            cluster_id = lane.acknowledged.cluster_id
+            topic = topics.setdefault(lane.target_topic, MirrorTopic(lane.target_topic, lane.topic_id, []))
+            topic.partitions.append(
+                MirrorPartition(lane.partition, sent.from_offset, sent.log_start, data or None)
+            )
+            waiting[lane.target] = lane, sent
+        request = MirrorAppendRequest(cluster_id, PRODUCE_TIMEOUT_MS, list(topics.values()))
+
+        async def send() -> None:
+            response = await self._send(node, mirror_append.API, request)
+            for answered in response.topics:
+                for answer in answered.partitions:
+                    lane, sent = waiting.pop((answered.name, answer.index))
+                    self._taken(lane, sent, answer)
+
+        await self._sending("mirroring", send, parts, waiting)
+
+    def _taken(self, lane: CopyLane, sent: SentCopy, answer: MirrorPartitionResponse) -> None:
+        error = ErrorCode.of(answer.error_code)
+        if error is ErrorCode.NONE:
+            self._counters.records += sent.records
+            self._counters.bytes += sent.size
+            lane.written.records += sent.records
+            lane.written.bytes += sent.size
+            lane.appended(sent, answer)
+            return
+        was_failed = lane.failed
+        lane.fail(f"{lane}: mirroring: {error.name}: {answer.error_message or error.message}", sent)
+        if was_failed:
+            return  # void because of the one before
+        lane.repeats = error in _TO_REPEAT
+        if answer.log_end_offset < 0:  # it is not the leader
+            self._producing.forget_leaders(lane.target_topic)
+        if error in _EXPECTED:
+            logger.info("%s", lane.error)
+        else:
+            self._failure(lane.error)
+
+
+def _unusable(attributes: int, base_offset: int, end: int) -> tuple[str, str]:
+    """The reason why a batch must not follow what the target has, and the words for it; empty if it may."""
+    if attributes & (TRANSACTIONAL | CONTROL):
+        return BATCH_NOT_MIRRORED, (
+            f"the batch at offset {base_offset} belongs to a transaction, which mode Identity cannot mirror yet:"
+            " exclude the topic, or mirror it with mode Aggregate"
+        )
+    if base_offset < end:
+        return DIVERGED, (
+            f"diverged: the source's batch at offset {base_offset} reaches across offset {end}, where the target ends:"
+            " promote the topic to keep it, or delete it in the target to mirror the source from its start"
+        )
+    return "", ""

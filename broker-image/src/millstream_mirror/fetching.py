@@ -1,0 +1,82 @@
+"""Fetch requests to one broker of the source, in a fetch session (KIP-227) if it grants one. No I/O.
+
+In a session a request names only partitions of which something has changed since the last one, and a response only
+those of which there is something new: thousands of idle partitions cost neither side much. A broker that has no room
+for a session, or is older, answers with session 0; then each request names every partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    next_session_epoch,
+)
+from millstream_kafka.topic_partition import TopicPartition
+
+FETCH_WAIT_MS = 250
+PARTITION_BYTES = 1024 * 1024
+NO_SESSION = -1
+Asked = tuple[int, int]
+"""From which offset, and under which leader epoch."""
+
+
+class FetchSession:
+    def __init__(self, *, is_wanted: bool = True) -> None:
+        """``is_wanted``: False where the order of the partitions in a request matters."""
+        self._begin = 0 if is_wanted else NO_SESSION
+        self._held: dict[TopicPartition, tuple[int, int, int]] = {}
+        self._id = 0
+        self._epoch = self._begin
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a response leaves out partitions of which there is nothing new."""
+        return self._id != 0
+
+    def request(self, asked: Mapping[TopicPartition, Asked], max_bytes: int, rack: str) -> FetchRequest:
+        """The next request, for exactly these partitions."""
+        of_partition = min(PARTITION_BYTES, max_bytes)
+        wanted = {where: (*one, of_partition) for where, one in asked.items()}
+        held, self._held = self._held, wanted
+        named: Mapping[TopicPartition, tuple[int, int, int]] = wanted
+        forgotten: Iterable[TopicPartition] = ()
+        if self.is_partial:
+            named = {where: one for where, one in wanted.items() if held.get(where) != one}
+            forgotten = held.keys() - wanted.keys()
+        by_topic: dict[str, list[FetchPartition]] = {}
+        for (topic, partition), (offset, epoch, size) in named.items():
+            by_topic.setdefault(topic, []).append(
+                FetchPartition(
+                    partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
+                )
+            )
+        gone: dict[str, list[int]] = {}
+        for topic, partition in forgotten:
+            gone.setdefault(topic, []).append(partition)
+        return FetchRequest(
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=1,
+            session_id=self._id,
+            session_epoch=self._epoch,
+            topics=[FetchTopic(topic, partitions) for topic, partitions in by_topic.items()],
+            forgotten_topics_data=[ForgottenTopic(topic, indexes) for topic, indexes in gone.items()],
+            rack_id=rack,
+        )
+
+    def answered(self, response: FetchResponse) -> ErrorCode:
+        """Take the response to the last request; with an error it has no partitions, and the next one names all."""
+        error = ErrorCode.of(response.error_code)
+        if error or not response.session_id or self._begin == NO_SESSION:
+            self._id, self._epoch = 0, self._begin
+        else:
+            self._id, self._epoch = response.session_id, next_session_epoch(self._epoch)
+        return error

@@ -1,0 +1,166 @@
+"""Notices when another worker's process has ended, long before its session in the group is over.
+
+Each member says in its JoinGroup metadata where its HTTP server listens, and which ``instance`` this process is. Others
+keep a connection to it open, which the kernel closes when the process ends, killed or not. Then they ask for the
+instance anew: if nothing listens there any more, or another process does, that process has ended.
+
+Only a refusal counts, and only by an address that has answered with the right instance before. A worker that cannot be
+reached (another network, a paused process, a lost machine) stays a member until its session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from millstream_kafka.client import parse_bootstrap
+from millstream_process import supervision
+
+TIMEOUT_S = 1.0
+PAUSE_S = 0.5
+MOST_WATCHED = 8
+"""A worker watches so many others, those next after it in the order of their member ids."""
+MAX_ANSWER_BYTES = 1024
+MAX_HOST, MAX_INSTANCE = 255, 64
+"""Characters."""
+WILDCARDS = ("", "0.0.0.0", "::")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Raises ValueError where a field is not as another worker says it: every member of the group may say anything."""
+
+    member_id: str
+    host: str
+    port: int
+    instance: str
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.member_id, str) and isinstance(self.port, int) and 0 < self.port < 65536):
+            raise ValueError("not where a worker listens")
+        for text, most in ((self.host, MAX_HOST), (self.instance, MAX_INSTANCE)):
+            if not isinstance(text, str) or len(text) > most or not (text.isascii() and text.isprintable()):
+                raise ValueError("not where a worker listens")
+
+
+class Doorplate:
+    """Where this process listens, and which process it is."""
+
+    def __init__(self, host: str, port: int, target: str) -> None:
+        self.host = host
+        self.port = port
+        self.instance = secrets.token_hex(16)
+        self._target = parse_bootstrap(target)[0]
+
+    async def encoded(self) -> bytes:
+        """The metadata with which this process joins; empty if it does not know its address."""
+        host = self.host if self.host not in WILDCARDS else await self._towards_target()
+        return json.dumps([host, self.port, self.instance]).encode() if host else b""
+
+    async def _towards_target(self) -> str:
+        """The address from which packets to the target are sent; none is."""
+        try:
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                asyncio.DatagramProtocol, remote_addr=self._target
+            )
+        except OSError:
+            return ""
+        host: str = transport.get_extra_info("sockname")[0]
+        transport.close()
+        return host
+
+
+def peers_of(metadata: Mapping[str, bytes]) -> list[Peer]:
+    """Where members listen, by their JoinGroup metadata; those of older releases have none."""
+    found = []
+    for member_id, encoded in metadata.items():
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            host, port, instance = json.loads(encoded)
+            found.append(Peer(member_id, host, port, instance))
+    return found
+
+
+def next_after(member_id: str, peers: Sequence[Peer]) -> list[Peer]:
+    """The peers that this member watches, so that each is watched, if there are many."""
+    others = sorted((peer for peer in peers if peer.member_id != member_id), key=lambda one: one.member_id)
+    behind = sum(peer.member_id < member_id for peer in others)
+    return [*others[behind:], *others[:behind]][:MOST_WATCHED]
+
+
+class PeerWatch:
+    """``async with``: watches ``peers``, and calls ``gone`` with the member id of one whose process has ended."""
+
+    def __init__(self, gone: Callable[[str], Awaitable[None]]) -> None:
+        self.peers: list[Peer] = []
+        self._gone = gone
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [supervision.run("watch of another worker", self._watch(peer)) for peer in self.peers]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks, self._tasks = self._tasks, []
+        await supervision.cancel(tasks)
+
+    async def _watch(self, peer: Peer) -> None:
+        if await has_ended(peer):
+            await self._gone(peer.member_id)
+
+
+async def has_ended(peer: Peer) -> bool:
+    """Returns True when the peer's process has ended, False if it cannot be watched."""
+    was_there = False
+    while True:
+        try:
+            is_there = await _answers(peer)
+        except ConnectionRefusedError:
+            is_there = False
+        except (OSError, TimeoutError, ValueError):
+            await asyncio.sleep(PAUSE_S)
+            continue
+        if not is_there:
+            return was_there
+        if not was_there:
+            logger.info("watching worker %s at %s:%d", peer.member_id, peer.host, peer.port)
+        was_there = True
+        opened = time.monotonic()
+        await _until_closed(peer)
+        await asyncio.sleep(opened + PAUSE_S - time.monotonic())
+
+
+async def _answers(peer: Peer) -> bool:
+    """Whether this very process serves HTTP at the address. Raises OSError, TimeoutError, ValueError."""
+    async with asyncio.timeout(TIMEOUT_S):
+        reader, writer = await asyncio.open_connection(peer.host, peer.port, limit=MAX_ANSWER_BYTES)
+        try:
+            writer.write(b"GET /instance HTTP/1.1\r\nHost: worker\r\n\r\n")
+            head, _, body = (await reader.read(MAX_ANSWER_BYTES)).partition(b"\r\n\r\n")
+            while len(body) < len(peer.instance) and (more := await reader.read(MAX_ANSWER_BYTES)):
+                body += more
+            if not head:
+                raise ValueError("no answer")
+            return body == peer.instance.encode()
+        finally:
+            writer.close()
+
+
+async def _until_closed(peer: Peer) -> None:
+    """Until an idle connection is closed: by the server, which does so after some seconds, or by the process's end."""
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(peer.host, peer.port, limit=MAX_ANSWER_BYTES)
+        try:
+            while await reader.read(MAX_ANSWER_BYTES):
+                pass
+        finally:
+            writer.close()

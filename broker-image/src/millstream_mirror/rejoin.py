@@ -1,0 +1,328 @@
+"""Identity mode: makes topics that exist in the target, and are no replicas, replicas of the source's (`spec.rejoin`).
+
+This is the way back after a failover: the old source follows the new one from the last common offset. For each topic:
+
+    1. both logs are compared, to see whether the topic can rejoin at all; then `millstream.mirror.source=…/rejoin` is
+       set: from now on nobody writes to it, neither clients nor a mirror
+    2. the progress says so, and every broker of the target knows it. If the setting is gone later, somebody promoted
+       the topic or gave up: it is not set again under the same request
+    3. for each partition: the last common offset is looked for (common_offset.py); records behind it, which only the
+       target has, are copied into TOPIC.set-aside and acknowledged there (set_aside.py); the log is cut at the common
+       offset (MirrorTruncate); and all replicas that may lead next are cut, too
+    4. positions of groups behind the ends move back to them
+    5. the progress says under which request this was done, and `…/rejoin` becomes `…`: the topic is a replica, and
+       lanes continue it
+
+Each step looks at what is, and does what is missing, so a worker may be killed anywhere. Only the leader of the
+workers' group does this; should two do it, the target cuts a log only if it is as the sender has seen it. A topic
+rejoins once for each request: promoted later, it stays promoted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.mirror_source import KEY, MirrorSource
+from millstream_kafka.protocol import incremental_alter_configs
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from millstream_kafka.protocol.metadata import MetadataResponseTopic
+from millstream_kafka.protocol.mirror_truncate import TruncatedPartitionResponse
+from millstream_kafka.topic_partition import TopicPartition
+from millstream_process import supervision
+
+from .committed import Position, commit, groups_in, positions_of
+from .config import GROUP_PREFIX
+from .cutting import DELETE_IT, Both, Cutter, is_same_log
+from .flow import TRANSIENT
+from .progress import Progress, ProgressStore, target_number
+from .set_aside import LONGEST_NAME, SUFFIX, CannotRejoin, Mark, Rejoined, Room, SetAside
+from .topics import TOPIC_RESOURCE, configs_of, id_of
+
+TOPICS_AT_ONCE = 4
+PARTITIONS_AT_ONCE = 8
+GROUPS_AT_ONCE = 16
+LOOK_AGAIN_S = 2.0
+KNOWN_LOOK_S, KNOWN_S = 0.05, 5.0
+"""How often a broker is asked whether it knows a setting; after how long that is reported."""
+SET = 0
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Stamp = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
+
+
+class Rejoiner:
+    """The topics of one source. Trouble with a topic is in ``problems``, and looked at again."""
+
+    def __init__(
+        self,
+        request_id: str,
+        at_source: ClusterClient,
+        at_target: ClusterClient,
+        store: ProgressStore,
+        stamp: Stamp,
+        leads: Callable[[], bool],
+    ) -> None:
+        """``stamp`` commits progress as a member of the group. ``leads``: whether this worker leads it."""
+        self._request_id = request_id
+        self._at_source = at_source
+        self._at_target = at_target
+        self._store = store
+        self._stamp = stamp
+        self._leads = leads
+        self._aside = SetAside(at_target, request_id)
+        self._cutter = Cutter(at_source, at_target, self._aside)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._seen: dict[str, tuple[UUID, int]] = {}
+        """Id and number of partitions of the source's topic for which a task runs."""
+        self._begun: set[str] = set()
+        """Ids of topics that this worker made read-only."""
+        self._topics_at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
+        self.problems: dict[str, str] = {}
+        """Why topics do not rejoin, by name."""
+        self.reports: dict[str, list[Rejoined]] = {}
+        """What was set aside, by topic of the target; of topics that were looked at."""
+
+    @property
+    def set_aside(self) -> list[Rejoined]:
+        """What was set aside, of all topics."""
+        return [one for name in sorted(self.reports) for one in self.reports[name]]
+
+    async def close(self) -> None:
+        await supervision.cancel(self._tasks.values())
+
+    def want(self, topics: Mapping[str, MetadataResponseTopic]) -> None:
+        """These topics rejoin, by name in the target, and no others."""
+        wanted = topics if self._leads() else {}
+        seen = {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
+        for name in [name for name in self._tasks if self._seen.get(name) != seen.get(name)]:
+            self._tasks.pop(name).cancel()
+        self._seen = seen
+        self.problems = {name: problem for name, problem in self.problems.items() if name in wanted}
+        for name, topic in wanted.items():
+            if name not in self._tasks or self._tasks[name].done():
+                self._tasks[name] = supervision.run("topics that rejoin", self._rejoin_on(name, topic))
+
+    def rejoins(self, name: str) -> bool:
+        """Whether this worker makes the topic a replica, and nothing is in its way."""
+        return name in self._tasks and name not in self.problems
+
+    async def remember(self, topics: Mapping[str, str]) -> None:
+        """Find out what was set aside from these topics of the target (name to id), by this worker or another.
+
+        Trouble is for the next look: it must not keep records from being mirrored."""
+        if not self._leads():
+            return
+        self.reports = {name: found for name, found in self.reports.items() if name in topics}
+        unknown = topics.keys() - self.reports.keys()
+        with contextlib.suppress(*TRANSIENT):
+            present = await self._aside.partitions(sorted(unknown))
+            for name in unknown:
+                self.reports[name] = await self._marks(name, topics[name], present.get(name, 0))
+
+    async def _marks(self, name: str, topic_id: str, partitions: int) -> list[Rejoined]:
+        limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+        async def last(partition: int) -> Mark | None:
+            async with limit:
+                return await self._aside.last(name, partition)
+
+        marks = await _all(last(partition) for partition in range(partitions))
+        return [
+            Rejoined(name, partition, mark.common, mark.number)
+            for partition, mark in enumerate(marks)
+            if mark is not None and mark.topic_id == topic_id
+        ]
+
+    async def _rejoin_on(self, name: str, topic: MetadataResponseTopic) -> None:
+        while True:
+            try:
+                async with self._topics_at_once:
+                    await self._rejoin(name, topic)
+                self.problems.pop(name, None)
+                return
+            except CannotRejoin as error:
+                problem = f"topic {name}: {error}"
+            except (*TRANSIENT, ValueError) as error:
+                problem = f"topic {name}: rejoining: {error}"
+            if self.problems.get(name) != problem:
+                logger.warning("%s", problem)
+            self.problems[name] = problem
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _rejoin(self, name: str, topic: MetadataResponseTopic) -> None:
+        """Raises CannotRejoin, BrokerError, ApiError."""
+        source = MirrorSource(self._at_source.cluster_id or "", topic.topic_id, rejoins=True)
+        (there,) = (await self._at_target.metadata([name])).topics
+        if there.error_code:
+            raise ApiError(ErrorCode.of(there.error_code), f"topic {name} in the target")
+        both = Both(name, id_of(there), source, topic.name or "", len(there.partitions))
+        ours = await configs_of(self._at_target, name)
+        if ours.get(KEY) == str(source._replace(rejoins=False)):
+            return
+        theirs = await configs_of(self._at_source, both.source_topic)
+        _check(both, len(topic.partitions), ours, theirs)
+        stored = await self._store.read([(name, partition) for partition in range(both.partitions)])
+        if not ours.get(KEY):
+            self._check_not_promoted(both, stored.values())
+            for partition in range(both.partitions):  # before it is taken from those who write to it
+                await self._cutter.check(both, partition)
+            logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
+            await self._set(name, str(source))
+            self._begun.add(both.topic_id)
+        if not any(one.is_begun and self._is_of(both, one) for one in stored.values()):
+            await self._stamp({(name, 0): self._begin(both)})
+        await self._await_all_brokers(both)
+        replicas = max(len(partition.replica_nodes) for partition in there.partitions)
+        room = Room(both.partitions, replicas, int(ours.get("max.message.bytes") or 1 << 20))
+        limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+        async def join(partition: int) -> TruncatedPartitionResponse:
+            async with limit:
+                return await self._cutter.join(both, partition, room)
+
+        ends = await _all(join(partition) for partition in range(both.partitions))
+        await self._lower_positions(name, [one.log_end_offset for one in ends])
+        self.reports[name] = await self._marks(
+            name, both.topic_id, (await self._aside.partitions([name])).get(name, 0)
+        )
+        await self._stamp({(name, one.index): self._progress(both, one.log_end_offset) for one in ends})
+        for before in ends:
+            now = await self._cutter.report(both, before.index)
+            if not now.in_sync or not is_same_log(now, before):
+                raise CannotRejoin(f"partition {before.index} has changed: comparing the logs again")
+        await self._set(name, str(source._replace(rejoins=False)))
+        shown = ", ".join(f"{one.index}: {one.log_end_offset}" for one in ends)
+        logger.info("topic %s: is a replica of the source's now, from these offsets on: %s", name, shown)
+
+    def _progress(self, both: Both, offset: int) -> Progress:
+        return Progress(
+            offset,
+            target_number(both.topic_id),
+            0,
+            0,
+            offset,
+            str(both.source.topic_id),
+            both.source.cluster_id,
+            int(time.time() * 1000),
+            first=0,
+            rejoin=self._request_id,
+        )
+
+    def _begin(self, both: Both) -> Progress:
+        """That the topic was made read-only under this request. It names no source: it may have no record of it yet."""
+        number, now = target_number(both.topic_id), int(time.time() * 1000)
+        return Progress(0, number, 0, 0, 0, "", "", now, first=0, rejoin=self._request_id, is_begun=True)
+
+    def _is_of(self, both: Both, progress: Progress) -> bool:
+        """Whether it was stored under this request, for this topic of the target."""
+        return (progress.rejoin, progress.producer_id) == (self._request_id, target_number(both.topic_id))
+
+    def _check_not_promoted(self, both: Both, stored: Collection[Progress]) -> None:
+        """Raises CannotRejoin if the topic was read-only under the same request, and is so no more."""
+        ours = [one for one in stored if self._is_of(both, one)]
+        if any(not one.is_begun for one in ours):
+            raise CannotRejoin(
+                "was promoted and is left alone: exclude it, or change spec.rejoin.requestId to make it a replica again"
+            )
+        if ours or both.topic_id in self._begun:
+            raise CannotRejoin(
+                "was promoted or given up while it rejoined, and is left alone: exclude it; to rejoin, change"
+                " spec.rejoin.requestId"
+            )
+
+    async def _set(self, name: str, value: str) -> None:
+        config = AlterConfigsResource(TOPIC_RESOURCE, name, [AlterableConfig(KEY, SET, value)])
+        request = IncrementalAlterConfigsRequest([config])
+        (answer,) = (await self._at_target.call_any(incremental_alter_configs.API, request)).responses
+        if answer.error_code:
+            error = ErrorCode.of(answer.error_code)
+            raise ApiError(error, f"setting {KEY}={value}: {answer.error_message or error.message}")
+
+    async def _await_all_brokers(self, both: Both) -> None:
+        """Return when no broker of the target would still take records of clients. Raises BrokerError, ApiError."""
+        await self._at_target.metadata([])
+        deadline = time.monotonic() + KNOWN_S
+        for node in list(self._at_target.brokers):
+            while (await configs_of(self._at_target, both.name, node)).get(KEY) != str(both.source):
+                if time.monotonic() > deadline:
+                    raise CannotRejoin(f"broker {node} does not know that it is read-only: waiting for it")
+                await asyncio.sleep(KNOWN_LOOK_S)
+
+    # ---- groups
+
+    async def _lower_positions(self, name: str, ends: Sequence[int]) -> None:
+        """Move positions behind the ends back to them: the records between are others now.
+
+        Otherwise a group would pass the source's records at these offsets. Raises BrokerError, ApiError.
+        """
+        await self._at_target.metadata([])
+        limit = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+        async def lower(group: str) -> None:
+            async with limit:
+                found = await positions_of(self._at_target, group)
+                wanted = {
+                    (name, partition): Position(end, found[name, partition].metadata)
+                    for partition, end in enumerate(ends)
+                    if (name, partition) in found and found[name, partition].offset > end
+                }
+                if not wanted:
+                    return
+                for (_, partition), error in (await commit(self._at_target, group, wanted)).items():
+                    if error is not ErrorCode.NONE:
+                        raise CannotRejoin(
+                            f"group {group} has a position behind the end of partition {partition}, and it cannot be"
+                            f" moved: {error.message}: stop the group's consumers in the target"
+                        )
+                logger.warning("group %s: positions in topic %s moved back to its end", group, name)
+
+        groups = [one.group_id for one in await groups_in(self._at_target)]
+        await _all(lower(group) for group in groups if not group.startswith(GROUP_PREFIX))
+
+
+def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+    """Raises CannotRejoin for topics that cannot be compared, or whose records would have no place."""
+    if theirs.get(KEY):
+        raise CannotRejoin(
+            f"in the source it is itself a read-only mirror, of {theirs[KEY]}: promote it there first"
+        )
+    if both.name.endswith(SUFFIX):
+        raise CannotRejoin(f"holds records that were set aside ({SUFFIX}) and is left alone: exclude it")
+    if len(both.name) + len(SUFFIX) > LONGEST_NAME:
+        raise CannotRejoin(
+            f"its name is longer than {LONGEST_NAME - len(SUFFIX)} characters, so there is no name for a topic for"
+            f" records to be set aside: {DELETE_IT}"
+        )
+    if both.partitions > source_partitions:
+        raise CannotRejoin(
+            f"it has {both.partitions} partitions in the target and {source_partitions} in the source: {DELETE_IT}"
+        )
+    for side, config in (("target", ours), ("source", theirs)):
+        if "compact" in config.get("cleanup.policy", ""):
+            raise CannotRejoin(
+                f"it is compacted (cleanup.policy={config['cleanup.policy']} in the {side}), so batches of equal logs"
+                f" may differ: {DELETE_IT}"
+            )
+
+
+async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all of them to their ends; raises the first error."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for one in results:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in results if not isinstance(one, BaseException)]

@@ -1,0 +1,303 @@
+"""Identity mode: keeps the target's topics replicas of the source's: partitions, configuration, and whose they are.
+
+A missing topic is created with the source's number of partitions, its configuration, and ``millstream.mirror.source``,
+which makes it read-only and names the source's topic by its id. A topic without this setting, or of another source, is
+somebody's, or was promoted (promoted.py): it is left alone and reported, unless it may rejoin (rejoin.py). Partitions
+and configuration are compared at every look, so the target follows within seconds; settings made in the target are
+undone. Not copied are settings that concern only the target's brokers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.mirror_source import KEY, MirrorSource, parse
+from millstream_kafka.protocol import describe_configs, incremental_alter_configs
+from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig
+from millstream_kafka.protocol.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from millstream_kafka.protocol.metadata import MetadataResponseTopic
+from millstream_kafka.protocol.schema import ZERO_UUID
+
+from .config import MirrorConfig, Source
+from .promoted import PromotedTopics
+from .rejoin import Rejoiner
+from .standing import replaced
+from .topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TopicKeeper, id_of
+
+CONFIG_S = 2.0
+"""How often configurations are compared; a topic that has just been seen is compared at once."""
+SET, DELETE = 0, 1
+OF_THE_BROKERS = frozenset(
+    {
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        KEY,
+    }
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    own: Mapping[str, str]
+    """The settings of the topic itself."""
+    keys: frozenset[str]
+    """Every key that its cluster knows."""
+
+
+class ReplicaKeeper(TopicKeeper):
+    """Raises BrokerError, ApiError."""
+
+    def __init__(
+        self,
+        config: MirrorConfig,
+        source: Source,
+        at_source: ClusterClient,
+        at_target: ClusterClient,
+        promoted: PromotedTopics,
+        rejoiner: Rejoiner | None = None,
+    ) -> None:
+        """``rejoiner``: makes topics of the target replicas that are none; None: they are left alone."""
+        super().__init__(config, source, at_source, at_target)
+        self._rejoiner = rejoiner
+        self._promoted = promoted
+        self._compared_at = -CONFIG_S
+        self._target_ids: dict[str, str] = {}
+        self._checked: dict[str, MirrorSource] = {}
+        """Of which topics the target's topics are replicas, by target topic; since the last comparison."""
+        self._rejoining: dict[str, MetadataResponseTopic] = {}
+
+    async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
+        self.problems, self.replaced = {}, set()
+        wanted = {self._config.target_topic(self._source, topic.name or ""): topic for topic in topics}
+        for name, topic in list(wanted.items()):
+            if topic.topic_id == ZERO_UUID:
+                self._refuse(
+                    name,
+                    "the source gives its topics no ids (Kafka before 2.8): mirror it with mode Aggregate",
+                )
+                del wanted[name]
+        present = await self._present(wanted)
+        if missing := {name: topic for name, topic in wanted.items() if name not in present}:
+            await self._create(missing)
+            present = await self._present(wanted)
+        ours = await self._ours({name: topic for name, topic in wanted.items() if name in present})
+        if self._rejoiner is not None:
+            self._rejoiner.want(self._rejoining)
+            self.rejoining = {
+                name: f"topic {name}: rejoins the source, and is not its replica yet"
+                for name in sorted(self._rejoining)
+                if name not in self._promoted.names or self._rejoiner.rejoins(name)
+            }
+            self.problems |= self._rejoiner.problems
+            await self._rejoiner.remember({name: self._target_ids[name] for name in ours})
+        small = {
+            name: len(topic.partitions)
+            for name, topic in ours.items()
+            if present[name] < len(topic.partitions)
+        }
+        if small:
+            await self._grow(small)
+            present = await self._present(wanted)
+        for name, topic in ours.items():
+            if present.get(name, 0) > len(topic.partitions):
+                self._refuse(
+                    name,
+                    f"it has {present[name]} partitions in the target and {len(topic.partitions)} in the"
+                    " source: the others stay empty",
+                )
+        return [
+            MirroredTopic(
+                topic.name or "",
+                name,
+                id_of(topic),
+                min(present[name], len(topic.partitions)),
+                self._target_ids[name],
+            )
+            for name, topic in sorted(ours.items())
+            if name in present
+        ]
+
+    async def _present(self, names: Collection[str]) -> dict[str, int]:
+        if not names:
+            return {}
+        topics = [topic for topic in (await self._at_target.metadata(names)).topics if not topic.error_code]
+        self._target_ids = {topic.name or "": id_of(topic) for topic in topics}
+        return {topic.name or "": len(topic.partitions) for topic in topics}
+
+    def _source_of(self, topic: MetadataResponseTopic) -> MirrorSource:
+        return MirrorSource(self._at_source.cluster_id or "", topic.topic_id)
+
+    async def _ours(self, present: Mapping[str, MetadataResponseTopic]) -> dict[str, MetadataResponseTopic]:
+        """Those of these topics that are replicas of this source's; their configuration is made the source's."""
+        now = time.monotonic()
+        if now - self._compared_at >= CONFIG_S or not present.keys() <= self._checked.keys():
+            there = await self._described(self._at_target, present)
+            here = await self._described(self._at_source, [topic.name or "" for topic in present.values()])
+            self._checked = {}
+            changes = {}
+            for name, topic in present.items():
+                theirs = there.get(name)
+                if theirs is None:
+                    continue
+                with contextlib.suppress(ValueError):
+                    self._checked[name] = parse(theirs.own.get(KEY, ""))
+                source = here.get(topic.name or "")
+                if source is None or self._checked.get(name) != self._source_of(topic):
+                    continue
+                if change := differences(source, theirs, self._follows):
+                    changes[name] = change
+            if changes:
+                await self._alter(changes)
+            self._compared_at = now
+        ours = {}
+        self._rejoining = {}
+        ordinary = [name for name in present if name not in self._checked]
+        promoted = await self._promoted.find({name: self._target_ids[name] for name in ordinary})
+        for name, topic in present.items():
+            source_of_it, wanted = self._checked.get(name), self._source_of(topic)
+            if source_of_it == wanted:
+                ours[name] = topic
+            elif self._rejoiner is not None and source_of_it in (None, wanted._replace(rejoins=True)):
+                self._rejoining[name] = topic
+            elif source_of_it == wanted._replace(rejoins=True):
+                self._refuse(
+                    name,
+                    "is about to rejoin the source and read-only: set spec.rejoin again to go on, or delete its setting"
+                    f" {KEY} to write to it",
+                )
+            elif name in promoted:
+                continue
+            elif source_of_it is None:
+                self._refuse(
+                    name,
+                    "exists in the target and is not a replica of the source's: it was promoted, or is somebody's. It"
+                    " is left alone: exclude it, delete it in the target to mirror the source's from its start, or set"
+                    " spec.rejoin to have it follow the source from the last common offset",
+                )
+            elif source_of_it.cluster_id == self._at_source.cluster_id:
+                self.replaced.add(topic.name or "")
+                self._refuse(name, replaced(topic.name or "", name))
+            else:
+                self._refuse(
+                    name,
+                    f"is a mirror of {source_of_it} in the target, not of {self._source_of(topic)}: exclude it, or"
+                    " delete it in the target",
+                )
+        return ours
+
+    def _follows(self, key: str) -> bool:
+        """Whether a setting of the target is the source's."""
+        return key not in OF_THE_BROKERS and self._config.includes_config(key)
+
+    def _refuse(self, name: str, what: str) -> None:
+        self.problems[name] = f"topic {name}: {what}"
+
+    async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
+        configs = await self._described(self._at_source, [topic.name or "" for topic in missing.values()])
+        brokers = max(1, len(self._at_target.brokers))
+        creations = []
+        for name, topic in missing.items():
+            if (config := configs.get(topic.name or "")) is None:
+                continue
+            own = {key: value for key, value in config.own.items() if self._follows(key)}
+            creations.append(
+                CreatableTopic(
+                    name,
+                    len(topic.partitions),
+                    min(brokers, max(len(partition.replica_nodes) for partition in topic.partitions)),
+                    configs=[
+                        CreatableTopicConfig(key, value)
+                        for key, value in {**own, KEY: str(self._source_of(topic))}.items()
+                    ],
+                )
+            )
+        # Where the target does not know a key, the next comparison sets the others.
+        if refused := await self._call_create(creations):
+            for one in refused:
+                one.configs = [config for config in one.configs if config.name == KEY]
+            for one in await self._call_create(refused):
+                self._problem(one.name, "cannot be created: mode Identity needs a Millstream as the target")
+
+    async def _described(self, cluster: ClusterClient, topics: Collection[str]) -> dict[str, Configuration]:
+        """Without topics that were deleted meanwhile."""
+        if not topics:
+            return {}
+        request = DescribeConfigsRequest(
+            [DescribeConfigsResource(TOPIC_RESOURCE, name, None) for name in topics]
+        )
+        response = await cluster.call_any(describe_configs.API, request)
+        found = {}
+        for result in response.results:
+            error = ErrorCode.of(result.error_code)
+            if error is ErrorCode.NONE:
+                found[result.resource_name] = Configuration(
+                    {one.name: one.value for one in result.configs if _is_own(one) and one.value is not None},
+                    frozenset(one.name for one in result.configs),
+                )
+            elif error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise ApiError(error, f"configuration of topic {result.resource_name}")
+        return found
+
+    async def _alter(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+        request = IncrementalAlterConfigsRequest(
+            [
+                AlterConfigsResource(
+                    TOPIC_RESOURCE,
+                    name,
+                    [
+                        AlterableConfig(key, DELETE if value is None else SET, value)
+                        for key, value in change.items()
+                    ],
+                )
+                for name, change in changes.items()
+            ]
+        )
+        response = await self._at_target.call_any(incremental_alter_configs.API, request)
+        for result in response.responses:
+            name = result.resource_name
+            if result.error_code:
+                error = ErrorCode.of(result.error_code)
+                self._refuse(
+                    name, f"the source's configuration is refused: {result.error_message or error.message}"
+                )
+            else:
+                shown = ", ".join(
+                    f"{key} deleted" if value is None else f"{key}={value}"
+                    for key, value in changes[name].items()
+                )
+                logger.info("topic %s: configured as in the source: %s", name, shown)
+
+
+def differences(
+    source: Configuration, target: Configuration, follows: Callable[[str], bool]
+) -> dict[str, str | None]:
+    """What makes the target's settings the source's, as far as they follow it and the target knows them; None deletes a
+    setting."""
+    wanted = {key: value for key, value in source.own.items() if key in target.keys and follows(key)}
+    there = {key: value for key, value in target.own.items() if follows(key)}
+    changes: dict[str, str | None] = {key: None for key in there if key not in wanted}
+    changes |= {key: value for key, value in wanted.items() if there.get(key) != value}
+    return changes
+
+
+def _is_own(entry: DescribeConfigsResourceResult) -> bool:
+    return entry.config_source == SET_ON_TOPIC and not entry.is_sensitive

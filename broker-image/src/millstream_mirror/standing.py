@@ -1,0 +1,427 @@
+"""Identity mode: finds where lanes stand, from both logs, and stops those that must not continue.
+
+A lane continues at the end of the target's log. Before it does, five things are looked up, for many lanes at once:
+
+    the target's log     MirrorAppend without batches: its end, and the leader epoch of its last batch
+    the source's topic   its id: another one means that it was deleted and created again
+    the epoch there      OffsetForLeaderEpoch: the source must still have that epoch, at least up to that end.
+                         Otherwise the logs have diverged: the source was restored from an older copy, or elected a
+                         leader that lacked records
+    the batch there      the source's batch at the offset of the target's last one: after a restore, epochs may be given
+                         a second time
+    the source's log     its start: beyond the target's end, records are missing (onGap)
+
+All this is asked of one leader of the source, under its epoch, and the lane reads under this epoch only: once another
+broker leads, the source refuses (KIP-320), and the lane compares the logs again.
+
+A lane that must not continue says why, and looks again every few seconds. It changes nothing in the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from millstream_kafka.batch import DELETE_HORIZON, HEADER_SIZE, BatchHeader, read_header
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import list_offsets, mirror_append, offset_for_leader_epoch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.protocol.mirror_append import (
+    MirrorAppendRequest,
+    MirrorPartition,
+    MirrorPartitionResponse,
+    MirrorTopic,
+)
+from millstream_kafka.protocol.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from millstream_kafka.topic_partition import TopicPartition
+
+from .config import OnGap
+from .copies import CopyLane
+from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane
+from .member import LaneName
+from .progress import Gap, Progress, ProgressStore, target_number
+from .reading import EARLIEST, LATEST, headers_in, read
+from .stats import Counters
+from .topics import id_of
+
+LOOK_AGAIN_S = 2.0
+FETCHES_AT_ONCE = 32
+QUERY_TIMEOUT_MS = 5_000
+
+logger = logging.getLogger(__name__)
+
+
+class MustWait(Exception):
+    """The lane must not continue as things are; the message says why, and what to do. ``reason`` as in `Lane`."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+A = TypeVar("A")
+Trouble = MustWait | ApiError | BrokerError
+
+
+class CopyKeeper:
+    """Opens and recovers the lanes of one source."""
+
+    def __init__(
+        self,
+        at_source: ClusterClient,
+        at_target: ClusterClient,
+        store: ProgressStore,
+        counters: Counters,
+        on_gap: OnGap,
+        origins: Callable[[str], tuple[str, ...]],
+        rejoin: str = "",
+    ) -> None:
+        """``rejoin``: the request under which topics of the target may rejoin (`rejoin`); lanes' progress names it."""
+        self._rejoin = rejoin
+        self._at_source = at_source
+        self._at_target = at_target
+        self._store = store
+        self._counters = counters
+        self._on_gap = on_gap
+        self._origins = origins
+        self._waiting: dict[CopyLane, asyncio.Future[Trouble | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+        """Raises BrokerError, ApiError; ValueError where stored progress cannot be read."""
+        stored = await self._store.read([(name.target_topic, name.partition) for name in names])
+        cluster_id = self._at_source.cluster_id or ""
+        lanes = []
+        for name in names:
+            before = stored.get((name.target_topic, name.partition))
+            is_same = before is not None and before.topic_id == name.topic_id
+            known = before if before is not None and is_same else Progress(0, 0, 0, 0, 0, "", "", 0)
+            target = target_number(name.target_id)
+            progress = Progress(
+                *(0, target, 0, 0, 0, name.topic_id, cluster_id, _now_ms(), known.gap),
+                first=0,
+                rejoin=self._rejoin,
+                source_end=known.source_end,
+                seen_ms=known.seen_ms,
+            )
+            lane = CopyLane(name.topic, name.partition, name.target_topic, progress)
+            lane.origins = self._origins(name.topic)
+            lanes.append(lane)
+        for lane, problem in (await self._look(lanes)).items():
+            reason = problem.reason if isinstance(problem, MustWait) else ""
+            lane.fail(str(problem), reason=reason)  # its recovery looks again
+        for lane in lanes:
+            lane.recovering = False
+        return [*lanes]
+
+    async def recover(self, lane: Lane) -> None:
+        """Prepare the lane to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
+        assert isinstance(lane, CopyLane)
+        if lane.repeats:
+            lane.rewind(lane.acknowledged)
+            return
+        while (problem := await self._look_together(lane)) is not None:
+            if not isinstance(problem, MustWait):
+                raise problem
+            if lane.error != str(problem):
+                logger.error("%s", problem)
+            lane.error, lane.reason = str(problem), problem.reason
+            if lane.stopped_at is not None:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+        if lane.reason != BATCH_NOT_MIRRORED:  # which holds until a batch is appended
+            lane.error = lane.reason = ""
+
+    async def _look_together(self, lane: CopyLane) -> Trouble | None:
+        """As `_look`, for this lane and all others that ask while another look runs. Raises BrokerError, ApiError."""
+        waiting = self._waiting[lane] = asyncio.get_running_loop().create_future()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_all())
+        problem: Trouble | None = await waiting
+        return problem
+
+    async def _look_for_all(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            try:
+                problems = await self._look([*waiting])
+            except Exception as error:
+                for one in waiting.values():
+                    if not one.done():
+                        one.set_exception(error)
+                continue
+            for lane, one in waiting.items():
+                if not one.done():
+                    one.set_result(problems.get(lane))
+
+    async def _look(self, lanes: Sequence[CopyLane]) -> dict[CopyLane, Trouble]:
+        """Make lanes ready to continue; why others are not. Raises BrokerError, ApiError."""
+        problems: dict[CopyLane, Trouble] = {}
+        for lane in lanes:
+            lane.compared_at = time.monotonic()
+        ids, at, under = await _leaders(self._at_source, {lane.topic for lane in lanes})
+        for lane in lanes:
+            known = ids.get(lane.topic)
+            lane.replaced = known is not None and known != lane.acknowledged.topic_id
+            if lane.replaced:
+                problems[lane] = MustWait(replaced(lane.topic, lane.target_topic))
+            elif lane.source not in at:
+                problems[lane] = ApiError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"{lane}: it has no leader in the source"
+                )
+        there: dict[CopyLane, MirrorPartitionResponse] = {}
+        answers = await self._ask_target([lane for lane in lanes if lane not in problems])
+        for lane, answer in answers.items():
+            if isinstance(answer, MirrorPartitionResponse):
+                there[lane] = answer
+            else:
+                problems[lane] = answer
+        leaders = {lane.source: at[lane.source] for lane in there}
+        epochs = await self._ask_epochs(
+            leaders, under, {lane.source: one.last_epoch for lane, one in there.items()}
+        )
+        starts = await self._ask_offsets(leaders, EARLIEST)
+        ends = await self._ask_offsets(leaders, LATEST)
+        for lane, answer in there.items():
+            epoch, start, end = epochs[lane.source], starts[lane.source], ends[lane.source]
+            try:
+                if isinstance(epoch, Exception):
+                    raise epoch
+                if isinstance(start, Exception):
+                    raise start
+                if isinstance(end, Exception):
+                    raise end
+                self._check_epoch(lane, answer, epoch, end)
+            except (MustWait, ApiError, BrokerError) as error:
+                problems[lane] = error
+        limit = asyncio.Semaphore(FETCHES_AT_ONCE)
+
+        async def stand(lane: CopyLane) -> None:
+            start, end = starts[lane.source], ends[lane.source]
+            assert isinstance(start, int)
+            assert isinstance(end, int)
+            try:
+                async with limit:
+                    await self._check_last_batch(lane, there[lane], under[lane.source])
+                self._stand(lane, there[lane], start, end)
+                lane.source_epoch = under[lane.source]
+            except (MustWait, ApiError, BrokerError) as error:
+                problems[lane] = error
+
+        await asyncio.gather(*(stand(lane) for lane in there if lane not in problems))
+        return problems
+
+    def _check_epoch(
+        self, lane: CopyLane, there: MirrorPartitionResponse, epoch: tuple[int, int], end: int
+    ) -> None:
+        """Raises MustWait unless the source has the target's last epoch up to the target's end."""
+        ours, last = there.log_end_offset, there.last_epoch
+        if last >= 0 and (epoch[0] != last or epoch[1] < ours):
+            said = f"has no epoch {last}" if epoch[0] != last else f"ends epoch {last} at offset {epoch[1]}"
+            raise _diverged(lane, f"ends at offset {ours} with leader epoch {last}, the source {said}")
+        if last < 0 and ours > end:
+            raise _diverged(lane, f"ends at offset {ours}, the source at {end}")
+
+    async def _check_last_batch(self, lane: CopyLane, there: MirrorPartitionResponse, under: int) -> None:
+        """Raises MustWait unless the source has the target's last batch, as far as its answers show."""
+        if there.last_header is None or len(there.last_header) < HEADER_SIZE:
+            return
+        ours = read_header(there.last_header)
+        answer = await read(self._at_source, lane.source, ours.base_offset, 1, epoch=under)
+        if not (found := headers_in(answer)):
+            return  # deleted there
+        theirs = found[0]
+        if theirs.base_offset > ours.last_offset or _is_compacted(ours) or _is_compacted(theirs):
+            return
+        if (ours.base_offset, ours.crc) != (theirs.base_offset, theirs.crc):
+            raise _diverged(
+                lane, f"has another batch at offset {ours.base_offset} than the source, in its last epoch"
+            )
+
+    def _stand(self, lane: CopyLane, there: MirrorPartitionResponse, start: int, end: int) -> None:
+        """Continue where the target ends. Raises MustWait."""
+        ours = there.log_end_offset
+        lane.target_start, lane.source_start = there.log_start_offset, start
+        lane.saw(end)
+        progress = replace(lane.acknowledged, offset=max(ours, start), target_offset=ours)
+        if 0 < ours < start:
+            progress = replace(progress, gap=self._passed(lane, ours, start))
+        lane.stopped_at = None
+        lane.rewind(progress)
+
+    def _passed(self, lane: CopyLane, ours: int, start: int) -> Gap:
+        """The gap to pass. Raises MustWait if somebody has to decide (onGap: Stop)."""
+        known = lane.acknowledged.gap
+        if known is not None and (known.offset, known.next_offset) == (ours, start):
+            return known  # nothing was sent since it was counted
+        gap = Gap(ours, start, _now_ms())
+        lost = f"{lane}: the source deleted offsets {ours} to {start - 1} before they were mirrored"
+        if self._on_gap is OnGap.STOP:
+            lane.stopped_at = gap
+            raise MustWait(
+                f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
+            )
+        self._counters.missing_records += start - ours
+        logger.error("%s", lost)
+        return gap
+
+    # ---- questions about many partitions, one request for each leader
+
+    async def _ask_target(
+        self, lanes: Sequence[CopyLane]
+    ) -> dict[CopyLane, MirrorPartitionResponse | Trouble]:
+        by_target = {lane.target: lane for lane in lanes}
+
+        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, MirrorPartitionResponse]:
+            topics: dict[str, MirrorTopic] = {}
+            for key in keys:
+                topic = topics.setdefault(key[0], MirrorTopic(key[0], by_target[key].topic_id, []))
+                topic.partitions.append(MirrorPartition(key[1]))
+            cluster_id = by_target[keys[0]].acknowledged.cluster_id
+            request = MirrorAppendRequest(cluster_id, QUERY_TIMEOUT_MS, list(topics.values()))
+            response = await self._at_target.call_node(node, mirror_append.API, request)
+            return {(topic.name, one.index): one for topic in response.topics for one in topic.partitions}
+
+        found: dict[CopyLane, MirrorPartitionResponse | Trouble] = {}
+        _, leaders, _ = await _leaders(self._at_target, {lane.target_topic for lane in lanes})
+        for key, answer in (await _by_leader(leaders, [*by_target], ask)).items():
+            lane = by_target[key]
+            found[lane] = answer
+            if isinstance(answer, MirrorPartitionResponse) and answer.error_code:
+                error = ErrorCode.of(answer.error_code)
+                message = answer.error_message or f"{lane}: {error.message} in the target"
+                must_wait = error in (ErrorCode.POLICY_VIOLATION, ErrorCode.INCONSISTENT_TOPIC_ID)
+                found[lane] = MustWait(message) if must_wait else ApiError(error, message)
+        return found
+
+    async def _ask_epochs(
+        self,
+        leaders: Mapping[TopicPartition, int],
+        under: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, tuple[int, int] | ApiError | BrokerError]:
+        """The source's largest epoch at most the given one, and its end; ``under``: the epochs of its leaders."""
+
+        async def ask(
+            node: int, keys: list[TopicPartition]
+        ) -> dict[TopicPartition, tuple[int, int] | ApiError]:
+            topics: dict[str, OffsetForLeaderTopic] = {}
+            for key in keys:
+                topic = topics.setdefault(key[0], OffsetForLeaderTopic(key[0], []))
+                topic.partitions.append(OffsetForLeaderPartition(key[1], under[key], max(epochs[key], 0)))
+            request = OffsetForLeaderEpochRequest(topics=list(topics.values()))
+            response = await self._at_source.call_node(node, offset_for_leader_epoch.API, request)
+            return {
+                (topic.topic, one.partition): _refusal(topic.topic, one.error_code)
+                or (one.leader_epoch, one.end_offset)
+                for topic in response.topics
+                for one in topic.partitions
+            }
+
+        return await _by_leader(leaders, [*leaders], ask)
+
+    async def _ask_offsets(
+        self, leaders: Mapping[TopicPartition, int], timestamp: int
+    ) -> dict[TopicPartition, int | ApiError | BrokerError]:
+        """The source's offsets for a timestamp."""
+
+        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
+            topics: dict[str, ListOffsetsTopic] = {}
+            for key in keys:
+                topic = topics.setdefault(key[0], ListOffsetsTopic(key[0], []))
+                topic.partitions.append(ListOffsetsPartition(key[1], timestamp=timestamp))
+            request = ListOffsetsRequest(-1, 0, list(topics.values()))
+            response = await self._at_source.call_node(node, list_offsets.API, request)
+            return {
+                (topic.name, one.partition_index): error
+                if (error := _refusal(topic.name, one.error_code))
+                else one.offset
+                for topic in response.topics
+                for one in topic.partitions
+            }
+
+        return await _by_leader(leaders, [*leaders], ask)
+
+
+def _refusal(topic: str, code: int) -> ApiError | None:
+    return ApiError(ErrorCode.of(code), f"topic {topic} in the source") if code else None
+
+
+async def _leaders(
+    cluster: ClusterClient, topics: Collection[str]
+) -> tuple[dict[str, str], dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The ids of topics, and the leaders of partitions that have one, and their epochs. Raises BrokerError."""
+    if not topics:
+        return {}, {}, {}
+    found = [topic for topic in (await cluster.metadata(topics)).topics if not topic.error_code]
+    ids = {topic.name or "": id_of(topic) for topic in found}
+    leaders = {
+        (topic.name or "", partition.partition_index): partition.leader_id
+        for topic in found
+        for partition in topic.partitions
+        if partition.leader_id >= 0
+    }
+    epochs = {
+        (topic.name or "", partition.partition_index): partition.leader_epoch
+        for topic in found
+        for partition in topic.partitions
+    }
+    return ids, leaders, epochs
+
+
+async def _by_leader(
+    leaders: Mapping[TopicPartition, int],
+    keys: Sequence[TopicPartition],
+    ask: Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
+) -> dict[TopicPartition, A | ApiError | BrokerError]:
+    """Ask each leader once; an answer or an error for every partition."""
+    missing = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "a partition has no leader at the moment")
+    found: dict[TopicPartition, A | ApiError | BrokerError] = dict.fromkeys(keys, missing)
+    by_node: dict[int, list[TopicPartition]] = {}
+    for key in keys:
+        if key in leaders:
+            by_node.setdefault(leaders[key], []).append(key)
+
+    async def one(node: int, of_node: list[TopicPartition]) -> None:
+        try:
+            found.update(await ask(node, of_node))
+        except BrokerError as error:
+            found.update(dict.fromkeys(of_node, error))
+
+    await asyncio.gather(*(one(node, of_node) for node, of_node in by_node.items()))
+    return found
+
+
+def _diverged(lane: CopyLane, what: str) -> MustWait:
+    return MustWait(
+        f"{lane}: diverged: the target's log {what}: the source lost records, or was restored from an older copy."
+        f" Nothing is overwritten: promote topic {lane.target_topic} to keep it, or delete it in the target to mirror"
+        " the source from its start",
+        DIVERGED,
+    )
+
+
+def _is_compacted(header: BatchHeader) -> bool:
+    """Compaction may have rewritten the batch, in one of the two logs."""
+    return header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON)
+
+
+def replaced(topic: str, target_topic: str) -> str:
+    return (
+        f"topic {topic} was deleted and created again in the source: its records are not appended to those of the old"
+        f" topic: delete topic {target_topic} in the target to mirror the new one, promote it to keep it, or exclude"
+        f" {topic}"
+    )
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,45 @@
+"""`millstream doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from millstream import client_config
+from millstream.connection import Cluster
+from millstream.diagnosis import diagnose
+from millstream.errors import Failed
+from millstream.options import Settings, common
+from millstream.output import printable, show_json
+from millstream.words import count
+
+
+@click.command("doctor")
+@click.option(
+    "--clock", is_flag=True,
+    help="Compare clocks, too: commits an offset of a new group, and deletes the group.",
+)  # fmt: skip
+@click.option(
+    "--client-config-file", "config_file", metavar="FILE",
+    help="Settings of your client, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
+)  # fmt: skip
+@common
+@click.pass_obj
+def doctor(settings: Settings, clock: bool, config_file: str | None) -> None:
+    """Say why a cluster cannot be reached: names, ports, TLS, versions, advertised addresses, clocks.
+
+    The exit status is 1 if a step has a problem.
+    """
+    found = []
+    config = client_config.read("--client-config-file", config_file) if config_file else {}
+    cluster = Cluster(settings.bootstrap, config)
+    for finding in diagnose(cluster, clock=clock):
+        found.append(finding)
+        if settings.output == "table":
+            mark, text = ("bad", finding.problem) if finding.problem else ("ok ", finding.fact)
+            click.echo(printable(f"{mark} {finding.step:<10} {finding.subject}: {text}"))
+    if settings.output == "json":
+        show_json([asdict(one) for one in found])
+    if problems := sum(bool(one.problem) for one in found):
+        raise Failed(f"{count(problems, 'problem')} found", "see the lines marked bad")

@@ -1,0 +1,1 @@
+"""Consuming: connectors, message streams, and two ways to divide partitions among them."""

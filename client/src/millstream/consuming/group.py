@@ -1,0 +1,194 @@
+"""Coordination by the brokers' group protocol: each stream is a member of the group.
+
+librdkafka speaks the protocol and calls back when partitions come and go, in the thread that fetches. Brokers fence
+commits by the member's generation; a stream fences them by what it owns. A process that slept (a paused machine) for
+half of its session or longer cannot know whether it is still a member: the coordinator counts from the last heartbeat
+before the pause. So it proves that by a commit before it hands out more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from millstream.connection import failed
+from millstream.consuming.message import Partition
+from millstream.consuming.settings import ConnectorSettings
+from millstream.consuming.stream import ATTEND_S, MessageStream, now
+from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned
+
+COMMIT_TIMEOUT_S: Final = 10.0
+REJOIN_S: Final = 0.05
+"""Time between two looks whether librdkafka has left the group."""
+FENCED: Final = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError._ASSIGNMENT_LOST,
+)
+
+
+class GroupMembership:
+    """One stream's membership."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self._cooperative = settings.strategy == "cooperative-sticky"
+        self._session_s = settings.session_timeout_s
+        self._proven = True
+        self._midway = False  # still True after an interrupt in a call back
+        self._problem: MillstreamError | None = None
+        self._leaving_since: float | None = None  # when it unsubscribed to join anew
+        self._revoked = False  # whether librdkafka has called back since
+
+    def begin(self, stream: MessageStream) -> None:
+        def assigned(_: Any, partitions: list[TopicPartition]) -> None:
+            self._assign(stream, _pairs(partitions))
+
+        def revoked(_: Any, partitions: list[TopicPartition]) -> None:
+            self._unassign(stream, partitions, commit=True)
+
+        def lost(_: Any, partitions: list[TopicPartition]) -> None:
+            self._unassign(stream, partitions, commit=False)
+
+        stream.kafka.subscribe([stream.topic], on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def _assign(self, stream: MessageStream, partitions: list[Partition]) -> None:
+        self._midway = True
+        starts: dict[Partition, int] = {}
+        try:
+            starts = stream.start_of(partitions)
+        except MillstreamError as error:
+            self._problem = error  # librdkafka's callbacks swallow exceptions: the stream raises it
+        stream.take(starts)
+        wanted = [TopicPartition(*at, offset) for at, offset in starts.items()]
+        if self._cooperative:
+            stream.kafka.incremental_assign(wanted)
+        else:
+            stream.kafka.assign(wanted)
+        self._midway = False
+
+    def _unassign(self, stream: MessageStream, partitions: list[TopicPartition], *, commit: bool) -> None:
+        self._midway = True
+        stream.give_up(_pairs(partitions), commit=commit)
+        if self._cooperative:
+            stream.kafka.incremental_unassign(partitions)
+        else:
+            stream.kafka.unassign()
+        self._revoked = True
+        self._midway = False
+
+    def attend(self, stream: MessageStream, elapsed_s: float) -> float:
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            self._rejoin(stream, commit=True)  # the partitions are nobody's until they are assigned again
+            raise problem
+        if self._midway:  # librdkafka and the stream may not agree about what it owns
+            self._rejoin(stream, commit=True)
+            self._midway = False
+        if self._leaving_since is not None and not self._has_joined_anew(stream):
+            return REJOIN_S
+        if elapsed_s > self._session_s / 2:  # a heartbeat is sent three times as often
+            self._proven = False
+        if not self._proven and stream.owned:
+            self._prove(stream)
+        self._proven = True
+        return ATTEND_S
+
+    def _prove(self, stream: MessageStream) -> None:
+        """Commit again what is committed: the coordinator accepts it from a member only."""
+        owned = stream.owned
+        try:
+            known = self.committed(stream, owned)
+            self._commit(stream, known, wait=True)
+        except NotOwned:
+            known = {}
+        if not known:
+            self._rejoin(stream, commit=False)
+
+    def _rejoin(self, stream: MessageStream, *, commit: bool) -> None:
+        """Leave, to join anew. In a rebalance librdkafka leaves after it, and to subscribe before that keeps it from
+        leaving: it would go on with partitions that the stream has given up, and assign them to nobody."""
+        stream.give_up(stream.owned, commit=commit)
+        self._leaving_since, self._revoked = now(), False
+        stream.kafka.unsubscribe()
+
+    def _has_joined_anew(self, stream: MessageStream) -> bool:
+        """Subscribe once librdkafka has nothing assigned any more; it calls back, unless it had nothing before."""
+        assert self._leaving_since is not None
+        is_late = now() - self._leaving_since > self._session_s
+        if stream.kafka.assignment():
+            if is_late:  # an interrupt kept it from leaving, or a rebalance takes long
+                self._leaving_since = now()
+                stream.kafka.unsubscribe()
+            return False
+        if not self._revoked and not is_late:
+            return False
+        self._leaving_since = None
+        self.begin(stream)
+        return True
+
+    def commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
+        self._commit(stream, positions, wait=wait)
+
+    def _commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
+        wanted = [TopicPartition(*at, offset) for at, offset in positions.items()]
+        if not wanted:
+            return
+        if not wait:
+            try:
+                stream.kafka.commit(offsets=wanted, asynchronous=True)
+            except KafkaException as error:
+                raise _why(error) from None
+            return
+        for at in _within(lambda: stream.kafka.commit(offsets=wanted, asynchronous=False)):
+            if at.error is not None:
+                raise _why(KafkaException(at.error))
+
+    def committed(self, stream: MessageStream, partitions: Collection[Partition]) -> dict[Partition, int]:
+        try:
+            found = stream.kafka.committed([TopicPartition(*at) for at in partitions], COMMIT_TIMEOUT_S)
+        except KafkaException as error:
+            raise failed(error) from None
+        for at in found:
+            if at.error is not None:
+                raise Failed(f"the position of {at.topic}-{at.partition} cannot be read", at.error.str())
+        return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def end(self, stream: MessageStream) -> None:
+        """`Consumer.close` leaves the group."""
+
+
+def _within(call: Any) -> list[TopicPartition]:
+    """What a blocking call returns; BufferFull rather than wait longer than COMMIT_TIMEOUT_S for a coordinator."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call() or [])
+        except KafkaException as error:
+            found.append(error)
+        except RuntimeError:  # closed meanwhile: nobody waits for an answer any more
+            pass
+
+    thread = threading.Thread(target=run, name="millstream-commit", daemon=True)
+    thread.start()
+    thread.join(COMMIT_TIMEOUT_S)
+    if not found:
+        raise BufferFull(f"no answer to the commit within {COMMIT_TIMEOUT_S:g} s", "it may still succeed")
+    if isinstance(found[0], KafkaException):
+        raise _why(found[0])
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _why(error: KafkaException) -> MillstreamError:
+    if error.args[0].code() in FENCED:
+        return NotOwned("the positions were not committed: the group has rebalanced", error.args[0].str())
+    return failed(error)
+
+
+def _pairs(partitions: list[TopicPartition]) -> list[Partition]:
+    return [(at.topic, at.partition) for at in partitions]

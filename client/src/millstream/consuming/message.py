@@ -1,0 +1,127 @@
+"""A message as a stream hands it out: a thin face of librdkafka's, which keeps the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import confluent_kafka
+
+from millstream.errors import PoisonedMessage
+
+Partition: TypeAlias = tuple[str, int]
+"""A topic and the number of one of its partitions."""
+
+
+class Position(NamedTuple):
+    """How far a consumer is in a partition: ``offset`` is that of the next message it processes."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Decoders(NamedTuple):
+    """A stream's deserializers; None leaves bytes as they are."""
+
+    key: Callable[[bytes], Any] | None
+    value: Callable[[bytes], Any] | None
+
+
+NO_DECODERS: Final = Decoders(None, None)
+
+
+class _First(NamedTuple):
+    """Its field is the fastest descriptor there is: C reads the first item of a tuple."""
+
+    first: Any
+
+
+class Message(tuple[Any, ...]):
+    """A message, with the bytes of its key and value. Made by a stream.
+
+    It is a tuple because those are the cheapest objects to make, and the value is the first in it because that is the
+    cheapest to read; what is in it is no part of its interface.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self[1].topic()  # type: ignore[no-any-return]
+
+    @property
+    def partition(self) -> int:
+        return self[1].partition()  # type: ignore[no-any-return]
+
+    @property
+    def offset(self) -> int:
+        return self[1].offset()  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> Any:
+        """Deserialized; None when there is none. PoisonedMessage when it cannot be deserialized."""
+        return self[1].key()
+
+    value: Any = _First.first
+    """Deserialized; None for a tombstone. PoisonedMessage when it cannot be deserialized."""
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """The bytes of the key."""
+        return self[1].key()  # type: ignore[no-any-return]
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """The bytes of the value."""
+        return self[1].value()  # type: ignore[no-any-return]
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970; -1 when it has none."""
+        return self[1].timestamp()[1]  # type: ignore[no-any-return]
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Names and values in their order; a name may repeat."""
+        return tuple(self[1].headers() or ())
+
+    @property
+    def position(self) -> Position:
+        """Where its partition continues after this message: what to commit, or to keep with its results."""
+        return Position(self.topic, self.partition, self.offset + 1)
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic}-{self.partition} at offset {self.offset}>"
+
+
+class DecodedMessage(Message):
+    """A message of a stream with deserializers: they run when a part is read, and each time again."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Any:
+        return self._decoded("key", self[2].key, self[1].key())
+
+    @property
+    def value(self) -> Any:
+        return self._decoded("value", self[2].value, self[0])
+
+    def _decoded(self, field: str, decode: Callable[[bytes], Any] | None, data: bytes | None) -> Any:
+        if decode is None or data is None:
+            return data
+        try:
+            return decode(data)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise PoisonedMessage(self.topic, self.partition, self.offset, field, data, reason) from error
+
+
+def messages(found: list[Any], decoders: Decoders) -> list[Message | None]:
+    """librdkafka's messages as a stream hands them out, in a list that may lose some later."""
+    values = map(confluent_kafka.Message.value, found)
+    if decoders == NO_DECODERS:
+        return list(map(Message, zip(values, found, strict=True)))
+    return list(map(DecodedMessage, zip(values, found, repeat(decoders), strict=False)))

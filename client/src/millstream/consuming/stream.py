@@ -1,0 +1,514 @@
+"""A message stream: an iterator over the messages of the partitions that it owns at the moment.
+
+Each stream has a librdkafka consumer of its own, so nothing is handed from thread to thread and the only buffers are
+librdkafka's and one batch. The batch is a list that the iterating thread walks; whoever takes partitions away
+overwrites their messages in it, so that they are not handed out any more. Between runs of
+messages that take about a millisecond there is one look at the clock: when its time has come, `_attend` lets the
+stream's membership work (serve rebalances, check the session, commit). Within a run no Python code of ours is involved,
+which is fast, and keeps interrupts away: a message that has left the batch has reached the caller.
+
+A message counts as processed when the next one is taken, or when the caller commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any, Final, Protocol
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from millstream.connection import Cluster, failed
+from millstream.consuming.message import Decoders, Message, Partition, Position, messages
+from millstream.consuming.offsets import starting_offsets, within_logs
+from millstream.consuming.settings import ConnectorSettings, Target, check_target
+from millstream.consuming.turns import Turns
+from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic, Unreachable
+
+BATCH: Final = 256
+"""Most messages of a batch: they fit into the processor's cache, and are too few to start a garbage collection."""
+POLL_S: Final = 0.1
+"""Longest time that a fetch holds the stream's lock."""
+CLOSE_TIMEOUT_S: Final = 10.0
+UNCERTAIN_S: Final = 0.02
+ATTEND_S: Final = 0.5
+"""Longest time between two looks of a stream at its membership, while messages are taken."""
+RUN_S: Final = 0.001
+MAX_RUN: Final = 64
+NOT_YET: Final = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
+"""Why librdkafka cannot seek in a partition whose fetches begin or end at this moment."""
+CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+log = logging.getLogger("millstream.streams")
+
+
+def _next_run(some: int, took_s: float) -> int:
+    """How many messages to hand out until the clock is read again: about a millisecond's worth."""
+    return min(some * 2, MAX_RUN) if took_s < RUN_S / 2 else max(some // 4, 1)
+
+
+def now() -> float:
+    """Seconds that also pass while the machine sleeps."""
+    return time.clock_gettime(CLOCK)
+
+
+class Membership(Protocol):
+    """How a stream gets partitions, and how its positions are kept. Called with the stream's lock held."""
+
+    def begin(self, stream: MessageStream) -> None:
+        """Start to take part; partitions arrive by `MessageStream.take`."""
+
+    def attend(self, stream: MessageStream, elapsed_s: float) -> float:
+        """Look whether the stream still owns what it has, ``elapsed_s`` after the last look; seconds until the next
+        look must happen at the latest. Zero or less: that is uncertain now, so no message is handed out."""
+
+    def commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
+        """Keep positions of owned partitions. NotOwned when the stream no longer owns one."""
+
+    def committed(self, stream: MessageStream, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The positions kept; partitions without one are left out."""
+
+    def end(self, stream: MessageStream) -> None:
+        """Leave: the partitions are free for others."""
+
+
+class MessageStream:
+    """Messages of one topic for one thread or task: iterate with ``for`` or ``async for``. Made by a Connector.
+
+    Iteration waits for messages and ends when the connector is closed. It raises UnknownTopic when the topic is
+    deleted, Unreachable when no broker has answered for ``unreachable_timeout_s``; iterating again continues after the
+    last message. Only one thread or task may iterate; every other method may be called from any thread.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, config: dict[str, Any], decoders: Decoders,
+        settings: ConnectorSettings, membership: Membership,
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.settings = settings
+        self._cluster, self._decoders, self._membership = cluster, decoders, membership
+        self.turns = Turns()
+        self._owned: set[Partition] = set()
+        self._batch: list[Message | None] = []
+        self._left: Any = iter(self._batch)
+        self._committed: dict[Partition, int] = {}
+        self._by_caller: dict[Partition, int] = {}
+        self._next: dict[Partition, int] = {}  # where each partition continues after the batch
+        self._astray: set[Partition] = set()  # librdkafka is not there yet: what it has of them is dropped
+        self._due = self._heard = self._next_commit = self._uncertain_since = 0.0
+        self._down = False  # whether a connection failed since the last message
+        self._closed = False
+        self._consuming = False  # still True after an interrupt between librdkafka's queue and the batch
+        self._serving = False  # whether this is one of librdkafka's calls back
+        self._gaps = False  # whether the batch has lost messages: its runs say nothing about the time
+        self._problem: Exception | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        try:
+            self.kafka: Any = confluent_kafka.Consumer(
+                config | {"on_commit": self._commit_reported, "error_cb": self._error_reported}
+            )
+        except KafkaException as error:
+            raise BadInput(f"config: {error.args[0].str()}", "see librdkafka's CONFIGURATION.md") from None
+        self._seen = now()
+        with self.turns:
+            membership.begin(self)
+
+    # Iteration
+
+    def __iter__(self) -> Iterator[Message]:
+        return chain.from_iterable(self._runs())
+
+    def _runs(self) -> Iterator[Iterator[Message]]:
+        clock, which, some = time.clock_gettime, CLOCK, 1
+        while True:
+            while (begun := clock(which)) >= self._due and self._attend():
+                pass  # it may have taken long, or the process was paused in it
+            yield filter(None, islice(self._left, some))
+            some = 1 if self._gaps else _next_run(some, clock(which) - begun)
+            if not self._left.__length_hint__() and not self._fetch():
+                return
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        loop = asyncio.get_running_loop()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, f"millstream-{self.topic}")
+        run, thread = loop.run_in_executor, self._thread
+        clock, which, some = time.clock_gettime, CLOCK, 1
+        while True:
+            while (begun := clock(which)) >= self._due and await run(thread, self._attend):
+                pass  # it may have taken long, or the process was paused in it
+            for message in filter(None, islice(self._left, some)):
+                yield message
+            some = 1 if self._gaps else _next_run(some, clock(which) - begun)
+            if not self._left.__length_hint__() and not await run(thread, self._fetch):
+                return
+
+    def _fetch(self) -> bool:
+        """Replace the batch, all of which is processed, by the next; False when the stream is closed."""
+        while True:
+            with self.turns:
+                if self._closed:
+                    return False
+                if self._left.__length_hint__():  # a fetch whose caller was cancelled has brought it
+                    return True
+                self._set_batch([])
+                if self._problem is not None:
+                    problem, self._problem = self._problem, None
+                    raise problem
+                certain = self._membership_turn()
+                if certain and self._consume():
+                    return True
+            if certain:
+                self._check_brokers()
+            else:
+                self._check_session()
+
+    def _consume(self) -> bool:
+        """Get a batch; whether there is one. The lock is held."""
+        self._settle()
+        self._consuming = True
+        found = self._poll(BATCH, 0)
+        if not found and (
+            found := self._poll(1, POLL_S)
+        ):  # a call that waits would wait for all that it may bring
+            found += self._poll(BATCH - 1, 0)
+        kept = bool(found) and self._keep(found)
+        self._consuming = False
+        return kept
+
+    def _poll(self, most: int, timeout_s: float) -> list[Any]:
+        """Messages from librdkafka, which serves rebalances meanwhile."""
+        self._serving = True
+        try:
+            return self.kafka.consume(most, timeout_s)  # type: ignore[no-any-return]
+        except KafkaException as error:
+            raise failed(error) from None
+        finally:
+            self._serving = False
+
+    def _settle(self) -> None:
+        """Bring librdkafka to where partitions continue, after a seek or an interrupt that may have lost messages."""
+        if self._consuming:
+            self._astray |= self._owned
+            self._consuming = False
+        for at in list(self._astray):
+            try:
+                self.kafka.seek(TopicPartition(*at, self._next[at]))
+            except KafkaException as error:
+                if error.args[0].code() in NOT_YET:
+                    continue  # what was assigned a moment ago, or moves now: the next try is soon
+                raise failed(error) from None
+            self._astray.discard(at)
+
+    def _keep(self, found: list[Any]) -> bool:
+        """Make the messages that are ours the batch; whether there are any. The lock is held."""
+        if any(map(confluent_kafka.Message.error, found)):
+            found = [kafka for kafka in found if self._is_message(kafka)]
+        topic, ours = self.topic, self._owned - self._astray
+        last: dict[Any, Any] = dict.fromkeys(map(confluent_kafka.Message.partition, found))
+        if len(last) == 1:  # mostly: librdkafka fetches and returns one partition after the other
+            last = dict.fromkeys(last, found[-1])
+        else:
+            last = dict(zip(map(confluent_kafka.Message.partition, found), found, strict=True))
+        if any((topic, partition) not in ours for partition in last):
+            found = [kafka for kafka in found if (topic, kafka.partition()) in ours]
+        if not found:
+            return False
+        self._heard, self._down = now(), False
+        self._set_batch(messages(found, self._decoders))
+        # Last: an interrupt before this repeats messages and loses none.
+        for partition, kafka in last.items():
+            if (topic, partition) in ours:
+                self._next[topic, partition] = kafka.offset() + 1
+        return True
+
+    def _attend(self) -> bool:
+        """The membership's turn between two messages: what the stream no longer owns leaves the batch.
+
+        False when the stream is closed.
+        """
+        while True:
+            with self.turns:
+                if self._closed:
+                    return False
+                if self._membership_turn():
+                    self._serve()
+                    return True
+            self._check_session()
+
+    def _serve(self) -> None:
+        """Let librdkafka call back. The lock is held."""
+        self._settle()
+        self._consuming = True
+        while extra := self._poll(1, 0):  # a message joins the end of the batch
+            at = (self.topic, extra[0].partition())
+            if at in self._astray:
+                break
+            if self._is_message(extra[0]) and at in self._owned:
+                if self._left.__length_hint__():
+                    self._batch += messages(extra, self._decoders)
+                else:
+                    self._set_batch(messages(extra, self._decoders))
+                self._next[at] = extra[0].offset() + 1
+                break
+        self._consuming = False
+
+    def _membership_turn(self) -> bool:
+        """Let the membership look, and commit what is due; False while it is uncertain. The lock is held."""
+        at = now()
+        elapsed, self._seen = at - self._seen, at
+        wait = self._membership.attend(self, elapsed)
+        if wait <= 0:
+            return False
+        if self.settings.commit == "processed" and at >= self._next_commit:
+            self._next_commit = at + self.settings.commit_interval_s
+            self._commit_processed(wait=False)
+        self._uncertain_since = 0.0
+        self._due = at + min(wait, ATTEND_S)
+        return True
+
+    def _is_message(self, kafka: Any) -> bool:
+        """False for an error, which librdkafka reports among messages; one that does not heal is raised after them."""
+        error = kafka.error()
+        if error is None:
+            return True
+        code = error.code()
+        if code in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._UNKNOWN_PARTITION,
+        ):
+            self._problem = UnknownTopic(
+                f'there is no topic "{self.topic}" any more', "create it, then iterate again"
+            )
+        elif code not in (KafkaError._TRANSPORT, KafkaError._MAX_POLL_EXCEEDED) and not error.retriable():
+            log.warning("%s: %s", self.topic, error.str())
+            if error.fatal() or code in (
+                KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                KafkaError.GROUP_AUTHORIZATION_FAILED,
+            ):
+                self._problem = Failed(error.str())
+        return False
+
+    def _error_reported(self, error: KafkaError) -> None:
+        """librdkafka's report of a connection that failed, among others: it heals, or nobody answers for long."""
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
+            self._down = True
+
+    def _check_session(self) -> None:
+        time.sleep(UNCERTAIN_S)
+        self._uncertain_since = self._uncertain_since or now()
+        if now() - self._uncertain_since > self.settings.unreachable_timeout_s:
+            self._uncertain_since = 0.0
+            raise Unreachable(
+                f"no ZooKeeper at {self.settings.zookeeper} has answered for "
+                f"{self.settings.unreachable_timeout_s:g} s",
+                "start it, then iterate again",
+            )
+
+    def _check_brokers(self) -> None:
+        at = now()
+        if not self._down:
+            self._heard = at
+        elif at - self._heard > self.settings.unreachable_timeout_s:
+            self._heard = at
+            if not self._cluster.why_unreachable():
+                self._down = False
+                return
+            raise Unreachable(
+                f"no broker at {self._cluster.bootstrap} has answered for {self.settings.unreachable_timeout_s:g} s",
+                "start one, then iterate again",
+            )
+
+    # Positions
+
+    def _handed_out(self) -> int:
+        return len(self._batch) - int(self._left.__length_hint__())
+
+    def _positions(self, done: int) -> dict[Partition, int]:
+        """Where each owned partition continues if the first ``done`` messages of the batch are processed."""
+        found = {at: self._next[at] for at in self._owned}
+        for message in filter(None, reversed(self._batch[done:])):
+            found[self.topic, message.partition] = message.offset
+        return found
+
+    def _commit_processed(self, *, wait: bool, only: Collection[Partition] | None = None) -> None:
+        """Commit what is processed and not committed; problems are logged: the next commit covers this one."""
+        positions = self._positions(max(self._handed_out() - 1, 0))
+        wanted = {
+            at: max(offset, self._by_caller.get(at, 0))  # the caller knows that more is processed
+            for at, offset in positions.items()
+            if only is None or at in only
+        }
+        self._commit_new(wanted, wait=wait)
+
+    def _commit_new(self, positions: dict[Partition, int], *, wait: bool) -> None:
+        new = {at: offset for at, offset in positions.items() if self._committed.get(at) != offset}
+        if not new:
+            return
+        try:
+            self._membership.commit(self, new, wait=wait)
+        except MillstreamError as error:
+            log.warning("%s: commit failed, retrying with the next one: %s", self.topic, error)
+        else:
+            self._committed.update(new)
+
+    def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """librdkafka's report of a commit: what failed is committed again when the next one is due."""
+        for at in partitions or ():
+            if error is not None or at.error is not None:
+                self._committed.pop((at.topic, at.partition), None)
+
+    def commit(self, position: Position | None = None) -> None:
+        """Commit the position after the last message that was taken, in each partition, or the one given; waits for it.
+
+        NotOwned when another consumer may own the partition now; nothing is committed then.
+        """
+        with self.turns:
+            self._check_open()
+            if position is None:
+                positions = self._positions(self._handed_out())
+            else:
+                self._check_owned((position.topic, position.partition))
+                positions = {(position.topic, position.partition): position.offset}
+            new = {at: offset for at, offset in positions.items() if self._committed.get(at) != offset}
+            if new:
+                self._membership.commit(self, new, wait=True)
+                self._committed.update(new)
+                self._by_caller.update(new)
+
+    def seek(self, target: Target, partition: int | None = None) -> None:
+        """Continue elsewhere, in one partition or in each that the stream owns: at an offset, "earliest", "latest", or
+        the first message of a time or later (a datetime with a zone).
+
+        An offset outside the log becomes its begin or end. NotOwned when the stream does not own the partition.
+        """
+        check_target("seek", target)
+        with self.turns:
+            self._check_open()
+            if partition is not None:
+                self._check_owned((self.topic, partition))
+            wanted = list(self._owned) if partition is None else [(self.topic, partition)]
+            for at, offset in starting_offsets(self._cluster, wanted, target).items():
+                self._seek(at, offset)
+
+    def _seek(self, at: Partition, offset: int) -> None:
+        self._forget(at)
+        self._next[at] = offset
+        self._astray.add(at)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that the stream owns now."""
+        return tuple(sorted(partition for _, partition in self._owned))
+
+    # For memberships: partitions come and go. The lock is held.
+
+    def take(self, partitions: Mapping[Partition, int]) -> None:
+        """These are ours now, at these offsets."""
+        self._next.update(partitions)
+        self._owned.update(partitions)
+        for at in partitions:
+            self._committed.pop(at, None)
+        self._due = 0.0
+
+    def start_of(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Where new partitions begin: as the caller says, else at the commit, else at ``start``. Needs no lock.
+
+        An offset that is not in the log counts as none.
+        """
+        found: dict[Partition, int] = {}
+        if self.settings.positions is not None:
+            given = self.settings.positions(sorted(partitions))
+            found = {at: given[at] for at in partitions if at in given}
+            for at, offset in found.items():
+                check_target(f"positions: {at[0]}-{at[1]}", offset)
+        without = [at for at in partitions if at not in found]
+        committed = self._membership.committed(self, without) if without else {}
+        found |= committed
+        if isinstance(self.settings.start, datetime):  # librdkafka itself resets to either end
+            found = within_logs(self._cluster, found)
+        without = [at for at in partitions if at not in found]
+        return found | starting_offsets(self._cluster, without, self.settings.start)
+
+    def give_up(self, partitions: Collection[Partition], *, commit: bool) -> None:
+        """These are no longer ours: hand out nothing more of them. ``commit``: first, what is processed of them."""
+        mine = self._owned.intersection(partitions)
+        if commit and mine and self.settings.commit == "processed":
+            # In librdkafka's own call another thread could not commit, so there is no bounded wait; what is sent in it
+            # reaches the coordinator before the member joins again.
+            self._commit_processed(wait=not self._serving, only=mine)
+        for at in mine:
+            self._forget(at)
+        self._owned -= mine
+
+    def report(self, problem: Exception) -> None:
+        """Iteration raises this once all messages of the batch are handed out."""
+        self._problem = problem
+
+    def base(self, at: Partition) -> int:
+        """Where a partition begins that was just taken."""
+        return self._next[at]
+
+    @property
+    def owned(self) -> frozenset[Partition]:
+        return frozenset(self._owned)
+
+    def _forget(self, at: Partition) -> None:
+        """Drop what the batch has of a partition. The iterating thread may walk the batch meanwhile."""
+        self._gaps = True
+        batch = self._batch
+        for index, message in enumerate(batch):
+            if message is not None and message.partition == at[1]:
+                batch[index] = None
+        self._committed.pop(at, None)
+        self._astray.discard(at)
+        self._by_caller.pop(at, None)
+
+    def _drop_batch(self) -> None:
+        self._batch[:] = [None] * len(self._batch)  # the iterating thread may be in it
+        self._set_batch([])
+
+    def _set_batch(self, batch: list[Message | None]) -> None:
+        self._batch = batch
+        self._left = iter(batch)
+        self._gaps = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the connector is closed", "connect again")
+
+    def _check_owned(self, at: Partition) -> None:
+        if at not in self._owned:
+            has = ", ".join(map(str, self.partitions)) or "none"
+            raise NotOwned(f"this stream does not own {at[0]}-{at[1]}", f"it owns {has} of {self.topic} now")
+
+    def close(self) -> None:
+        """Commit what is processed, leave, and end the iteration. The connector calls it."""
+        with self.turns:
+            if self._closed:
+                return
+            self._closed = True
+            self._due = 0.0
+            try:
+                if self.settings.commit == "processed" and not (
+                    self._down and self._cluster.why_unreachable()
+                ):
+                    self._commit_processed(wait=True)
+            finally:
+                self._membership.end(self)
+                self._owned.clear()
+                self._drop_batch()
+                # librdkafka waits for answers of a coordinator that may be gone; that may not take for ever.
+                closing = threading.Thread(target=self.kafka.close, name="millstream-close", daemon=True)
+                closing.start()
+                closing.join(CLOSE_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)

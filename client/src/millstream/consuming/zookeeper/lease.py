@@ -1,0 +1,37 @@
+"""How long a consumer may be sure of its ZooKeeper session, by its own clock.
+
+ZooKeeper ends a session when it has not heard from the client for the session's timeout. A client that is cut off or
+paused does not see that, so it counts itself: a request that the leader answered was sent at a time when the session
+was alive, and the session lives at least until the timeout after that. A consumer stops at two thirds of it; the rest
+covers followers, which tell the leader of sessions every half tick only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARE: Final = 2 / 3
+RENEW_EVERY: Final = 1 / 8
+
+
+class Lease:
+    """Written by the thread that renews it, read by all; times are those of `stream.now`."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self._session: int | None = None
+
+    def begin(self, session: int) -> None:
+        """Claims are made in this session from now on; renewals of another one count no more."""
+        self.until = 0.0
+        self._session = session
+
+    def renew(self, session: int, sent_at: float, timeout_s: float) -> None:
+        """The leader has answered a request that this session sent at that time."""
+        if session == self._session and timeout_s > 0:
+            self.until = max(self.until, sent_at + timeout_s * SHARE)
+
+    def end(self) -> None:
+        """The session may be over."""
+        self._session = None
+        self.until = 0.0

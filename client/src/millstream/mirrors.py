@@ -1,0 +1,270 @@
+"""Mirrors that copy into a cluster, from what their workers keep there.
+
+A worker commits its progress in the target, under the group ``millstream-mirror.MIRROR.SOURCE``: the target's topic and
+partition, the next offset of the source, and more as JSON. The target does not know where the source's logs end, so a
+lag needs the source: ``sources`` of `mirror_status`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, results
+from millstream.errors import BadInput, UnknownGroup
+from millstream.topics import kafka_id, watermarks
+
+PREFIX = "millstream-mirror."
+REPLICA = "millstream.mirror.source"
+"""The setting of a topic that is the read-only replica of a mirror with mode Identity."""
+Where = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that the source deleted before they were mirrored: ``first`` to before ``until``."""
+
+    partition: int
+    first: int
+    until: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    """A topic of the target. ``lag``: records, None if the source was not asked. ``caught_up``: when the partition that
+    is furthest behind had last caught up, as committed with its last record; "" if never. ``promoted``: it was a
+    replica, and is writable and not mirrored any more."""
+
+    topic: str
+    partitions: int
+    lag: int | None
+    caught_up: str
+    gaps: tuple[Gap, ...]
+    promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """One source of one mirror. ``state`` is its group's; ``workers`` run now. ``source_cluster``: the id."""
+
+    mirror: str
+    source: str
+    group: str
+    state: str
+    workers: int
+    source_cluster: str
+    lag: int | None
+    topics: tuple[MirroredTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    offset: int
+    cluster: str
+    topic_id: str
+    caught_up_ms: int
+    gap: tuple[int, int, int] | None
+    mark: int
+    """With mode Identity: tells apart the topics that had the name in the target."""
+
+
+def mirror_status(
+    cluster: Cluster, name: str | None = None, sources: Mapping[str, Cluster] | None = None
+) -> list[Mirror]:
+    """The mirrors into this cluster, or those of one name; ``sources`` by their names, where lag is wanted.
+
+    Raises UnknownGroup if there is no mirror of that name, BadInput if a source is another cluster than the mirror's.
+    """
+    with kafka_errors():  # list_consumer_groups leaves out groups of mirrors, as their members do not consume
+        groups = cluster.admin.list_groups(timeout=REQUEST_TIMEOUT_S)
+    states = {str(group.id): (str(group.state), len(group.members)) for group in groups}
+    mirrors = [
+        (group, mirror, source)
+        for group in states
+        if group.startswith(PREFIX)
+        for mirror, _, source in (group.removeprefix(PREFIX).rpartition("."),)
+        if mirror and name in (None, mirror)
+    ]
+    if name is not None and not mirrors:
+        raise UnknownGroup(
+            f'no mirror "{name}" has progress in this cluster',
+            "millstream mirror status shows those that have",
+        )
+    given = dict(sources or {})
+    for source in given.keys() - {source for _, _, source in mirrors}:
+        known = ", ".join(sorted({source for _, _, source in mirrors})) or "none"
+        raise BadInput(f"--source: no mirror has a source {source}", f"there is: {known}")
+    return [
+        _mirror(cluster, group, mirror, source, states[group], given.get(source))
+        for group, mirror, source in sorted(mirrors, key=lambda one: one[1:])
+    ]
+
+
+def _mirror(
+    cluster: Cluster, group: str, mirror: str, source: str, state: tuple[str, int], origin: Cluster | None
+) -> Mirror:
+    progress = _progress_of(cluster, group)
+    ids = sorted({one.cluster for one in progress.values()} - {""})
+    lags = {} if origin is None else _lags(origin, source, ids, progress)
+    topics: dict[str, list[Where]] = {}
+    for where in sorted(progress):
+        topics.setdefault(where[0], []).append(where)
+    promoted = _promoted(cluster, progress)
+    found = tuple(
+        _topic(
+            topic,
+            {where[1]: progress[where] for where in of_topic},
+            [lags.get(w) for w in of_topic],
+            promoted=topic in promoted,
+        )
+        for topic, of_topic in topics.items()
+    )
+    name, workers = state
+    lag = None if origin is None else sum(one.lag or 0 for one in found if not one.promoted)
+    return Mirror(mirror, source, group, name, workers, ", ".join(ids), lag, found)
+
+
+def _topic(
+    name: str, progress: Mapping[int, _Progress], lags: Iterable[int | None], *, promoted: bool
+) -> MirroredTopic:
+    known = [lag for lag in lags if lag is not None]
+    oldest = min(one.caught_up_ms for one in progress.values())
+    gaps = tuple(
+        Gap(partition, one.gap[0], one.gap[1], _time(one.gap[2]))
+        for partition, one in progress.items()
+        if one.gap is not None
+    )
+    lag = sum(known) if len(known) == len(progress) else None
+    return MirroredTopic(name, len(progress), lag, _time(oldest), gaps, promoted)
+
+
+def _promoted(cluster: Cluster, progress: Mapping[Where, _Progress]) -> set[str]:
+    """The topics that were replicas, by their workers' progress, and have lost the setting. Nobody can set it again."""
+    there = cluster.metadata().topics
+    names = sorted({topic for topic, _ in progress} & there.keys())
+    if not names:
+        return set()
+    asked = cluster.admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S)
+    marks = {name: _mark(kafka_id(found.topic_id)) for name, found in results(asked).items()}
+    replicas = [
+        topic
+        for topic in names
+        if any(one.mark == marks[topic] for where, one in progress.items() if where[0] == topic)
+    ]
+    if not replicas:
+        return set()
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in replicas]
+    configs = results(cluster.admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S))
+    return {
+        resource.name
+        for resource, entries in configs.items()
+        if REPLICA not in entries or not entries[REPLICA].value
+    }
+
+
+def _mark(topic_id: str) -> int:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(f"{topic_id}==")).int >> 65
+
+
+def _progress_of(cluster: Cluster, group: str) -> dict[Where, _Progress]:
+    asked = cluster.admin.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_TIMEOUT_S
+    )
+    found = {}
+    for at in results(asked)[group].topic_partitions:
+        if at.offset >= 0 and (progress := _read(at.offset, _metadata(at))) is not None:
+            found[at.topic, at.partition] = progress
+    return found
+
+
+def _metadata(at: Any) -> str:
+    """Of a committed position. confluent-kafka does not know its length: whatever lies behind it in memory follows."""
+    try:
+        return at.metadata or ""
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
+
+
+def _read(offset: int, metadata: str) -> _Progress | None:
+    """From what begins with a worker's JSON object; None for what no worker has written."""
+    try:
+        stored, _ = json.JSONDecoder().raw_decode(metadata)
+        gap = stored.get("gap")
+        return _Progress(
+            offset,
+            str(stored["cluster"]),
+            str(stored["topicId"]),
+            int(stored["at"]),
+            None if gap is None else (int(gap[0]), int(gap[1]), int(gap[2])),
+            int(stored["producer"][0]),
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return None
+
+
+def _lags(
+    origin: Cluster, source: str, ids: list[str], progress: Mapping[Where, _Progress]
+) -> dict[Where, int]:
+    metadata = origin.metadata()
+    if ids and metadata.cluster_id not in ids:
+        raise BadInput(
+            f"--source: {origin.bootstrap} is cluster {metadata.cluster_id}, not {', '.join(ids)}, which {source} is",
+            "name an address of that cluster",
+        )
+    names = _source_topics(origin, source, metadata.topics, progress)
+    places = {
+        where: (names[where[0]], where[1])
+        for where in progress
+        if where[0] in names and where[1] in metadata.topics[names[where[0]]].partitions
+    }
+    led = {(t, p) for t, p in places.values() if metadata.topics[t].partitions[p].leader >= 0}
+    ends = watermarks(origin, sorted(led))
+    return {
+        where: max(0, ends[place][1] - progress[where].offset)
+        for where, place in places.items()
+        if place in ends
+    }
+
+
+def _source_topics(
+    origin: Cluster, source: str, there: Mapping[str, Any], progress: Mapping[Where, _Progress]
+) -> dict[str, str]:
+    """The source's topic of each topic in the target: of the same name or without the prefix, by its id."""
+    wanted = {
+        topic: [name for name in (topic, topic.removeprefix(f"{source}.")) if name in there]
+        for topic in {topic for topic, _ in progress}
+    }
+    names = sorted({name for candidates in wanted.values() for name in candidates})
+    ids = {}
+    if names:
+        asked = origin.admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_TIMEOUT_S)
+        ids = {name: kafka_id(found.topic_id) for name, found in results(asked).items()}
+    found = {}
+    for (topic, _), one in progress.items():
+        for name in wanted[topic]:
+            if not one.topic_id or ids[name] == _kafka_form(one.topic_id):
+                found[topic] = name
+    return found
+
+
+def _kafka_form(topic_id: str) -> str:
+    try:
+        return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=")
+    except ValueError:
+        return topic_id
+
+
+def _time(ms: int) -> str:
+    try:
+        return "" if ms <= 0 else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return ""

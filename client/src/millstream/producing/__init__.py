@@ -1,0 +1,1 @@
+"""Producing: the producer, its asyncio face, and partitioners."""

@@ -1,0 +1,43 @@
+"""Which topics exist and how many partitions they have; partitions that are added count within a minute."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from millstream.connection import Cluster
+from millstream.errors import BadPartition
+from millstream.producing.partitioners import Partitioner
+
+MAX_AGE_S: Final = 60.0
+
+
+class PartitionCounts:
+    """Counts by topic, each at most MAX_AGE_S old."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.known: dict[str, tuple[int, float]] = {}
+
+    def of(self, topic: str) -> int:
+        """UnknownTopic if there is none of that name."""
+        if self.is_old(topic):
+            self.known[topic] = (len(self._cluster.partitions(topic)), time.monotonic())
+        return self.known[topic][0]
+
+    def is_old(self, topic: str) -> bool:
+        """Whether the count is not known, or too old."""
+        known = self.known.get(topic)
+        return known is None or time.monotonic() - known[1] > MAX_AGE_S
+
+    def choose(self, partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None) -> int:
+        """The partition that it chooses; BadPartition when there is no such one."""
+        count = self.of(topic)
+        chosen = partitioner(topic, key, value, count)
+        if type(chosen) is int and 0 <= chosen < count:
+            return chosen
+        name = getattr(partitioner, "__name__", type(partitioner).__name__)
+        raise BadPartition(
+            f"partitioner {name} returned {chosen!r} for {topic}",
+            f"return a number from 0 to {count - 1}: the topic has {count} partition{'s' * (count != 1)}",
+        )

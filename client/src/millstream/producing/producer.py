@@ -1,0 +1,407 @@
+"""The producer: records into topics, within bounds of memory and time, and no failure goes unsaid.
+
+librdkafka batches, compresses, retries and partitions. This module adds what Python users otherwise write themselves:
+serializers, partitioners with a checked result, waiting for room instead of BufferError, delivery reports without
+polling, and an error for what was not delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import confluent_kafka
+
+from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, failed
+from millstream.errors import (
+    BadInput,
+    BufferFull,
+    Closed,
+    MillstreamError,
+    NotSerializable,
+    RecordTooLarge,
+    UnknownTopic,
+)
+from millstream.producing.partition_counts import PartitionCounts
+from millstream.producing.settings import ProducerSettings
+from millstream.producing.stamps import Stamps
+from millstream.producing.undelivered import Failures
+from millstream.serdes import Serializer, serializer
+
+log = logging.getLogger("millstream.producer")
+Headers: TypeAlias = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
+POLL_S: Final = 0.05
+REPORT_S: Final = 1.0
+"""How often a producer that is idle looks for windows of its audit that have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where a record is in the log. ``offset`` is -1 with ``acks=0``; ``timestamp`` in milliseconds since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+OnDelivery: TypeAlias = Callable[[Delivery | None, MillstreamError | None], object]
+"""Called once for each record: with where it is, or with why it was not delivered."""
+Prepared: TypeAlias = tuple[str, Any, Any, dict[str, Any]]
+"""A record for librdkafka: topic, value, key, and the other arguments of its ``produce``."""
+
+
+class Producer:
+    """Sends records to a cluster; for any number of threads. Close it, or use it as a context manager.
+
+        with Producer("localhost:9092", value_serializer=Json()) as producer:
+            producer.send("flights", {"flight": "UA1545"}, key=b"EWR")
+
+    ``bootstrap``: "HOST:PORT", several separated by commas, or a Cluster. Serializers: a Serde or a callable to bytes;
+    without one, keys and values are bytes, text or None. ``options``: the fields of `ProducerSettings`. The producer
+    connects in the background; raises Unreachable within seconds when no broker answers, UnknownTopic when the topic of
+    the audit does not exist, BadInput for options.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Cluster = DEFAULT_BOOTSTRAP,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        **options: Any,
+    ) -> None:
+        try:
+            self.settings = ProducerSettings(**options)
+        except TypeError as error:
+            raise BadInput(
+                f"producer: {str(error).partition(') ')[2] or error}", "see ProducerSettings"
+            ) from None
+        self.cluster = Cluster(bootstrap, self.settings.config) if isinstance(bootstrap, str) else bootstrap
+        self._key, self._value = serializer(key_serializer), serializer(value_serializer)
+        partitioner = self.settings.partitioner
+        self._choose = None if hasattr(partitioner, "librdkafka") else partitioner
+        self._counts = PartitionCounts(self.cluster)
+        self._failures = Failures()
+        self._closed = False
+        audit = self.settings.audit
+        self._stamps = None if audit is None else Stamps(audit, self._send_report)
+        config = self.settings.client_config(self.cluster) | {"on_delivery": self._reported}
+        self._kafka = _client(config)
+        _ = self.cluster.admin  # Unreachable, rather than a buffer that fills
+        if audit is not None:
+            _check_audit(self.cluster, audit.topic)
+        self._produce = self._kafka.produce
+        self._stopped = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="millstream-producer", daemon=True)
+        self._poller.start()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Hand a record over for delivery, and wait for room in the buffer if there is none.
+
+        ``partition``: that one, whatever the partitioner says. ``timestamp``: milliseconds since 1970 (default: now).
+        ``on_delivery`` is called from the producer's own thread and should be quick; without it, `flush` and `close`
+        report a failure. Raises UnknownTopic, BufferFull after ``buffer_timeout_s``, NotSerializable, BadPartition,
+        RecordTooLarge, Closed; then the record was not sent.
+        """
+        self.hand_over(self.prepare(topic, value, key, headers, partition, timestamp, on_delivery))
+
+    def prepare(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Prepared:
+        """The first half of `send`: serialize, stamp and partition a record, once for any number of `hand_over`."""
+        if topic not in self._counts.known:
+            self.learn(topic)
+        if self._key is not None and key is not None:
+            key = _serialized(self._key, "key", topic, key)
+        if self._value is not None and value is not None:
+            value = _serialized(self._value, "value", topic, value)
+        if self._stamps is not None:
+            headers, timestamp = self._stamps.stamped(topic, headers, timestamp)
+        more: dict[str, Any] = {}
+        if partition is None and self._choose is not None:
+            partition = self._counts.choose(self._choose, topic, _bytes(key), _bytes(value))
+        if partition is not None:
+            more["partition"] = partition
+        if headers is not None:
+            more["headers"] = headers
+        if timestamp is not None:
+            more["timestamp"] = timestamp
+        if on_delivery is not None:
+            more["on_delivery"] = self._callback(on_delivery)
+        return topic, value, key, more
+
+    def hand_over(self, record: Prepared) -> None:
+        """The second half: after BufferFull, the same record can be handed over again."""
+        topic, value, key, more = record
+        try:
+            self._produce(topic, value, key, **more)
+        except BufferError:
+            self._wait_for_room(topic, value, key, more)
+        except Exception as error:
+            raise self._refused(error, topic, key, value) from None
+
+    def submit(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Delivery]:
+        """The same with a future: a `Delivery`, or the exception that says why there is none.
+
+        A failure in the future is not reported by `flush` and `close` again.
+        """
+        future: Future[Delivery] = Future()
+        future.set_running_or_notify_cancel()  # a record that was handed over cannot be taken back
+
+        def settle(delivery: Delivery | None, error: MillstreamError | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            elif delivery is not None:
+                future.set_result(delivery)
+
+        self.send(
+            topic, value, key, headers=headers, partition=partition, timestamp=timestamp, on_delivery=settle
+        )
+        return future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until each record sent so far is acknowledged or has failed.
+
+        NotDelivered names what failed since the last `flush`. BufferFull when records are still in flight after
+        ``timeout_s`` (default: until each has its delivery timeout); they stay in flight.
+        """
+        self._check_open()
+        self._flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, or raise NotDelivered; then the producer is closed. A second call does nothing.
+
+        Records that are still in flight after ``timeout_s`` are given up and named, too.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._produce = _closed
+        try:
+            if self._stamps is not None:
+                with contextlib.suppress(BufferFull):
+                    self._await_answers(timeout_s)
+                self._stamps.counts.close()
+            self._flush(timeout_s)
+        except (BufferFull, BufferError):  # the latter for a report
+            self._kafka.purge()
+            self._kafka.flush(POLL_S)
+            self._failures.raise_any()
+        finally:
+            self._stopped.set()
+            if threading.current_thread() is not self._poller:
+                self._poller.join()
+            self._kafka.close()
+
+    def __len__(self) -> int:
+        """How many records are not acknowledged yet."""
+        return len(self._kafka)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close. An error of the body is not hidden by one of the close, which becomes a note of it."""
+        try:
+            self.close()
+        except MillstreamError as undelivered:
+            if error is None:
+                raise
+            error.add_note(str(undelivered))
+
+    def learn(self, topic: str) -> None:
+        """Find out whether the topic exists, with one request; `send` does it for its first record. UnknownTopic."""
+        self._check_open()
+        self._counts.of(topic)
+
+    def must_learn(self, topic: str) -> bool:
+        """Whether the next record of the topic costs a request first."""
+        return topic not in self._counts.known or (self._choose is not None and self._counts.is_old(topic))
+
+    # Delivery
+
+    def _reported(self, error: Any, message: Any) -> None:
+        """librdkafka's report of a record without a callback of its own."""
+        if error is not None:
+            self._failures.add(message.topic(), _partition(message), message.key(), error)
+        elif self._stamps is not None:
+            self._stamps.delivered(message)
+
+    def _callback(self, on_delivery: OnDelivery) -> Callable[[Any, Any], None]:
+        """The same for a record with a callback of its own."""
+
+        def called(error: Any, message: Any) -> None:
+            if error is not None:
+                failures = Failures()
+                failures.add(message.topic(), _partition(message), message.key(), error)
+                try:
+                    failures.raise_any()
+                except MillstreamError as found:
+                    _tell(on_delivery, None, found)
+                return
+            offset, (_, timestamp) = message.offset(), message.timestamp()
+            delivery = Delivery(
+                message.topic(), message.partition(), -1 if offset is None else offset, timestamp
+            )
+            _tell(on_delivery, delivery, None)
+            if self._stamps is not None:
+                self._stamps.delivered(message)
+
+        return called
+
+    def _send_report(self, report: bytes) -> None:
+        """The audit's counts of a window; a report that is not delivered is named like a record."""
+        assert self.settings.audit is not None
+        topic = self.settings.audit.topic
+        try:
+            self._kafka.produce(topic, report)
+        except confluent_kafka.KafkaException as error:  # at once, such as for a topic that was deleted
+            self._failures.add(topic, -1, None, error.args[0])
+
+    def _poll(self) -> None:
+        checked = time.monotonic()
+        while not self._stopped.is_set():
+            try:
+                self._kafka.poll(POLL_S)
+            except Exception:  # of a callback in ``config``: later records must get their reports
+                log.exception("a callback failed")
+            if self._stamps is not None and time.monotonic() - checked > REPORT_S:
+                checked = time.monotonic()
+                with contextlib.suppress(BufferError):
+                    self._stamps.counts.report()
+
+    def _flush(self, timeout_s: float | None) -> None:
+        self._await_answers(timeout_s)
+        self._failures.raise_any()
+
+    def _await_answers(self, timeout_s: float | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while left := self._kafka.flush(POLL_S):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise BufferFull(
+                    f"{left:,} records are in flight after {timeout_s:g} s",
+                    "wait longer, or close the producer",
+                )
+
+    def _wait_for_room(self, topic: str, value: Any, key: Any, more: dict[str, Any]) -> None:
+        deadline = time.monotonic() + self.settings.buffer_timeout_s
+        while True:
+            self._check_open()
+            if time.monotonic() >= deadline:
+                raise BufferFull(
+                    f"no room for a record of {topic} within {self.settings.buffer_timeout_s:g} s: "
+                    f"{len(self):,} records wait for brokers",
+                    "send more slowly, or raise max_buffered_bytes and max_buffered_messages",
+                )
+            self._kafka.poll(0.01)
+            try:
+                self._produce(topic, value, key, **more)
+            except BufferError:
+                continue
+            except Exception as error:
+                raise self._refused(error, topic, key, value) from None
+            return
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the producer is closed", "create another one")
+
+    def _refused(self, error: Exception, topic: str, key: Any, value: Any) -> Exception:
+        """Why librdkafka did not take a record, as ours."""
+        if isinstance(error, confluent_kafka.KafkaException):
+            if error.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
+                size = len(key or b"") + len(value or b"")
+                return RecordTooLarge(
+                    f"a record of {size:,} bytes for {topic} is too large: at most "
+                    f"{self.settings.max_record_bytes:,} with its overhead",
+                    "raise max_record_bytes here and max.message.bytes of the topic",
+                )
+            return failed(error)
+        if isinstance(error, TypeError | ValueError | OverflowError):
+            return NotSerializable(
+                f"a record for {topic} cannot be sent ({error})",
+                "give keys and values as bytes, text or None, or give the producer a serializer",
+            )
+        return error
+
+
+def _closed(*_: Any, **__: Any) -> None:
+    """In place of librdkafka's produce, so that a check of each record costs nothing."""
+    raise Closed("the producer is closed", "create another one")
+
+
+def _client(config: dict[str, Any]) -> Any:
+    try:
+        return confluent_kafka.Producer(config)
+    except confluent_kafka.KafkaException as error:
+        raise BadInput(f"config: {error.args[0].str()}", "see librdkafka's CONFIGURATION.md") from None
+
+
+def _check_audit(cluster: Cluster, topic: str) -> None:
+    try:
+        cluster.partitions(topic)
+    except UnknownTopic as error:
+        raise UnknownTopic(f"audit: {error.problem}", "create it, or name another") from None
+
+
+def _tell(on_delivery: OnDelivery, delivery: Delivery | None, error: MillstreamError | None) -> None:
+    """Call the user's callback; what it raises is logged, as there is nobody to raise it to."""
+    try:
+        on_delivery(delivery, error)
+    except Exception:
+        log.exception("a delivery callback failed")
+
+
+def _partition(message: Any) -> int:
+    found = message.partition()
+    return -1 if found is None else int(found)
+
+
+def _serialized(serialize: Callable[[Any], bytes], field: str, topic: str, value: Any) -> bytes:
+    try:
+        return serialize(value)
+    except Exception as error:
+        raise NotSerializable(
+            f"the {field} of a record for {topic} cannot be serialized: {type(error).__name__}: {error}",
+            f"{type(value).__name__} has the wrong type or content for this serializer",
+        ) from error
+
+
+def _bytes(content: Any) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content

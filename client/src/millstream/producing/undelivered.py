@@ -1,0 +1,44 @@
+"""What a producer could not deliver, since somebody was last told: bounded, whatever fails and however often."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from millstream.errors import NotDelivered, Undelivered
+
+KEYS = 3
+"""How many keys are kept for each topic, partition and reason."""
+REASONS = 100
+"""How many of those are kept; further ones count under the last."""
+
+
+class Failures:
+    """Failed deliveries; for any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, int, str], tuple[int, list[bytes | None], bool]] = {}
+
+    def add(self, topic: str, partition: int, key: bytes | None, error: Any) -> None:
+        """Count a record; ``error`` is a KafkaError."""
+        where = (topic, partition, error.str())
+        with self._lock:
+            if where not in self._found and len(self._found) >= REASONS:
+                where = next(reversed(self._found))
+            count, keys, retriable = self._found.get(where, (0, [], True))
+            if len(keys) < KEYS:
+                keys.append(key)
+            self._found[where] = (count + 1, keys, retriable and error.retriable())
+
+    def raise_any(self) -> None:
+        """NotDelivered if there are any, which then count as told."""
+        with self._lock:
+            found, self._found = self._found, {}
+        if found:
+            raise NotDelivered(
+                [
+                    Undelivered(topic, partition, reason, count, tuple(keys), retriable)
+                    for (topic, partition, reason), (count, keys, retriable) in found.items()
+                ]
+            )

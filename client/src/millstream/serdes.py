@@ -1,0 +1,140 @@
+"""How keys and values become bytes and come back: JSON, text, Avro, msgspec, and callables of the user.
+
+A Serde (Kafka's word) has both directions. A plain callable does where one is enough: a producer needs one from a value
+to bytes, a stream one from bytes to a value. None never reaches them: it is a record without a value (a tombstone).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from millstream.errors import BadInput, MissingExtra
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Serde(Protocol[T]):
+    """Both directions. What these raise becomes NotSerializable or PoisonedMessage, with its text."""
+
+    def serialize(self, value: T, /) -> bytes: ...
+
+    def deserialize(self, data: bytes, /) -> T: ...
+
+
+Serializer: TypeAlias = Serde[Any] | Callable[[Any], bytes]
+Deserializer: TypeAlias = Serde[Any] | Callable[[bytes], Any]
+
+
+def serializer(given: Serializer | None) -> Callable[[Any], bytes] | None:
+    """The function to bytes; BadInput when it is neither a Serde nor a callable."""
+    if given is None:
+        return None
+    return _callable("serializer", getattr(given, "serialize", given))
+
+
+def deserializer(given: Deserializer | None) -> Callable[[bytes], Any] | None:
+    """The function from bytes; BadInput when it is neither a Serde nor a callable."""
+    if given is None:
+        return None
+    return _callable("deserializer", getattr(given, "deserialize", given))
+
+
+def _callable(what: str, found: Any) -> Callable[[Any], Any]:
+    if not callable(found):
+        raise BadInput(f"{what}: {found!r} is not allowed", "give a Serde or a callable")
+    return found  # type: ignore[no-any-return]
+
+
+class Text:
+    """Text in an encoding of Python's, UTF-8 by default."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding = encoding
+
+    def serialize(self, value: str, /) -> bytes:
+        return value.encode(self.encoding)
+
+    def deserialize(self, data: bytes, /) -> str:
+        return data.decode(self.encoding)
+
+
+class Json:
+    """JSON in UTF-8, without spaces; NaN and infinities, which JSON does not have, are errors."""
+
+    def serialize(self, value: Any, /) -> bytes:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+    def deserialize(self, data: bytes, /) -> Any:
+        return json.loads(data)
+
+
+class Msgspec:
+    """msgspec's JSON or MessagePack, checked against ``type`` when it is read (extra ``millstream[msgspec]``)."""
+
+    def __init__(self, type: Any = Any, *, format: str = "json") -> None:
+        if format not in ("json", "msgpack"):
+            raise BadInput(f'format: "{format}" is not allowed', "write json or msgpack")
+        try:
+            import msgspec
+        except ImportError:
+            raise _missing("msgspec") from None
+        codec: Any = msgspec.json if format == "json" else msgspec.msgpack
+        self.serialize: Callable[[Any], bytes] = codec.Encoder().encode
+        self.deserialize: Callable[[bytes], Any] = codec.Decoder(type).decode
+
+
+class Avro:
+    """Avro's single-object encoding: two bytes, the writer schema's fingerprint, the data (extra ``millstream[avro]``).
+
+    ``schema`` writes, and is what a reader gets. ``writers``: older schemas whose records can be read, too; Avro's
+    rules of schema resolution apply. A record of any other schema cannot be deserialized. Source: Avro 1.12,
+    "Single-object encoding".
+    """
+
+    MARKER = b"\xc3\x01"
+
+    def __init__(self, schema: Mapping[str, Any], *, writers: Iterable[Mapping[str, Any]] = ()) -> None:
+        try:
+            import fastavro
+        except ImportError:
+            raise _missing("avro") from None
+        self._library: Any = fastavro
+        try:
+            self._schema: Any = fastavro.parse_schema(dict(schema))
+            self._prefix = self._head(self._schema)
+            self._writers: dict[bytes, Any] = {self._prefix: self._schema}
+            for writer in writers:
+                parsed: Any = fastavro.parse_schema(dict(writer))
+                self._writers[self._head(parsed)] = parsed
+        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+            raise BadInput(f"schema: {error}", "give an Avro schema") from None
+
+    def _head(self, schema: Any) -> bytes:
+        canonical = self._library.schema.to_parsing_canonical_form(schema)
+        # fastavro prints the fingerprint's bytes as they are stored, little-endian.
+        return self.MARKER + bytes.fromhex(self._library.schema.fingerprint(canonical, "CRC-64-AVRO"))
+
+    def serialize(self, value: Any, /) -> bytes:
+        out = io.BytesIO()
+        out.write(self._prefix)
+        self._library.schemaless_writer(out, self._schema, value)
+        return out.getvalue()
+
+    def deserialize(self, data: bytes, /) -> Any:
+        writer = self._writers.get(data[: len(self._prefix)])
+        if writer is None:
+            raise ValueError("it was not written with a schema that this reader knows")
+        content = io.BytesIO(data)
+        content.seek(len(self._prefix))
+        found = self._library.schemaless_reader(content, writer, self._schema)
+        if content.tell() != len(data):
+            raise ValueError("bytes follow the Avro data")
+        return found
+
+
+def _missing(extra: str) -> MissingExtra:
+    return MissingExtra(f"{extra} is not installed", f"pip install 'millstream[{extra}]'")

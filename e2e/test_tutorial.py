@@ -1,0 +1,30 @@
+"""The tutorial for Kubernetes, as a reader runs it; it installs and removes the chart itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.chart import ROOT, SYSTEM, gone, install, remove
+from millstream_harness.kube import Namespace, run
+from millstream_harness.pages import run_page
+
+
+@pytest.fixture
+def without_millstream(millstream: Namespace) -> Iterator[None]:
+    """No release before; whatever a failing page leaves is removed, and other tests get theirs back."""
+    remove()
+    yield
+    remove()
+    run("kubectl", "delete", "namespace", "shop", "--ignore-not-found", "--wait=false")
+    gone("shop")
+    install(default_cluster=False)
+
+
+def test_the_page_runs_as_it_says(without_millstream: None, tmp_path: Path) -> None:
+    """The images are built and, on kind, loaded already."""
+    page = ROOT / "docs/tutorials/kubernetes.md"
+    assert run_page(page, tmp_path, leave_out={"build", "kind", "registry"}) == 5
+    assert not run("kubectl", "get", "namespace", SYSTEM.name, "--ignore-not-found")

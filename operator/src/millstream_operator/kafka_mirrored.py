@@ -1,0 +1,127 @@
+"""Reads from brokers what is known about replicas of mirrors: which there are, and where their mirrored records end.
+
+After a promotion, the log of a partition has the mirrored records first and then the topic's own ones. Own records have
+the leader epochs of the target, which lie 2^20 above the epochs of mirrored batches (decision 14). So the end of the
+mirrored part is the end of the last epoch well below the leader's own: OffsetForLeaderEpoch tells it exactly, whatever
+producers have written since. A topic that rejoined has a small leader epoch until something is mirrored into it: then
+the end is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+from .kafka_admin import KafkaAdmin, uuid_text
+from .kafka_records import AdminError, Partition
+from .mirror_records import KEY, Notes, TargetTopic, read_note
+
+WELL_BELOW = 1 << 19
+"""Own records' epochs are less than this below the leader's, mirrored ones' are more."""
+_TOPIC = ConfigResourceType.TOPIC.value
+
+
+def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str, TargetTopic]:
+    """Those of these topics that exist, or all but internal ones. Raises AdminError."""
+    if names is not None and not names:
+        return {}
+    asked = None if names is None else list(names)
+    described = {
+        topic["name"]: topic
+        for topic in admin.call(lambda client: client.describe_topics(asked))
+        if topic["error_code"] == 0 and not topic["name"].startswith("__")
+    }
+    if not described:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name, [KEY]) for name in described]
+    answer = admin.call(lambda client: client.describe_configs(resources, config_filter="all"))
+    settings = answer.get("topic", {})
+    return {
+        name: TargetTopic(
+            name,
+            uuid_text(topic.get("topic_id")),
+            len(topic["partitions"]),
+            (settings.get(name, {}).get(KEY) or {}).get("value") or "",
+        )
+        for name, topic in described.items()
+    }
+
+
+def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:
+    """The notes of workers, by their group. Raises AdminError."""
+    answer = admin.call(lambda client: client.list_group_offsets(list(groups)))
+    found: dict[str, Notes] = {group: {} for group in groups}
+    for group, offsets in answer.items():
+        for where, entry in offsets.items():
+            if entry.offset >= 0 and (note := read_note(entry.metadata or "")) is not None:
+                found[group][Partition(*where)] = note
+    return found
+
+
+def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> tuple[dict[Partition, int], list[Partition]]:
+    """Where the mirrored records of promoted topics end; and the partitions whose leader has not heard of the promotion
+    yet. A partition without a leader, or with a leader epoch too small to tell, is in neither. Raises AdminError."""
+    if not topics:
+        return {}, []
+    by_node: dict[int, dict[Partition, int]] = {}
+    for topic in admin.call(lambda client: client.describe_topics(list(topics))):
+        for one in topic["partitions"] if topic["error_code"] == 0 else ():
+            if one["leader_id"] >= 0:
+                where = Partition(topic["name"], one["partition_index"])
+                by_node.setdefault(one["leader_id"], {})[where] = one["leader_epoch"]
+    ends: dict[Partition, int] = {}
+    pending: list[Partition] = []
+    for node, epochs in by_node.items():
+        try:
+            replicas = _replicas_at(admin, node, {where.topic for where in epochs})
+            pending += [where for where in epochs if where.topic in replicas]
+            ends.update(_ends_at(admin, node, {w: e for w, e in epochs.items() if w.topic not in replicas}))
+        except AdminError:  # this broker does not answer: its partitions will have another leader
+            pending += list(epochs)
+    return ends, pending
+
+
+def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[str]:
+    """Those of these topics that are still replicas for this broker."""
+    request = DescribeConfigsRequest(
+        resources=[(_TOPIC, name, [KEY]) for name in sorted(topics)], include_synonyms=False
+    )
+    answer = _send(admin, node, request)
+    return {result.resource_name for result in answer.results for entry in result.configs if entry.value}
+
+
+def _ends_at(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    """The log's end first: where the second answer says that there are no own records, it is the end of mirrored
+    ones."""
+    logs = _ends_of_epochs(admin, node, epochs)
+    told = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
+    mirrored = _ends_of_epochs(admin, node, told)
+    return {
+        where: mirrored[where] if mirrored.get(where, -1) >= 0 else end
+        for where, end in logs.items()
+        if end == 0 or (end > 0 and where in mirrored)
+    }
+
+
+def _ends_of_epochs(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Where epochs end; -1 where the log has neither this epoch nor a later one."""
+    by_topic: dict[str, list[tuple[int, int, int]]] = {}
+    for where, epoch in epochs.items():
+        by_topic.setdefault(where.topic, []).append((where.partition, -1, epoch))
+    if not by_topic:
+        return {}
+    answer = _send(admin, node, OffsetForLeaderEpochRequest(replica_id=-1, topics=list(by_topic.items())))
+    return {
+        Partition(topic.topic, one.partition): one.end_offset
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.error_code == 0
+    }
+
+
+def _send(admin: KafkaAdmin, node: int, request: Any) -> Any:
+    return admin.call(lambda client: client._manager.run(client._manager.send, request, node))

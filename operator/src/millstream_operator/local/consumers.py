@@ -1,0 +1,224 @@
+"""`python -m millstream_operator.local.consumers FOLDER`: runs the consumers of one ConsumerGroup on this machine.
+
+FOLDER/workload.json   what to run, read again whenever it changes
+FOLDER/consumers.json  how many are wanted, how many run, why one ended
+FOLDER/N.log           output of consumer N
+
+A consumer that ends, for whatever reason, is started again after 1, 2, 4 … 60 seconds, as Kubernetes does; one that ran
+for a minute starts with 1 second again. With `scaling` the number follows the lag by the operator's own rules. Stopped,
+this process stops its consumers. Whatever it could not stop, because it was killed, is found by the mark in its
+environment (see processes.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import AdminError
+from ..models import ConsumerGroup, decode_as
+from ..reconcile.group_observed import observe
+from ..reconcile.group_scaling import History, decide, load_of
+from ..services import now_utc
+from . import processes
+from .processes import READY
+
+POLL_S = 0.2
+LOOK_S = 10.0
+KILL_S = 5.0
+HEALTHY_S = 60.0
+LONGEST_PAUSE_S = 60.0
+WORKLOAD, CONSUMERS = "workload.json", "consumers.json"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What to run. ``group`` is the resource's manifest."""
+
+    group: dict[str, Any]
+    bootstrap: str
+    command: list[str]
+    environment: dict[str, str]
+    mark: str
+    replicas: int | None
+    """None: as many as the lag needs."""
+    grace_s: float
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What runs."""
+
+    wanted: int = 0
+    running: int = 0
+    failure: str = ""
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until a consumer that has ended so many times in a row starts again."""
+    return float(min(LONGEST_PAUSE_S, 2.0 ** min(failures - 1, 10)))
+
+
+class Consumer:
+    """One place for a consumer, and the process that has it now. Blocking."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.log = folder / f"{number}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.failures = 0
+        self.begun = 0.0
+        self.next = 0.0
+        self.failure = ""
+
+    def tend(self, told: Told, now: float) -> None:
+        """Start the process if there is none and it is time. Note when it has ended."""
+        if self.process is None:
+            if now >= self.next:
+                self._start(told, now)
+            return
+        if (status := self.process.poll()) is None:
+            if now - self.begun >= HEALTHY_S:
+                self.failures = 0
+                self.failure = ""
+            return
+        self.process = None
+        self._ended(f"{told.command[0]} ended with status {status}: {_last_line(self.log)}", now)
+
+    def _start(self, told: Told, now: float) -> None:
+        environment = {**os.environ, **told.environment, processes.MARK: told.mark}
+        try:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    told.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                )
+            self.begun = now
+        except OSError as error:
+            self._ended(f"{told.command[0]} cannot be started: {error.strerror}", now)
+
+    def _ended(self, why: str, now: float) -> None:
+        self.failures += 1
+        self.failure = why
+        self.next = now + pause_after(self.failures)
+
+
+class Supervisor:
+    """The consumers of one workload. Blocking; ``run`` until it is interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.text = (folder / WORKLOAD).read_bytes()
+        self.told = msgspec.json.decode(self.text, type=Told)
+        self.consumers: list[Consumer] = []
+        self.wanted: int | None = None
+        self.history = History()
+        self.admin: KafkaAdmin | None = None
+        self.next_look = 0.0
+
+    def run(self) -> None:
+        processes.stop_marked(self.told.mark)  # those of one that was killed
+        print(f"{READY}consumers={self.folder.name}", flush=True)
+        try:
+            while True:
+                self._step(time.monotonic())
+                time.sleep(POLL_S)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self._stop(self.consumers)
+            if self.admin is not None:
+                self.admin.close()
+
+    def _step(self, now: float) -> None:
+        self._read_again()
+        if now >= self.next_look:
+            self.next_look = now + LOOK_S
+            self.wanted = self._wanted()
+        wanted = self.wanted or 0
+        if len(self.consumers) > wanted:
+            self._stop(self.consumers[wanted:])
+            del self.consumers[wanted:]
+        while len(self.consumers) < wanted:
+            self.consumers.append(Consumer(len(self.consumers), self.folder))
+        for one in self.consumers:
+            one.tend(self.told, now)
+        self._say(wanted)
+
+    def _read_again(self) -> None:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            if (text := (self.folder / WORKLOAD).read_bytes()) == self.text:
+                return
+            before, self.told, self.text = self.told, msgspec.json.decode(text, type=Told), text
+            self.next_look = 0.0
+            if (before.command, before.environment) != (self.told.command, self.told.environment):
+                self._stop(self.consumers)
+                self.consumers.clear()
+
+    def _wanted(self) -> int:
+        if self.told.replicas is not None:
+            return self.told.replicas
+        group = decode_as(ConsumerGroup, self.told.group)
+        scaling = group.spec.workload.scaling if group.spec.workload is not None else None
+        assert scaling is not None
+        spec = msgspec.structs.replace(group.spec, start_at=None)  # first commits are the command's business
+        try:
+            if self.admin is None or self.admin.bootstrap != self.told.bootstrap:
+                self.admin = KafkaAdmin(self.told.bootstrap, client_id="millstream-local")
+            seen = observe(self.admin, [msgspec.structs.replace(group, spec=spec)])[group.group_id]
+        except AdminError as error:
+            print(error, file=sys.stderr, flush=True)
+            return scaling.min if self.wanted is None else self.wanted
+        count, self.history = decide(scaling, load_of(group, seen), self.wanted, self.history, now_utc())
+        return count
+
+    def _say(self, wanted: int) -> None:
+        running = sum(one.process is not None for one in self.consumers)
+        failure = next((one.failure for one in self.consumers if one.failure), "")
+        said = msgspec.json.encode(Running(wanted, running, failure))
+        file = self.folder / CONSUMERS
+        with contextlib.suppress(OSError):  # a full disk: the consumers matter more
+            if not file.exists() or file.read_bytes() != said:
+                aside = file.with_suffix(".new")
+                aside.write_bytes(said)
+                aside.replace(file)
+
+    def _stop(self, consumers: list[Consumer]) -> None:
+        """SIGTERM to all, SIGKILL to those that are left after the grace period."""
+        alive = [one.process for one in consumers if one.process is not None]
+        for process in alive:
+            process.terminate()
+        until = time.monotonic() + self.told.grace_s
+        for process in alive:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(KILL_S)
+
+
+def _last_line(log: Path) -> str:
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        if lines := [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]:
+            return lines[-1]
+    return "it said nothing"
+
+
+def main() -> int:
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        Supervisor(Path(sys.argv[1])).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Secrets of the manifests: values for MirrorMakers, kept in files that only the user can read.
+
+DATA/mirrors/NAME/secrets/SECRET/KEY   a value that the MirrorMaker names; workers read it again for each connection
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..models.mirror import SecretKey
+
+Values = Mapping[str, bytes]
+Secrets = Mapping[tuple[str, str], Values]
+"""The values of each Secret, by its namespace and name."""
+
+
+def values_of(document: Mapping[str, Any]) -> Values:
+    """The values of a Secret's manifest. Raises ValueError, without values in it."""
+    found: dict[str, bytes] = {}
+    for field in ("data", "stringData"):  # the latter wins, as on Kubernetes
+        values = document.get(field) or {}
+        if not isinstance(values, dict):
+            raise ValueError(f"{field}: must be an object of texts")
+        for key, value in values.items():
+            if not isinstance(value, str):
+                raise ValueError(f"{field}.{key}: must be a text; put it in quotes")
+            found[key] = value.encode() if field == "stringData" else _decoded(f"{field}.{key}", value)
+    return found
+
+
+def _decoded(path: str, value: str) -> bytes:
+    try:
+        return base64.b64decode("".join(value.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{path}: is not base64; stringData takes plain text") from None
+
+
+def write(folder: Path, namespace: str, keys: Iterable[SecretKey], secrets: Secrets) -> None:
+    """Have those keys as files SECRET/KEY. Of a Secret that no manifest has now, files stay as they are. OSError."""
+    for key in keys:
+        if (values := secrets.get((namespace, key.name))) is None:
+            continue
+        file = folder / key.name / key.key
+        if (value := values.get(key.key)) is None:
+            file.unlink(missing_ok=True)
+            continue
+        for parent in (folder, file.parent):
+            parent.mkdir(mode=0o700, exist_ok=True)
+        if not file.exists() or file.read_bytes() != value:
+            aside = file.with_name(f"..{key.key}")  # the name of no key
+            aside.unlink(missing_ok=True)
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(value)
+            aside.replace(file)

@@ -1,0 +1,160 @@
+"""Workloads of ConsumerGroups here: a process for each workload, which runs its consumers (see consumers.py).
+
+DATA/consumers/NAME/  what that process reads and says, and the logs of the consumers
+
+Of the template, the first container's command, arguments and environment have an effect; its image has none. The
+working folder is that of the command that starts the workload.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ..conditions import Reason
+from ..models import ConsumerGroup
+from ..reconcile.group_workload import Consumers, Decide
+from ..reconcile.problem import Problem
+from ..resources.workload import environment, selector
+from ..services import Services
+from . import consumers, processes
+from .clusters import folder_name
+from .consumers import Running, Told
+from .folder import DataFolder
+from .processes import Daemon, StartFailed
+
+SETTLE_S = 5.0
+GRACE_S = 30.0  # Kubernetes' default
+STOP_EXTRA_S = 10.0
+_REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """The text with $(NAME) replaced, as Kubernetes does: $$ is $, and a name that is not known stays."""
+    return _REFERENCE.sub(lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text)
+
+
+def stop_all(daemon: Daemon) -> bool:
+    """Stop the process of a workload and its consumers, also those that a killed process has left. Returns whether it
+    ran."""
+    folder = Path(daemon.command[-1])
+    told: Told | None = None
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        told = msgspec.json.decode((folder / consumers.WORKLOAD).read_bytes(), type=Told)
+    ran = processes.stop(daemon, timeout=STOP_EXTRA_S + (GRACE_S if told is None else told.grace_s))
+    if told is not None:
+        processes.stop_marked(told.mark)
+    with contextlib.suppress(OSError):
+        (folder / consumers.CONSUMERS).unlink()
+    return ran
+
+
+class LocalWorkloads:
+    """The workloads in a data folder. ``changes``: whether it may start and stop anything. Blocking."""
+
+    def __init__(self, data: DataFolder, *, changes: bool = True) -> None:
+        self.data = data
+        self.changes = changes
+
+    def run(
+        self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+    ) -> Consumers:
+        """Have a process that runs the consumers. With scaling, that process decides how many."""
+        workload = group.spec.workload
+        assert workload is not None
+        pod = workload.template.spec
+        if not pod.containers[0].command:
+            where = "spec.workload.template.spec.containers[0].command"
+            words = f"{where}: required on this machine, because an image's program is unknown here"
+            return Consumers(problem=Problem(Reason.WORKLOAD_REFUSED, words))
+        if not self.changes or paused:
+            return self._seen(group)
+        told = self._told(services, group, bootstrap)
+        try:
+            with processes.files_of_a_start():
+                self._start(group, told)
+        except StartFailed as error:
+            return Consumers(problem=Problem(Reason.WORKLOAD_FAILED, str(error)))
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            seen = self._seen(group)
+            settled = seen.ready == seen.wanted == (seen.wanted if told.replicas is None else told.replicas)
+            if seen.failure or (settled and seen.selector) or time.monotonic() > deadline:
+                return seen
+            time.sleep(processes.POLL_S)
+
+    def stop(self, services: Services, group: ConsumerGroup) -> str:
+        """Stop the process and its consumers, also those that a killed process has left."""
+        if not self.changes:
+            return "the consumers to end"
+        if (daemon := self.data.state.daemons.pop(self._key(group), None)) is not None:
+            stop_all(daemon)
+        return ""
+
+    def _start(self, group: ConsumerGroup, told: Told) -> None:
+        key, folder = self._key(group), self._folder(group)
+        self.data.make("consumers")
+        folder.mkdir(exist_ok=True)
+        file, text = folder / consumers.WORKLOAD, msgspec.json.encode(told)
+        if not file.exists() or file.read_bytes() != text:
+            aside = file.with_suffix(".new")
+            aside.write_bytes(text)
+            aside.replace(file)
+        daemon = self.data.state.daemons.get(key)
+        if daemon is None or not daemon.serves:
+            with contextlib.suppress(OSError):
+                (folder / consumers.CONSUMERS).unlink()
+            program = [sys.executable, "-m", consumers.__name__, str(folder)]
+            self.data.start(key, program, folder / "workload.log")
+
+    def _told(self, services: Services, group: ConsumerGroup, bootstrap: str) -> Told:
+        workload = group.spec.workload
+        assert workload is not None
+        pod = workload.template.spec
+        first = pod.containers[0]
+        variables = environment(group, bootstrap)
+        for one in first.env:
+            variables[one.name] = expanded(one.value, variables)
+        known = self.data.state.resources[f"{group.kind}/{group.namespace}/{group.name}"]
+        manifest = {name: value for name, value in known.items() if name != "status"}
+        replicas = 1 if workload.replicas is None else workload.replicas
+        grace = pod.termination_grace_period_seconds
+        return Told(
+            group=manifest,
+            bootstrap=bootstrap,
+            command=[expanded(one, variables) for one in (*first.command, *first.args)],
+            environment=variables,
+            mark=self._mark(group),
+            replicas=replicas if workload.scaling is None else None,
+            grace_s=GRACE_S if grace is None else float(grace),
+        )
+
+    def _seen(self, group: ConsumerGroup) -> Consumers:
+        daemon = self.data.state.daemons.get(self._key(group))
+        wanted = group.spec.workload.replicas if group.spec.workload is not None else None
+        if daemon is None or not daemon.serves:
+            failure = "" if daemon is None else processes.last_words(daemon)
+            return Consumers(wanted=1 if wanted is None else wanted, failure=failure)
+        labels = ",".join(f"{key}={value}" for key, value in sorted(selector(group).items()))
+        try:
+            said = msgspec.json.decode((self._folder(group) / consumers.CONSUMERS).read_bytes(), type=Running)
+        except (OSError, msgspec.MsgspecError):
+            return Consumers(wanted=1 if wanted is None else wanted, selector=labels)
+        return Consumers(said.wanted, said.running, said.running, labels, said.failure)
+
+    def _key(self, group: ConsumerGroup) -> str:
+        return f"consumers/{group.namespace}/{group.name}/0"
+
+    def _folder(self, group: ConsumerGroup) -> Path:
+        return self.data.path / "consumers" / folder_name(group.namespace, group.name)
+
+    def _mark(self, group: ConsumerGroup) -> str:
+        """Marks the consumers of this very resource in this very folder, not in a copy of it."""
+        status = self.data.path.stat()
+        return f"consumers-{group.metadata.uid}-{status.st_dev}:{status.st_ino}"

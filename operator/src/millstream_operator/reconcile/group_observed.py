@@ -1,0 +1,100 @@
+"""Reads from brokers what groups have committed and what they have left, in a handful of requests for all groups.
+
+A position belongs to a topic's id, and a topic may be deleted and created again between two requests. So a position
+counts only if it was read after the topic's present id was seen, and if the topic still has this id after the end of
+its log was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from ..kafka_admin import KafkaAdmin
+from ..kafka_records import EARLIEST, LATEST, Partition, TopicIdentity
+from ..models import ConsumerGroup
+from ..store import key_for
+from .group import Observed, plan_start
+from .problem import is_paused
+
+logger = logging.getLogger(__name__)
+
+Committed = dict[str, dict[Partition, int]]
+
+
+def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:
+    """The state of the groups, by group id. Makes first commits on the way."""
+    states = admin.groups([group.group_id for group in groups])
+    committed = {group.group_id: dict[Partition, int]() for group in groups}
+    committed.update(admin.committed(list(committed)))
+    topics = {topic for group in groups for topic in group.spec.topics}
+    topics |= {partition.topic for offsets in committed.values() for partition in offsets}
+    identities = admin.identities(topics)
+    if doubtful := [one.group_id for one in groups if not _knows(one, committed[one.group_id], identities)]:
+        committed.update(admin.committed(doubtful))
+    partitions = {name: identity.partitions for name, identity in identities.items()}
+    started: Committed = {}
+    for group in groups:
+        state, offsets = states[group.group_id].state, committed[group.group_id]
+        if not is_paused(group) and (start := plan_start(group.spec, state, offsets, partitions)):
+            when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
+            first = admin.offsets(dict.fromkeys(start, when))
+            refused = admin.commit(group.group_id, first)
+            if refused is not None:  # a consumer has just joined: the group is theirs
+                logger.info("%s: %s", key_for(group), refused)
+                continue
+            started[group.group_id] = first
+            committed[group.group_id] = {**offsets, **first}
+            states.update(admin.groups([group.group_id]))
+    everything = [
+        Partition(name, index) for name, one in identities.items() for index in range(one.partitions)
+    ]
+    ends = admin.offsets(dict.fromkeys(everything, LATEST))
+    replaced = _replaced(identities, admin.identities(list(identities)))
+    for group_id, first in started.items():
+        take_back(admin, group_id, first, replaced)
+    by_topic: dict[str, dict[Partition, int]] = {name: {} for name in identities}
+    for partition, end in ends.items():
+        by_topic[partition.topic][partition] = end
+    result = {}
+    for group in groups:
+        offsets = committed[group.group_id]
+        named = {*group.spec.topics, *(partition.topic for partition in offsets)}
+        own = [name for name in sorted(named) if name in identities]
+        result[group.group_id] = Observed(
+            state=states[group.group_id],
+            committed={
+                partition: offset for partition, offset in offsets.items() if partition.topic not in replaced
+            },
+            ends={partition: end for name in own for partition, end in by_topic[name].items()},
+            missing=tuple(topic for topic in group.spec.topics if topic not in identities),
+            topic_ids={name: identities[name].topic_id for name in own},
+        )
+    return result
+
+
+def take_back(
+    admin: KafkaAdmin, group_id: str, offsets: Mapping[Partition, int], replaced: Collection[str]
+) -> None:
+    """Delete the positions that were committed for topics which another topic has replaced since, unless a consumer
+    has committed others."""
+    if not (doubtful := {one: offset for one, offset in offsets.items() if one.topic in replaced}):
+        return
+    found = admin.committed([group_id])[group_id]
+    ours = [partition for partition, offset in doubtful.items() if found.get(partition) == offset]
+    if ours and (refused := admin.delete_offsets(group_id, ours)) is not None:
+        logger.warning("group %s: positions of a deleted topic are not deleted: %s", group_id, refused)
+
+
+def _knows(
+    group: ConsumerGroup, committed: Mapping[Partition, int], identities: Mapping[str, TopicIdentity]
+) -> bool:
+    """Whether the topics of these positions have the ids that they had at the last look."""
+    known = {one.topic: one.topic_id for one in group.status.topics or ()}
+    topics = {partition.topic for partition in committed} & identities.keys()
+    return all(name in known and known[name] == identities[name].topic_id for name in topics)
+
+
+def _replaced(before: Mapping[str, TopicIdentity], after: Mapping[str, TopicIdentity]) -> set[str]:
+    """Topics that are gone, or that others have replaced."""
+    return {name for name, one in before.items() if name not in after or after[name].topic_id != one.topic_id}

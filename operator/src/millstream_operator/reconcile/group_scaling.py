@@ -1,0 +1,154 @@
+"""How many consumers a group needs, from its lag; pure, the caller passes the time.
+
+One consumer for each ``targetLag`` records, within ``min`` and ``max`` and never more than there are partitions. A
+difference of a tenth changes nothing. More consumers come at once. Fewer come only when none of the looks of a whole
+window needed as many, by half of them at most, and the last one goes only when nothing was left to read. A restarted
+operator observes for a whole window first.
+
+One answer of a broker may lack a topic. So topics that are missing, and fewer partitions than consumers, stop consumers
+only after all looks of a window found the same.
+
+At a steady load enough consumers have no lag, and by lag alone some of them would go and come back for ever. So it is
+remembered how fast one consumer was while the group fell behind. As many stay as the records of the last window need
+at that speed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ..models import ConsumerGroup, Scaling
+from .group import Observed, lag_by_partition
+
+TOLERANCE = 0.1
+SPEED_KEPT = timedelta(hours=6)
+SAMPLE_S = 5.0  # shortest time between two samples
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a group has to do. ``unread``: records to consume; ``produced``, ``consumed``: sums of offsets; ``missing``:
+    whether a listed topic does not exist."""
+
+    unread: int
+    produced: int
+    consumed: int
+    partitions: int
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    time: datetime
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is remembered. ``since``: when the window began; ``peaks``: times and needs, each lower than the ones before
+    it; ``samples``: of one window; ``speeds``: times and records a second of one consumer that fell behind;
+    ``lacking_since``: since when each look has lacked topics, or partitions for the consumers."""
+
+    since: datetime | None = None
+    peaks: tuple[tuple[datetime, int], ...] = ()
+    samples: tuple[Sample, ...] = ()
+    speeds: tuple[tuple[datetime, float], ...] = ()
+    lacking_since: datetime | None = None
+
+
+def load_of(group: ConsumerGroup, observed: Observed) -> Load:
+    """The load of a group, counted without its members. Partitions of its topics that have records and no position are
+    to be read as well, how much of them nobody knows: they count as one record."""
+    lags = lag_by_partition(observed)
+    unknown = any(
+        end > 0 and partition not in observed.committed and partition.topic in group.spec.topics
+        for partition, end in observed.ends.items()
+    )
+    return Load(
+        unread=max(sum(lags.values()), int(unknown)),
+        produced=sum(observed.ends[one] for one in lags),
+        consumed=sum(observed.committed[one] for one in lags),
+        partitions=sum(partition.topic in group.spec.topics for partition in observed.ends),
+        missing=bool(observed.missing),
+    )
+
+
+def decide(
+    scaling: Scaling, load: Load, present: int | None, history: History, now: datetime
+) -> tuple[int, History]:
+    """The number of consumers, and what to remember. ``present``: as many as there are to be now; None before the
+    first."""
+    window = timedelta(seconds=scaling.stabilization_seconds)
+    if history.since is None or now < history.since or (history.peaks and now < history.peaks[-1][0]):
+        history = History(since=now)
+    need = _need(scaling, load, present or 0)
+    recent = [(time, count) for time, count in history.peaks if time >= now - window and count > need]
+    history = replace(history, peaks=(*recent, (now, need)))
+    if present is not None:
+        history = _lacking(history, load, min(present, scaling.max), now)
+        if history.lacking_since is not None and now - history.lacking_since < window:
+            return max(min(present, scaling.max), need), history
+    history = _measured(history, load, present or 0, window, now)
+    most = min(scaling.max, load.partitions)
+    if present is None or need >= present:
+        return need, history
+    if present > most:  # partitions that are gone, or another max
+        return most, history
+    if history.since is None or now - history.since < window:
+        return present, history
+    fewer = max(history.peaks[0][1], present // 2, min(most, _needed_by_speed(history)))
+    if fewer >= present:
+        return present, history
+    return fewer, replace(history, since=now, peaks=())
+
+
+def _need(scaling: Scaling, load: Load, present: int) -> int:
+    """What the lag alone needs."""
+    most = min(scaling.max, load.partitions)
+    need = math.ceil(load.unread / scaling.target_lag)
+    at_present = scaling.target_lag * present
+    if load.unread and abs(load.unread - at_present) <= TOLERANCE * at_present:
+        need = present
+    return max(min(scaling.min, most), min(need, most))
+
+
+def _lacking(history: History, load: Load, consumers: int, now: datetime) -> History:
+    """The history with the begin of looks that lack topics, or partitions for so many consumers."""
+    if not load.missing and load.partitions >= consumers:
+        return replace(history, lacking_since=None)
+    if history.lacking_since is None or now < history.lacking_since:
+        return replace(history, lacking_since=now)
+    return history
+
+
+def _measured(history: History, load: Load, present: int, window: timedelta, now: datetime) -> History:
+    """The history with another sample."""
+    last = history.samples[-1] if history.samples else None
+    if last is not None:
+        seconds = (now - last.time).total_seconds()
+        if seconds < SAMPLE_S:
+            return history
+        consumed = load.consumed - last.load.consumed
+        if load.produced < last.load.produced or consumed < 0 or load.partitions != last.load.partitions:
+            return replace(history, samples=(Sample(now, load),))  # a topic is another one, or a reset
+        speeds = tuple(one for one in history.speeds if one[0] >= now - SPEED_KEPT)
+        if present and consumed and load.unread > last.load.unread > 0:
+            speeds = (
+                *(one for one in speeds if one[1] > consumed / seconds / present),
+                (now, consumed / seconds / present),
+            )
+        history = replace(history, speeds=speeds)
+    samples = [one for one in history.samples if one.time >= now - window]
+    return replace(history, samples=(*samples, Sample(now, load)))
+
+
+def _needed_by_speed(history: History) -> int:
+    """How many consumers the records of the last window need."""
+    first, last = history.samples[0], history.samples[-1]
+    seconds = (last.time - first.time).total_seconds()
+    if not history.speeds or seconds <= 0:
+        return 0
+    speed = max(speed for _, speed in history.speeds)
+    return math.ceil((last.load.produced - first.load.produced) / seconds / speed)

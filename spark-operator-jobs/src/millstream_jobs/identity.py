@@ -1,0 +1,44 @@
+"""The topics of a run by their ids: offsets of a topic mean other records in a later one of its name.
+
+The starter of a run knows the topics that its offsets are of (`topicIds`); without that, they are those at the start of
+the attempt. Each attempt compares them before it reads and once more before it commits. No two topics have one id, so
+all that was read between two equal answers is of the same topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millstream_jobs import positions
+from millstream_jobs.run import BadRun, Run
+
+Ids = Mapping[str, str | None]
+
+
+class TopicReplaced(BadRun):
+    """A topic was deleted and created again: no retry can read its records."""
+
+    reason = "TopicReplaced"
+
+
+def begin(run: Run) -> Ids:
+    """The ids that the run's topics must keep. Raises TopicReplaced, ClusterError."""
+    there = positions.topic_ids(run.bootstrap, run.topics)
+    check(run.topic_ids, there)
+    return {**there, **run.topic_ids}
+
+
+def check_again(run: Run, ids: Ids) -> None:
+    """After all reads, before the commit. A topic that has been deleted since is no error: its records were read."""
+    check(ids, positions.topic_ids(run.bootstrap, run.topics))
+
+
+def check(known: Ids, there: Ids) -> None:
+    """TopicReplaced if a topic has another id than the known one."""
+    for topic, number in known.items():
+        now = there.get(topic)
+        if number and now and now != number:
+            raise TopicReplaced(
+                f"topics: {topic} was deleted and created again: its id is {now}, and was {number} when the offsets"
+                " were resolved; nothing was published; resolve offsets of the new topic, under another name"
+            )

@@ -1,0 +1,95 @@
+"""Import of the library: the modules that it loads, its types, and its tree of errors."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import millstream
+from millstream import errors
+from millstream.errors import MillstreamError
+
+SOURCE = Path(millstream.__file__).parent
+OF_THE_STANDARD_LIBRARY_AT_MOST = 80
+"""Modules that `import millstream` may load: a time would depend on the machine."""
+
+
+def loaded(statement: str) -> set[str]:
+    """The modules that a statement loads in a fresh interpreter."""
+    new = "json.dumps([*set(sys.modules) - before])"
+    script = f"import sys, json; before = set(sys.modules); {statement}; print({new})"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    found: list[str] = json.loads(ended.stdout)
+    return set(found)
+
+
+def test_import_loads_nothing_but_itself() -> None:
+    modules = loaded("import millstream")
+    others = {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert others == {"millstream"}
+    assert len(modules) <= OF_THE_STANDARD_LIBRARY_AT_MOST
+
+
+def test_a_producer_does_not_load_the_commands_or_the_extras() -> None:
+    modules = loaded("import millstream; millstream.Producer; millstream.connect")
+    assert "confluent_kafka" in modules
+    assert not {"click", "rich", "kazoo", "fastavro", "msgspec"} & modules
+
+
+def test_every_name_of_the_library_is_there() -> None:
+    assert set(millstream.__all__) <= set(dir(millstream))
+    for name in millstream.__all__:
+        found = getattr(millstream, name)
+        assert name == "__version__" or inspect.getdoc(found), f"{name} has no docstring"
+    with pytest.raises(AttributeError, match="no attribute 'no_such'"):
+        millstream.no_such  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    assert (SOURCE / "py.typed").exists()
+    text = (SOURCE / "__init__.py").read_text()
+    for_checkers = dict(re.findall(r"^    from millstream\.([\w.]+) import (\w+) as \2$", text, re.MULTILINE))
+    assert {name: module for module, name in re.findall(
+        r"^    from millstream\.([\w.]+) import (\w+) as \2$", text, re.MULTILINE
+    )} == millstream._MODULES  # fmt: skip
+    assert for_checkers
+
+
+def test_one_tree_of_errors_is_as_documented() -> None:
+    """The tree in the docstring has each class at its place, with its value of retriable."""
+    classes = {
+        name: one for name, one in vars(errors).items()
+        if inspect.isclass(one) and issubclass(one, Exception) and one.__module__ == errors.__name__
+    }  # fmt: skip
+    drawn: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r"^(?P<lead>[│├└─ ]*)(?P<name>[A-Z]\w+) {2,}(?P<text>.*)", line + "  "):
+            depth = len(found["lead"]) // 4
+            path[depth:] = [found["name"]]
+            drawn[found["name"]] = path[depth - 1] if depth else "Exception"
+            if found["name"] != "Failed":
+                assert classes[found["name"]].retriable == ("(retriable)" in found["text"]), found["name"]
+    assert drawn == {name: one.__bases__[0].__name__ for name, one in classes.items()}
+
+
+def test_retriable_follows_kafka() -> None:
+    assert not MillstreamError.retriable
+    assert errors.Failed("not leader", retriable=True).retriable
+    assert not errors.Failed("denied").retriable
+    one = errors.Undelivered("t", 0, "timed out", 2, (b"k", None), retriable=True)
+    two = errors.Undelivered("t", -1, "denied", 1, (None,), retriable=False)
+    assert errors.NotDelivered([one]).retriable
+    both = errors.NotDelivered([one, two])
+    assert not both.retriable
+    assert str(both) == (
+        "3 records were not delivered: 2 of t-0 (keys 'k', none): timed out; 1 of t (keys none): denied"
+    )

@@ -1,0 +1,35 @@
+"""Progress of mirrors as confluent-kafka hands it over: with whatever lies behind it in memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from millstream.mirrors import _metadata, _read
+
+STORED = b'{"v":1,"producer":[5,0,7],"topicId":"t","cluster":"c","at":12,"gap":[1,3,9]}'
+
+
+class Position:
+    """Decodes its metadata when it is asked for it, as the client library's does."""
+
+    def __init__(self, metadata: bytes) -> None:
+        self._metadata = metadata
+
+    @property
+    def metadata(self) -> str:
+        return self._metadata.decode()
+
+
+@pytest.mark.parametrize("behind", [b"", b"}]", b'"x', b"\xd0", b"\x01\xff\xfe{"])
+def test_what_lies_behind_progress_is_ignored(behind: bytes) -> None:
+    progress = _read(4, _metadata(Position(STORED + behind)))
+    assert progress is not None
+    assert (progress.offset, progress.cluster, progress.topic_id) == (4, "c", "t")
+    assert (progress.caught_up_ms, progress.gap) == (12, (1, 3, 9))
+
+
+@pytest.mark.parametrize("metadata", [None, "", "{", "[]", "consumer-1", '{"v":1}', "1" * 5000])
+def test_what_no_worker_has_written_is_no_progress(metadata: str | None) -> None:
+    assert _read(4, _metadata(SimpleNamespace(metadata=metadata))) is None

@@ -1,0 +1,248 @@
+"""Members of a group as processes that join, stop, are killed and paused, with both kinds of coordination.
+
+Their own records show that each partition has one owner at a time, that nothing is skipped, and that duplicates are
+younger than the last commit.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+import millstream
+from millstream.topics import create_topic
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.gate import Gate
+from millstream_harness.scenario import unique
+from millstream_harness.stream_member import StreamMember, all_events, check, owners
+from millstream_harness.zookeeper import ZooKeeperProcess
+
+PARTITIONS = 6
+SESSION_S = 3.0
+WAYS = ("zookeeper", "cooperative-sticky", "range")
+Start = Callable[[], StreamMember]
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
+    config = {"group.min.session.timeout.ms": "1000"}
+    with ClusterProcesses(
+        tmp_path_factory.mktemp("brokers"), 1, config, zookeeper=shared_zookeeper
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def gate(brokers: ClusterProcesses) -> Iterator[Gate]:
+    """In front of ZooKeeper."""
+    gate = Gate(int(brokers.connect.partition("/")[0].rpartition(":")[2]))
+    yield gate
+    gate.flow()
+    gate.shut()
+
+
+class Group:
+    """A topic, its members so far, and a producer that fills it."""
+
+    def __init__(self, brokers: ClusterProcesses, folder: Path, way: str) -> None:
+        self.brokers, self.folder = brokers, folder
+        self.topic, self.name = unique("members"), unique("group")
+        self.options: dict[str, Any] = {"session_timeout_s": SESSION_S}
+        if way == "zookeeper":
+            self.options |= {"coordination": "zookeeper", "zookeeper": brokers.connect}
+        else:
+            self.options |= {"strategy": way, "processing_timeout_s": 10}
+        self.way = way
+        self.members: list[StreamMember] = []
+        self.sent = 0
+        create_topic(millstream.Cluster(brokers.bootstrap), self.topic, partitions=PARTITIONS)
+        self.producer = millstream.Producer(brokers.bootstrap)
+
+    def start(self, **options: Any) -> StreamMember:
+        bootstrap = options.pop("bootstrap", self.brokers.bootstrap)
+        member = StreamMember(
+            self.folder, len(self.members), bootstrap, self.name, self.topic, {**self.options, **options}
+        )
+        self.members.append(member.start())
+        return member
+
+    def send(self, each: int = 10) -> None:
+        """Send this many more messages to each partition."""
+        for number in range(each):
+            for partition in range(PARTITIONS):
+                self.producer.send(self.topic, b"%d" % number, partition=partition)
+        self.producer.flush()
+        self.sent += each
+
+    def settled(self, *members: StreamMember) -> bool:
+        """Whether these members own all partitions, at least one each."""
+        found = owners(all_events(self.members))
+        return len(found) == PARTITIONS and set(found.values()) == {member.number for member in members}
+
+    def await_settled(self, *members: StreamMember, timeout: float = 30.0) -> None:
+        until(lambda: self.settled(*members), f"{[one.number for one in members]} own all", timeout)
+
+    def registered(self) -> int:
+        """Number of consumers in ZooKeeper."""
+        zookeeper = KazooClient(self.brokers.connect)
+        zookeeper.start(10)
+        try:
+            return len(zookeeper.get_children(f"/consumers/{self.name}/ids"))
+        finally:
+            zookeeper.stop()
+            zookeeper.close()
+
+    def end(self) -> None:
+        self.producer.close()
+        for member in self.members:
+            member.kill()
+
+    def await_all(self) -> None:
+        """Wait until every message was handed out."""
+
+        def complete() -> bool:
+            seen = {(one.partition, one.offset) for one in all_events(self.members) if one.what == "message"}
+            return len(seen) == PARTITIONS * self.sent
+
+        until(complete, "all is handed out", 40)
+
+
+@pytest.fixture(params=WAYS)
+def group(request: pytest.FixtureRequest, brokers: ClusterProcesses, tmp_path: Path) -> Iterator[Group]:
+    group = Group(brokers, tmp_path, request.param)
+    yield group
+    group.end()
+
+
+def test_members_that_come_and_go(group: Group) -> None:
+    patient = {} if group.way == "zookeeper" else {"session_timeout_s": 60, "processing_timeout_s": 60}
+    one = group.start(**patient)
+    group.send()
+    group.await_settled(one)
+    two, three = group.start(), group.start()
+    group.send()
+    group.await_settled(one, two, three)
+    group.send()
+    one.stop()
+    if group.way == "zookeeper":
+        assert group.registered() == 2, "it has left by itself"
+    group.await_settled(two, three)  # long before a session of 60 s ends
+    group.send()
+    three.kill()
+    group.await_settled(two)
+    group.send()
+    group.await_all()
+    check(group.members)
+
+
+def test_a_member_that_is_paused(group: Group) -> None:
+    """The others take over; after it wakes up, it hands out no message of their partitions."""
+    one, two = group.start(), group.start()
+    group.await_settled(one, two)
+    group.send(60)  # more than it has handed out when it is paused
+    until(lambda: any(event.what == "message" for event in one.events()), "it is at work")
+    one.pause()
+    group.await_settled(two, timeout=60)
+    group.send()
+    one.resume()
+    group.await_settled(one, two)
+    group.send()
+    group.await_all()
+    check(group.members)
+
+
+@pytest.mark.parametrize("cut", ["shut", "stall"])
+def test_a_member_that_is_cut_from_zookeeper(
+    brokers: ClusterProcesses, tmp_path: Path, gate: Gate, cut: str
+) -> None:
+    """It stops before another member can own its partitions, although it still reaches the brokers."""
+    group = Group(brokers, tmp_path, "zookeeper")
+    try:
+        chroot = brokers.connect.partition("/")[2]
+        one, two = group.start(), group.start(zookeeper=f"127.0.0.1:{gate.port}/{chroot}")
+        group.await_settled(one, two)
+        group.send(300)  # more than it has handed out when it is cut off
+        until(lambda: any(event.what == "message" for event in two.events()), "it is at work")
+        getattr(gate, cut)()
+        group.await_settled(one, timeout=60)
+        if cut == "shut":
+            gate.open()
+        else:
+            gate.flow()
+        group.await_settled(one, two)
+        group.await_all()
+        check(group.members)
+    finally:
+        group.end()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_members_at_random(group: Group, seed: int) -> None:
+    """Members join, leave, are killed and paused in any order."""
+    dice = random.Random(seed)
+    running = [group.start(), group.start()]
+    paused: list[StreamMember] = []
+    for _ in range(8):
+        group.send(20)
+        what = dice.choice(["start", "start", "kill", "stop", "pause", "resume"])
+        if what == "start" and len(running) + len(paused) < 4:
+            running.append(group.start())
+        elif what in ("kill", "stop") and len(running) > 1:
+            member = running.pop(dice.randrange(len(running)))
+            member.kill() if what == "kill" else member.stop(30)
+        elif what == "pause" and len(running) > 1:
+            paused.append(running.pop(dice.randrange(len(running))))
+            paused[-1].pause()
+        elif what == "resume" and paused:
+            paused[0].resume()
+            running.append(paused.pop(0))
+        time.sleep(dice.random() * SESSION_S / 2)
+    for member in paused:
+        member.resume()
+    group.await_settled(*running, *paused, timeout=60)
+    group.send(20)
+    group.await_all()
+    check(group.members)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fifty_members_settle(brokers: ClusterProcesses, way: str) -> None:
+    """Fifty streams over two hundred partitions: four each. Here they are threads of one process."""
+    members, partitions = 50, 200
+    cluster, topic, group = millstream.Cluster(brokers.bootstrap), unique("fifty"), unique("group")
+    create_topic(cluster, topic, partitions=partitions)
+    options: dict[str, Any] = {"session_timeout_s": 4.0} if way == "zookeeper" else {"strategy": way}
+    if way == "zookeeper":
+        options |= {"coordination": "zookeeper", "zookeeper": brokers.connect}
+    connectors: list[millstream.Connector] = []
+    threads: list[threading.Thread] = []
+    streams: list[millstream.MessageStream] = []
+    try:
+        for _ in range(members):
+            connectors.append(millstream.connect(cluster, group=group, **options))
+            streams += connectors[-1].create_message_streams({topic: 1})[topic]
+            threads.append(threading.Thread(target=list, args=[streams[-1]]))
+            threads[-1].start()
+
+        def settled() -> bool:
+            owned = [stream.partitions for stream in streams]
+            return {len(one) for one in owned} == {partitions // members} and len(
+                {*sum(owned, ())}
+            ) == partitions
+
+        until(settled, "each has its four", 60)
+    finally:
+        closing = [threading.Thread(target=connector.close) for connector in connectors]
+        for thread in closing:
+            thread.start()
+        for thread in [*closing, *threads]:
+            thread.join(30)

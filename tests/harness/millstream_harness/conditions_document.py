@@ -1,0 +1,159 @@
+"""Writes docs/reference/conditions.md: every condition and every reason, what it means and what to do.
+
+make docs/reference/conditions.md
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from millstream_operator.conditions import ConditionType, Reason
+
+T, R = ConditionType, Reason
+TYPES: Final[dict[ConditionType, tuple[str, str]]] = {
+    T.READY: ("every kind", "The resource works as its spec says."),
+    T.ROLLING_UPDATE: ("Cluster", "Brokers or ZooKeeper servers restart, one after the other."),
+    T.UPGRADING: ("Cluster", "The Cluster moves to the images of the operator's version."),
+    T.REBALANCING: ("Cluster, Topic", "Replicas move between brokers."),
+    T.PAUSED: ("every kind", "The operator leaves the resource alone."),
+    T.WARNING: ("Cluster, Topic", "It works, but something needs your attention."),
+    T.LAGGING: ("ConsumerGroup", "The group's lag is above `maxLag`."),
+    T.STUCK: ("ConsumerGroup", "The lag grows, and the group commits nothing."),
+    T.RESET: ("ConsumerGroup", "The last requested reset was carried out."),
+    T.WORKLOAD_READY: ("ConsumerGroup", "The consumers that the resource runs are ready."),
+    T.CAUGHT_UP: ("MirrorMaker", "The mirror has copied what the sources had a moment ago."),
+    T.SOURCE_REACHABLE: ("MirrorMaker", "Workers reach every source."),
+    T.DEGRADED: ("MirrorMaker", "Records or topics are missing in the target."),
+    T.PROMOTED: ("MirrorMaker", "All topics that `promote` requests are promoted."),
+    T.SUCCEEDED: ("BatchLoad", "The last run succeeded; Unknown while it is pending or running."),
+    T.LATE: ("BatchLoad", "A scheduled run failed, was skipped, or has not started in time."),
+    T.DATA_QUALITY: ("BatchLoad", "Every record of the last successful run parsed, and none was gone."),
+}
+EVERY: Final = "every kind"
+REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
+    R.INVALID_SPEC: (EVERY, "The spec breaks a rule.", "Correct the field that the message names."),
+    R.RECONCILE_FAILED: (EVERY, "An attempt failed; the operator retries.", "Read the message: a broker or the API server does not respond, or a right is missing. If it stays, look at the operator's log."),
+    R.RECONCILE_PAUSED: (EVERY, "The annotation `millstream.dev/paused` is set.", "Remove the annotation to resume."),
+    R.OBJECT_NOT_OURS: (EVERY, "An object of the needed name exists and has no owner or another one.", "Delete or rename that object, or rename the resource."),
+    R.CLUSTER_NOT_FOUND: ("with a `clusterRef`", "There is no Cluster of that name in that namespace.", "Correct `clusterRef`, or create the Cluster."),
+    R.CLUSTER_NOT_READY: ("with a `clusterRef`", "The Cluster's brokers do not respond yet.", "Look at the Cluster's own conditions."),
+    R.NAMESPACE_NOT_ALLOWED: ("with a `clusterRef`", "The Cluster does not allow this namespace.", "Add the namespace to the Cluster's `allowedNamespaces`."),
+    R.OTHER_RELEASE: ("with a `clusterRef`", "Another release of the operator acts in the Cluster's namespace.", "Give both namespaces to one release ([how](../operations.md#which-release-acts-in-a-namespace))."),
+    R.ALL_BROKERS_READY: ("Cluster", "All brokers serve.", ""),
+    R.BROKERS_STARTING: ("Cluster", "Fewer brokers are ready than there should be.", "Wait. If it stays: `kubectl describe pod`, and the broker's log."),
+    R.BROKER_FAILED: ("Cluster", "A broker cannot start or keeps ending.", "The message has its last line. Read the broker's log."),
+    R.PODS_REFUSED: ("Cluster, MirrorMaker", "Kubernetes refuses to create a pod.", "The message names the quota, policy or limit: change it, or `resources` and `template`."),
+    R.LISTENERS_PENDING: ("Cluster", "An external address is missing.", "Check that the load balancer gets an address, or set `advertisedHost`."),
+    R.PLAINTEXT_LISTENER: ("Cluster", "An old external listener does not say that it is plain text.", "Add `allowPlaintext: true` if you trust its network, or remove it."),
+    R.ZOOKEEPER_NOT_READY: ("Cluster", "Too few ZooKeeper servers are ready.", "Look at the pods `CLUSTER-zookeeper-N` and their volumes."),
+    R.UPGRADING: ("Cluster", "The upgrade is in progress.", ""),
+    R.OUTSIDE_MAINTENANCE_WINDOW: ("Cluster", "The upgrade waits for a window.", "Wait, or widen `maintenance.windows`."),
+    R.WAITING_FOR_CLUSTER: ("Cluster", "Another Cluster is being upgraded.", "Look at that Cluster; it keeps its turn until it is ready."),
+    R.RESTARTING: ("Cluster", "Brokers restart one after the other.", ""),
+    R.RESTART_BLOCKED: ("Cluster", "The next restart would take a partition below its minimum ISR.", "The message names partitions. Bring their replicas back, or lower `min.insync.replicas`."),
+    R.DRAINING: ("Cluster", "Replicas leave brokers that will be removed.", "Wait; the message says how many are left."),
+    R.SPREADING: ("Cluster", "Replicas move to brokers that were added.", ""),
+    R.SCALE_DOWN_REFUSED: ("Cluster", "The remaining brokers could not hold all replicas.", "Lower the replication factor of the topics in the message, or keep the brokers."),
+    R.RACKS_UNKNOWN: ("Cluster", "The operator may not read nodes, so brokers have no rack.", "Set `operator.readNodes: true` in the chart, or remove `brokers.rack`."),
+    R.VOLUME_NOT_RESIZED: ("Cluster", "A volume cannot grow.", "Use a storage class with `allowVolumeExpansion`, or set the old size again."),
+    R.TOPIC_READY: ("Topic", "The topic is as the spec says.", ""),
+    R.PARTITION_DECREASE_REFUSED: ("Topic", "A topic cannot have fewer partitions.", "Set `partitions` to the present number or more, or create another topic."),
+    R.REASSIGNING: ("Topic", "Replicas move because the replication factor changed.", ""),
+    R.INVALID_REPLICATION_FACTOR: ("Topic", "There are fewer brokers than replicas.", "Lower `replicationFactor`, or add brokers."),
+    R.INVALID_TOPIC: ("Topic", "Kafka does not allow this name.", "Use letters, digits, `.`, `_` and `-` in `topicName`, at most 249."),
+    R.CONFLICTING_TOPIC: ("Topic", "An older Topic has the same topic of the same Cluster.", "Delete one of the two resources, or give it another `topicName`."),
+    R.REFUSED: ("Topic, MirrorMaker", "The brokers rejected the request.", "The message is the brokers' own."),
+    R.DELETING: ("every kind with `deletionPolicy`", "The topic, offsets or volumes are being deleted.", "Wait. To give up on deletion: `kubectl annotate … millstream.dev/skip-deletion=true`."),
+    R.INVALID_CONFIG: ("Cluster, Topic", "The broker rejects a key or value of `config`.", "Correct the key that the message names ([all keys](broker-configuration.md))."),
+    R.MINIMUM_ISR: ("Cluster, Topic", "`min.insync.replicas` needs every replica, so `acks=all` waits while a broker restarts.", "Lower it, or raise `replicationFactor`."),
+    R.GROUP_OBSERVED: ("ConsumerGroup", "The operator sees the group and its offsets.", ""),
+    R.CONFLICTING_GROUP: ("ConsumerGroup", "An older ConsumerGroup has the same group of the same Cluster.", "Delete one of the two."),
+    R.TOPIC_NOT_FOUND: ("ConsumerGroup, BatchLoad", "A topic of `topics` does not exist.", "Create it, or correct `topics`."),
+    R.WITHIN_MAX_LAG: ("ConsumerGroup", "The lag is within `maxLag`.", ""),
+    R.ABOVE_MAX_LAG: ("ConsumerGroup", "The lag is above `maxLag`.", "Check that consumers run; add members, up to the number of partitions."),
+    R.GROUP_UNUSED: ("ConsumerGroup", "The group has no members and no offsets yet.", "Start its consumers."),
+    R.NOTHING_COMMITTED: ("ConsumerGroup", "The lag grows, and the group commits nothing.", "Start its consumers, or read their logs: one may hang at a record."),
+    R.CONSUMING: ("ConsumerGroup", "The group commits, or its lag does not grow.", ""),
+    R.RESET_DONE: ("ConsumerGroup", "The reset was carried out.", ""),
+    R.RESET_REFUSED: ("ConsumerGroup", "The reset was not carried out.", "Read the message, and request it again with a new `requestId`."),
+    R.RESET_CANCELLED: ("ConsumerGroup", "The request was removed before it was carried out.", ""),
+    R.WAITING_FOR_MEMBERS: ("ConsumerGroup", "The reset waits until the group has no members.", "Stop the consumers."),
+    R.WORKLOAD_READY: ("ConsumerGroup", "All consumers are ready.", ""),
+    R.WORKLOAD_STARTING: ("ConsumerGroup", "Fewer or more consumers run than there should be.", "Wait. If it stays: `kubectl describe pod`."),
+    R.WORKLOAD_FAILED: ("ConsumerGroup", "A consumer ended with an error.", "Read the message and the consumer's log."),
+    R.WORKLOAD_REFUSED: ("ConsumerGroup", "The consumers cannot be started.", "The message names the field, quota or policy: change it."),
+    R.MIRRORING: ("MirrorMaker", "Workers copy records.", ""),
+    R.WORKERS_STARTING: ("MirrorMaker", "Fewer workers are ready than there should be.", "Wait. If it stays: `kubectl describe pod`, and the worker's log."),
+    R.WORKER_FAILED: ("MirrorMaker", "A worker ended with an error.", "Read the message and the worker's log."),
+    R.NO_WORKERS: ("MirrorMaker", "`replicas` is 0.", "Raise it to resume."),
+    R.SAME_CLUSTER: ("MirrorMaker", "Source and target are one cluster.", "Name another Cluster."),
+    R.MIRROR_LOOP: ("MirrorMaker", "Records would go round between mirrors.", "Use `naming: Prefixed`, or exclude the topics that the message names."),
+    R.SOURCES_REACHABLE: ("MirrorMaker", "Workers reach every source.", ""),
+    R.SOURCE_UNREACHABLE: ("MirrorMaker", "A source does not respond.", "Check its address and its NetworkPolicies, and whether its listener requires `tls` or `sasl`."),
+    R.TARGET_UNREACHABLE: ("MirrorMaker", "The target does not respond.", "Check its address and its NetworkPolicies, and whether its listener requires `tls` or `sasl`."),
+    R.CREDENTIALS_MISSING: ("MirrorMaker", "A Secret or key that `tls` or `sasl` names does not exist, or its value is not usable.", "Create or correct it; workers find it by themselves ([TLS and SASL](../mirroring.md#tls-and-sasl))."),
+    R.TLS_FAILED: ("MirrorMaker", "One side refuses the other's certificate.", "Check `caCertificates`, the host in `bootstrap`, the dates of the certificate, and the client's `certificate`."),
+    R.AUTHENTICATION_FAILED: ("MirrorMaker", "The cluster refuses user name or password, or does not serve the mechanism.", "Correct `sasl` or its Secret."),
+    R.DIVERGED: ("MirrorMaker", "The source's log lacks records that the target has, or has others; the partition waits.", "Promote the topic to keep the target's records, or delete it in the target to copy the source's ([why](../mirroring.md#when-it-stops))."),
+    R.BATCH_NOT_MIRRORED: ("MirrorMaker", "The next batch belongs to a transaction (`mode: Identity`), has an old format or is damaged; the partition waits.", "Exclude the topic, or use `mode: Aggregate` for transactions."),
+    R.RECORD_TOO_LARGE: ("MirrorMaker", "A batch is larger than the target's topic allows; its partition waits.", "Raise `max.message.bytes` of that topic in the target."),
+    R.TOPIC_REFUSED: ("MirrorMaker", "The target refuses to create a topic or to add partitions.", "The message is the target's own."),
+    R.MIRRORED_TWICE: ("MirrorMaker", "Another mirror copies the topic from the same source.", "Exclude it in one of the two, or delete the group that the message names ([why](../mirroring.md#when-two-mirrors-copy-one-topic))."),
+    R.NO_TOPICS: ("MirrorMaker", "The patterns select no topic of a source.", "Correct `topics`; topics are copied when they exist."),
+    R.CAUGHT_UP: ("MirrorMaker", "The mirror has copied everything.", ""),
+    R.BEHIND: ("MirrorMaker", "The mirror lags behind a source.", "Wait. If the lag grows, raise `replicas`."),
+    R.REJOINING: ("MirrorMaker", "Topics that follow the source by `rejoin` are not its replicas yet; no lag of them is known.", "Wait, and promote none of them before ([failing back](../mirroring.md#failing-back))."),
+    R.RECORDS_MISSING: ("MirrorMaker", "Retention in the source deleted records before they were copied.", "Raise the source's retention, or the number of workers ([gaps](../mirroring.md))."),
+    R.STOPPED_AT_GAP: ("MirrorMaker", "A partition waits because records are gone and `onGap` is `Stop`.", "Set `onGap: SkipToEarliest` to continue with the first record that is left."),
+    R.NOTHING_MISSING: ("MirrorMaker", "No record is missing.", ""),
+    R.PROMOTED: ("MirrorMaker", "The requested topics are writable, and not mirrored any more.", "`status.lastPromotion` has the recovery point ([promotion](../mirroring.md#promotion))."),
+    R.PROMOTING: ("MirrorMaker", "The promotion is in progress.", ""),
+    R.PROMOTED_BEFORE: ("MirrorMaker", "`promote` requests nothing, but topics were promoted earlier; they are not mirrored.", "Add them to `topics.exclude`, or delete them in the target to mirror them from their start."),
+    R.PROMOTION_REFUSED: ("MirrorMaker", "The request cannot be carried out; nothing was promoted.", "Correct what the message names, and give `promote` another `requestId`."),
+    R.MIRRORED_AGAIN: ("MirrorMaker", "A promoted topic was deleted in the target, so the mirror has made it again.", "Give `promote` another `requestId` to promote it, or leave it."),
+    R.TOPIC_PROMOTED: ("MirrorMaker", "Topics that the spec selects were promoted before, and the mirror overwrites none of them.", "Add them to `topics.exclude`, or delete them in the target to mirror them from their start."),
+    R.SCHEDULED: ("BatchLoad", "The next run waits for its time.", ""),
+    R.SUSPENDED: ("BatchLoad", "`suspend` is true.", "Set it to false to resume."),
+    R.WAITING_FOR_RECORDS: ("BatchLoad", "There are fewer records than `minRecords`.", "Wait, or lower `minRecords`."),
+    R.TOPIC_REPLACED: ("BatchLoad, MirrorMaker", "The topic was deleted and created again, so its offsets mean other records.", "Load: set `from` with a new `requestId`. Mirror: delete the copy, or exclude the topic."),
+    R.OFFSETS_GONE: ("BatchLoad", "Retention deleted records before they were loaded.", "Set `from` with a new `requestId`, and raise the topic's retention."),
+    R.CONFLICTING_TABLE: ("BatchLoad", "An older BatchLoad has the same `output.path`, or one inside or around it, or the table names another load as its owner.", "Use another path."),
+    R.ALREADY_LOADED: ("BatchLoad", "The table has records of the load's first run, such as those of a deleted load of the same name.", "Use another path, let `from` begin where the table ends, or give `from` a `requestId` to add them again ([why](../loads.md#what-starts-a-run))."),
+    R.RUN_PENDING: ("BatchLoad", "A run begins.", ""),
+    R.PODS_PENDING: ("BatchLoad", "Kubernetes cannot start the run's driver, or none of its executors.", "The message has Kubernetes' reason: no room, no image, no volume, a quota."),
+    R.RUNNING: ("BatchLoad", "Spark runs.", ""),
+    R.SUCCEEDED: ("BatchLoad", "The last run succeeded.", ""),
+    R.RUN_FAILED: ("BatchLoad", "The last run failed.", "`status.lastRun` has the error and the end of the driver's log. Any edit starts the next run."),
+    R.OOM_KILLED: ("BatchLoad", "Spark ran out of memory.", "Raise `spark.driver.memory` or `spark.executor.memory`."),
+    R.DEADLINE_EXCEEDED: ("BatchLoad", "The run took longer than `timeoutSeconds`.", "Raise it, or give Spark more executors."),
+    R.ON_SCHEDULE: ("BatchLoad", "Runs start on time.", ""),
+    R.RUN_LATE: ("BatchLoad", "A scheduled run has not started.", "See the condition `Ready`."),
+    R.RUN_SKIPPED: ("BatchLoad", "A run did not start within `startingDeadlineSeconds`.", "Nothing is lost: the next run loads its records, too."),
+    R.ALL_RECORDS_PARSED: ("BatchLoad", "Every record parsed.", ""),
+    R.CORRUPT_RECORDS: ("BatchLoad", "Some records did not parse; if there are more than `maxCorruptRecords`, the run has failed.", "Look at `_corrupt_record` in the table; correct `value` or the producer, or raise the limit."),
+    R.RUNNER_NOT_AVAILABLE: ("BatchLoad", "Kubernetes does not know SparkApplications, or the laptop has no Java.", "Install Kubeflow's operator, or set `runner: Job`; on a laptop install Java 17."),
+    R.OUTPUT_NOT_WRITABLE: ("BatchLoad", "The table cannot be written.", "Check the path, the volume and its permissions, or the credentials."),
+}  # fmt: skip
+"""Kinds, meaning, and what to do; empty where there is nothing to do."""
+
+HEAD = """# Conditions and their reasons
+
+Written by `make docs/reference/conditions.md`; a test holds it to the operator's own list. `kubectl describe` shows a
+resource's conditions, `millstream local status` shows `Ready`. The message of a condition has the details: names, values
+and what is allowed. Scripts may match types and reasons, which keep their names; messages may change.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD, "## Conditions", "", "| condition | kinds | when it is True |", "|---|---|---|"]
+    lines += [f"| `{one.value}` | {kinds} | {text} |" for one, (kinds, text) in TYPES.items()]
+    lines += ["", "## Reasons", "", "| reason | kinds | meaning | what to do |", "|---|---|---|---|"]
+    rows = sorted(REASONS.items(), key=lambda entry: entry[0].value.lower())
+    lines += [f"| `{reason.value}` | {kinds} | {text} | {deed} |" for reason, (kinds, text, deed) in rows]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

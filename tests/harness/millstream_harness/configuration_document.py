@@ -1,0 +1,116 @@
+"""Writes docs/reference/broker-configuration.md: every configuration key, from the tables that the broker uses.
+
+make docs/reference/broker-configuration.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config_types import INT_MAX, LONG_MAX, Key, as_text
+
+OURS: Final = ("http.listener", "log.format", "shutdown.drain.ms")
+"""Keys that no version of Kafka has."""
+OLDER: Final = (
+    "zookeeper.connect",
+    "zookeeper.session.timeout.ms",
+    "zookeeper.connection.timeout.ms",
+    "controlled.shutdown.max.retries",
+    "controlled.shutdown.retry.backoff.ms",
+    "leader.imbalance.per.broker.percentage",
+    "inter.broker.protocol.version",
+    "log.message.format.version",
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
+)
+"""Keys of Kafka's that its 4.1 no longer documents, or, for throttles, has as dynamic settings only."""
+DIFFERENT: Final = {
+    "broker.id": "default in Kafka: -1, generated",
+    "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",
+    "listener.security.protocol.map": "only PLAINTEXT; cannot change while the broker runs",
+    "socket.listen.backlog.size": "default in Kafka: 50",
+    "queued.max.request.bytes": "default in Kafka: -1, no limit",
+    "log.dir": "default in Kafka: `/tmp/kafka-logs`",
+    "num.recovery.threads.per.data.dir": "cannot change while the broker runs",
+}
+"""Keys whose default differs from Kafka 4.1.1, or that may change while Kafka runs, but not here."""
+
+HEAD = """# Configuration of brokers and topics
+
+Written by `make docs/reference/broker-configuration.md` from the tables that the broker itself uses; a test holds it to
+them, another one compares defaults with Apache Kafka 4.1.1. Names, meaning and defaults are Kafka's, unless the last
+column says otherwise.
+
+A broker's keys are in `server.properties`, in `--override KEY=VALUE`, or in `spec.config` of a Cluster. A **dynamic**
+key may also change while the broker runs: `millstream config set broker/1 KEY=VALUE`, or in `spec.config`, which
+then restarts nothing. A topic's keys are in `spec.config` of a Topic, or `millstream config set topic/NAME KEY=VALUE`.
+A topic that does not set a key takes the broker's key.
+
+A broker does not start with a key that it does not know. It accepts Kafka's keys for features that it does not have,
+and names each in its log at the start, with the reason.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD, "## Brokers", "", "| key | type | default | values | dynamic | meaning | beside Kafka |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    lines += [_row(key) for key in BROKER_KEYS.values() if not key.inert]
+    lines += [
+        "",
+        "## Topics",
+        "",
+        "| key | type | default | values | broker's key | meaning |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key in TOPIC_KEYS.values():
+        synonyms = ", ".join(f"`{synonym.name}`" for synonym in key.synonyms)
+        lines.append(
+            f"| `{key.name}` | {_type(key)} | {_default(key)} | {_values(key)} | {synonyms} | {_doc(key)} |"
+        )
+    lines += ["", "## Accepted without effect", "", *_without_effect(), ""]
+    return "\n".join(lines)
+
+
+def _row(key: Key) -> str:
+    beside = DIFFERENT.get(key.name, "")
+    if key.name in OURS:
+        beside = "ours"
+    elif key.name in OLDER:
+        beside = (
+            "of Kafka's versions with ZooKeeper" if "throttled" not in key.name else "in Kafka dynamic only"
+        )
+    dynamic = "yes" if key.dynamic else ""
+    return f"| `{key.name}` | {_type(key)} | {_default(key)} | {_values(key)} | {dynamic} | {_doc(key)} | {beside} |"
+
+
+def _without_effect() -> Iterator[str]:
+    yield "Files that set them stay valid; they tune machinery that this broker does not have:"
+    yield ", ".join(f"`{key.name}`" for key in BROKER_KEYS.values() if key.inert) + "."
+
+
+def _type(key: Key) -> str:
+    return key.type.name.lower()
+
+
+def _default(key: Key) -> str:
+    named = {INT_MAX: "2^31 - 1", LONG_MAX: "2^63 - 1", 1.7976931348623157e308: "no limit"}
+    if isinstance(key.default, int | float) and not isinstance(key.default, bool) and key.default in named:
+        return named[key.default]
+    text = as_text(key.default)
+    return f"`{text}`" if text else ""
+
+
+def _values(key: Key) -> str:
+    return key.rule.allowed if key.rule else ""
+
+
+def _doc(key: Key) -> str:
+    return key.doc.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

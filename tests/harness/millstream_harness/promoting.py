@@ -1,0 +1,174 @@
+"""Promotions of an Identity mirror: replicas as a worker makes them, and one operator after another that promotes them.
+
+The operator is its own code with real brokers; Kubernetes is in memory. Its process may end at any of its writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
+from millstream_harness.manifests import resource
+from millstream_harness.mirrored import Source, mirror_several
+from millstream_harness.mortal import Life
+from millstream_kafka.client import ClusterClient
+from millstream_operator.kafka_admin import AdminPool, KafkaAdmin, OwnAdmins
+from millstream_operator.kafka_mirrored import target_topics
+from millstream_operator.kafka_records import ConfigChange, NewTopic
+from millstream_operator.mirror_records import KEY, TargetTopic, group_of, mark_of
+from millstream_operator.models import MirrorMaker, decode_as
+from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
+
+KIND = "MirrorMaker"
+NOWHERE = "127.0.0.1:1"
+SEEN_MS = 1_763_971_200_000
+
+
+class MortalKube(MemoryKube):
+    life = Life()
+
+    def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Any:
+        if manifest["kind"] != KIND:
+            return super().apply(manifest, subresource)
+        return self.life.write(lambda: super(MortalKube, self).apply(manifest, subresource))
+
+
+class MortalAdmin(KafkaAdmin):
+    life = Life()
+
+    def change_configs(self, changes: Mapping[str, ConfigChange]) -> Any:
+        return self.life.write(lambda: super(MortalAdmin, self).change_configs(changes))
+
+
+class Pool(AdminPool):
+    """The operator's clients; what they write may be its last deed."""
+
+    def at(self, bootstrap: str) -> KafkaAdmin:
+        with self._lock:
+            return self._admins.setdefault(bootstrap, MortalAdmin(bootstrap))
+
+
+@dataclass
+class Replica:
+    """A topic of the target, as a worker has made it; ``source``: its batches, those of each partition."""
+
+    name: str
+    partitions: int = 1
+    source: Source = field(default_factory=Source)
+
+    @property
+    def setting(self) -> str:
+        return str(self.source.topic)
+
+
+class World:
+    """A MirrorMaker with its target, and one operator after another."""
+
+    def __init__(self, target: str, name: str, source: str = NOWHERE, **spec: Any) -> None:
+        self.target, self.name = target, name
+        self.pool = OwnAdmins(Pool)
+        self.admin = KafkaAdmin(target)
+        """The test's own; the operator lets go of its connections."""
+        wanted: dict[str, Any] = {
+            "sources": [{"name": "west", "bootstrap": source}],
+            "target": {"bootstrap": target},
+            "topics": {"include": [f"{name}.*"]},
+            "mode": "Identity",
+            **spec,
+        }
+        self.kube = MortalKube(stored(resource(KIND, name, **wanted)))
+
+    def close(self) -> None:
+        self.pool.close()
+        self.admin.close()
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.kube.objects[KIND, self.name]
+
+    def ask(self, request: str | None, *topics: str) -> None:
+        """Request the promotion of these topics, or of all; None: of none."""
+        self.manifest["spec"].pop("promote", None)
+        if request is not None:
+            promote = {"requestId": request, **({"topics": [*topics]} if topics else {})}
+            self.manifest["spec"]["promote"] = promote
+
+    def apply_again(self) -> None:
+        """Delete the resource, and apply its manifest once more."""
+        for kind in ("ConfigMap", "Deployment"):  # Kubernetes removes them with their owner
+            self.kube.objects.pop((kind, f"{self.name}-mirror"), None)
+        self.manifest.pop("status", None)
+        self.manifest["metadata"]["uid"] = str(uuid.uuid4())
+
+    def look(self, life: Life | None = None) -> dict[str, Any]:
+        """One look of an operator that has just started; the status."""
+        self.kube.life = MortalAdmin.life = life or Life()
+        operator = InMemory(self.kube, ToldBrokers())
+        object.__setattr__(operator.services, "outside", self.pool)
+        try:
+            reconcile_mirror(operator.services, decode_as(MirrorMaker, self.manifest))
+        finally:
+            self.kube.life = MortalAdmin.life = Life()
+        return operator.status(KIND, self.name)
+
+    def condition(self, which: str = "Promoted") -> tuple[str, str, str] | None:
+        return InMemory(self.kube, ToldBrokers()).condition(KIND, self.name, which)
+
+    def topic(self, name: str) -> TargetTopic:
+        return target_topics(self.admin, [name])[name]
+
+    def writable(self, *names: str) -> list[bool]:
+        found = target_topics(self.admin, names)
+        return [not found[name].source for name in names]
+
+    def replica(
+        self, name: str, counts: Sequence[int] = (3,), *, source: Source | None = None, noted: bool = True
+    ) -> Replica:
+        """Make a replica with so many records in each partition, and note it as a worker does."""
+        made = Replica(name, len(counts), source or Source())
+        refused = self.admin.create_topics([NewTopic(name, len(counts), 1, {KEY: made.setting})])
+        assert refused == {name: None}
+        asyncio.run(self._fill(made, counts))
+        if noted:
+            self.note(made, [count + 7 for count in counts])
+        return made
+
+    async def _fill(self, made: Replica, counts: Sequence[int]) -> None:
+        parts = []
+        for partition, count in enumerate(counts):
+            batches = Source()
+            batches.epoch = 5
+            parts.append((partition, 0, batches.add(count) if count else None, 0))
+        async with ClusterClient(self.target) as client:
+            await client.metadata([made.name])
+            node = await client.leader(made.name, 0)
+            answers = await mirror_several(await client.connection(node), made.name, made.source.topic, parts)
+        assert [one.error_code for one in answers] == [0] * len(parts)
+
+    def note(self, made: Replica, source_ends: Sequence[int]) -> None:
+        """What a worker knows of it: the source has so many records."""
+        mark = mark_of(self.topic(made.name).topic_id)
+        told = {
+            "v": 1,
+            "producer": [mark, 0, 0],
+            "first": 0,
+            "end": 0,
+            "topicId": str(made.source.topic.topic_id),
+            "cluster": made.source.topic.cluster_id,
+            "at": SEEN_MS,
+        }
+        positions = {
+            TopicPartition(made.name, partition): OffsetAndMetadata(
+                1, json.dumps({**told, "source": [end, SEEN_MS]}), None
+            )
+            for partition, end in enumerate(source_ends)
+        }
+        group = group_of(self.name, "west")
+        self.admin.call(lambda client: client.alter_group_offsets(group, positions))

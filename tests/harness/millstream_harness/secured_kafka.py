@@ -1,0 +1,92 @@
+"""Apache Kafka with secured listeners, and the certificates for them, made by openssl.
+
+SECURE   SASL_SSL: PLAIN and both SCRAM mechanisms    EXPIRED     a certificate of yesterday
+MUTUAL   SSL with client certificates                 ELSEWHERE   a certificate for another host
+CLEAR    SASL_PLAINTEXT                               SHORT       SASL_PLAINTEXT, sessions end after two seconds
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .java import run
+from .kafka import KafkaProcess
+
+USER, PASSWORD = "mirror", "open sesame"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+class Authority:
+    """A certificate authority in a folder: ca.crt, and NAME.crt, NAME.key, NAME.pem (both) of each certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.openssl("req", "-x509", *_new_key("ca"), "-out", "ca.crt", "-subj", "/CN=Test CA", "-days", "2")
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "ca.crt"
+
+    def issue(self, name: str, names: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Path:
+        """NAME.pem; with ``days`` -1 it ended yesterday."""
+        extensions = self.folder / f"{name}.ext"
+        extensions.write_text(f"subjectAltName={names}\n")
+        self.openssl("req", *_new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        issuer = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", extensions.name)
+        asked = ("-in", f"{name}.csr", "-out", f"{name}.crt", "-days", str(days))
+        self.openssl("x509", "-req", *asked, *issuer)
+        pem = self.folder / f"{name}.pem"
+        parts = [(self.folder / f"{name}.{end}").read_text() for end in ("key", "crt")]
+        pem.write_text("".join(parts))
+        return pem
+
+    def openssl(self, *args: str) -> None:
+        run(["openssl", *args], cwd=self.folder)
+
+
+def _new_key(name: str) -> tuple[str, ...]:
+    return ("-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key")
+
+
+def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) -> KafkaProcess:
+    """A Kafka, not started. USER can log in with PASSWORD by each mechanism; nothing else is protected."""
+    stores = {
+        "secure": authority.issue("broker"),
+        "mutual": authority.issue("mutual"),
+        "expired": authority.issue("expired", days=-1),
+        "elsewhere": authority.issue("elsewhere", "DNS:kafka.example"),
+    }
+    settings: dict[str, Any] = {**config, "sasl.enabled.mechanisms": f"PLAIN,{','.join(SCRAM)}"}
+    for name, pem in stores.items():
+        settings[f"listener.name.{name}.ssl.keystore.type"] = "PEM"
+        settings[f"listener.name.{name}.ssl.keystore.location"] = str(pem)
+    settings["listener.name.mutual.ssl.client.auth"] = "required"
+    settings["listener.name.mutual.ssl.truststore.type"] = "PEM"
+    settings["listener.name.mutual.ssl.truststore.location"] = str(authority.certificate)
+    settings["listener.name.clear.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+    settings["listener.name.short.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+    settings["listener.name.short.connections.max.reauth.ms"] = "2000"
+    for name in ("secure", "clear", "short"):
+        for mechanism in SCRAM:
+            key = f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"
+            settings[key] = f"{SCRAM_MODULE} required;"
+    settings["listener.name.secure.plain.sasl.jaas.config"] = (
+        f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";'
+    )
+    return KafkaProcess(
+        folder,
+        settings,
+        listeners={
+            "SECURE": "SASL_SSL",
+            "MUTUAL": "SSL",
+            "EXPIRED": "SSL",
+            "ELSEWHERE": "SSL",
+            "CLEAR": "SASL_PLAINTEXT",
+            "SHORT": "SASL_PLAINTEXT",
+        },
+        users=[f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in SCRAM],
+    )

@@ -1,0 +1,201 @@
+"""A lane of mode Identity: its numbers leave no hole in the target, for any order and loss of requests and answers."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from millstream_harness.mirrored import Source
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
+from millstream_mirror.copies import CopyFlow, CopyLane, SentCopy
+from millstream_mirror.lane import Lane
+from millstream_mirror.member import LaneName
+from millstream_mirror.progress import Progress
+from millstream_mirror.rewrite import Outgoing
+from millstream_mirror.stats import Counters, Reachability
+
+START = Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0)
+
+
+def lane() -> CopyLane:
+    made = CopyLane("t", 0, "t", START)
+    made.recovering = False
+    return made
+
+
+def send(of: CopyLane, records: int) -> SentCopy:
+    batches = []
+    if records:
+        batches = [Outgoing(memoryview(bytes(records)), 0, 0, 0, of.position + records, records)]
+    sent = of.send(batches)
+    assert isinstance(sent, SentCopy)
+    return sent
+
+
+class Target:
+    """A replica: takes what begins at its end; has offsets from ``start`` to before ``end``."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self.records: list[range] = []
+
+    def take(self, sent: SentCopy) -> MirrorPartitionResponse:
+        answer = MirrorPartitionResponse(0, 0)
+        if sent.from_offset != self.end:
+            answer.error_code = 1
+        elif sent.batches:
+            self.records.append(range(sent.next_offset - sent.records, sent.next_offset))
+            self.end = sent.next_offset
+        elif self.end < sent.log_start:
+            self.records.clear()
+            self.end = sent.log_start
+        if not answer.error_code:
+            self.start = max(self.start, min(sent.log_start, self.end))
+        answer.log_start_offset, answer.log_end_offset = self.start, self.end
+        return answer
+
+    def is_whole(self, source_start: int) -> bool:
+        """Every record of the source from its start, or this log's, is here."""
+        at = max(self.start, source_start)
+        for one in self.records:
+            if one.stop > at:
+                if one.start > at:
+                    return False
+                at = one.stop
+        return at >= self.end
+
+
+def test_the_answer_to_a_request_without_records_moves_nothing_that_was_sent_behind_it_back() -> None:
+    of, target = lane(), Target()
+    first = send(of, 10)
+    of.appended(first, target.take(first))
+    empty = send(of, 0)
+    late = target.take(empty)
+    lost = send(of, 10)
+    of.appended(empty, late)
+    behind = send(of, 10)
+    assert (lost.from_offset, behind.from_offset) == (10, 20)
+    assert target.take(behind).error_code, "one of them is lost: no hole"
+
+
+def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
+    of = lane()
+    first = send(of, 10)
+    of.appended(first, Target().take(first))
+    assert of.may_fetch(100)
+    of.source_start = 1000
+    empty = send(of, 0)
+    assert not of.may_fetch(100)
+    of.appended(empty, MirrorPartitionResponse(0, 0, log_start_offset=1000, log_end_offset=1000))
+    assert (of.end, of.position, of.acknowledged.offset) == (1000, 1000, 1000)
+    assert of.may_fetch(100)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
+    """Requests are taken in order or lost, also where later ones are taken; answers come late, in any order, or never.
+
+    ``hasty`` also sends where the lane says that it must not: two brokers of the source may lead it for a moment.
+    """
+    dice = random.Random(seed)
+    hasty = seed % 2 == 1
+    of, target = lane(), Target()
+    on_their_way: deque[SentCopy] = deque()
+    answers: list[tuple[SentCopy, MirrorPartitionResponse | None]] = []
+    before = 0
+    """Where the records end that were sent last."""
+    taken = 0
+    for _ in range(1000):
+        may_send = of.may_fetch(60) or (hasty and not of.failed and not of.recovering)
+        if may_send and dice.random() < 0.6:
+            if dice.random() < 0.2:
+                of.source_start = max(
+                    of.source_start, min(of.position + dice.choice((-3, 0, 20)), before + 20)
+                )
+            is_behind = of.source_start > of.target_start
+            if is_behind and (not of.in_flight or (hasty and dice.random() < 0.2)):
+                on_their_way.append(send(of, 0))
+            elif of.position >= of.source_start:
+                sent = send(of, dice.randint(1, 9))
+                assert sent.from_offset >= before
+                before = sent.next_offset
+                on_their_way.append(sent)
+        elif on_their_way and dice.random() < 0.5:
+            sent = on_their_way.popleft()
+            answer = target.take(sent) if dice.random() < 0.95 else None
+            answers.append((sent, answer))
+            assert target.is_whole(of.source_start)
+        elif answers and dice.random() < 0.5:
+            sent, answer = answers.pop(dice.randrange(len(answers)))
+            if answer is not None and not answer.error_code and dice.random() < 0.95:
+                of.appended(sent, answer)
+                taken += sent.records
+            else:
+                of.fail("lost", sent)
+        if of.failed and not of.in_flight:
+            on_their_way.clear()
+            answers.clear()
+            of.target_start = target.start
+            of.rewind(Progress(max(target.end, of.source_start), -1, 0, 0, target.end, "topic", "cluster", 0))
+            before = target.end
+    assert taken > 20
+
+
+class Interrupted(ClusterClient):
+    """Something happens while the leader of a partition is looked up; no broker is there."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__("127.0.0.1:1", timeout=0.1)
+        self.happens = happens
+
+    async def leader(self, topic: str, partition: int) -> int:
+        self.happens()
+        return 1
+
+
+async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_looked_up() -> None:
+    of, source = lane(), Source()
+    source.add(20)
+    first = send(of, 10)
+    of.appended(first, Target().take(first))
+    lost, fetched = send(of, 10), source.add(10)
+
+    def recovered() -> None:
+        of.fail("lost", lost)
+        of.rewind(of.acknowledged)
+
+    target = Interrupted(recovered)
+    flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
+    flow.lanes = {("t", 0): of}
+    data = PartitionData(0, 0, high_watermark=30, log_start_offset=0, records=memoryview(fetched))
+    response = FetchResponse(responses=[FetchableTopicResponse("t", [data])])
+    await flow._forward(response, {("t", 0): (20, -1)})
+    assert (of.position, list(of.in_flight)) == (10, [])
+    await target.close()
+
+
+class _Nobody:
+    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+        return []
+
+    async def recover(self, lane: Lane) -> None: ...
+
+
+async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
+    """The logs were compared again meanwhile, with a leader that may not have it."""
+    of, source = lane(), Source()
+    fetched = source.add(10)
+    of.source_epoch = 4
+    target = Interrupted(lambda: None)
+    flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
+    flow.lanes = {("t", 0): of}
+    data = PartitionData(0, 0, high_watermark=10, log_start_offset=0, records=memoryview(fetched))
+    response = FetchResponse(responses=[FetchableTopicResponse("t", [data])])
+    await flow._forward(response, {("t", 0): (0, 3)})
+    assert (of.position, list(of.in_flight)) == (0, [])
+    await target.close()

@@ -1,0 +1,292 @@
+"""Mode Identity between two clusters of three brokers when things break: every replica has equal logs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.ledger import Load, check
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches, stored
+from millstream_harness.mirror_conditions import conditions_of, is_degraded
+from millstream_harness.promoting import World
+from millstream_harness.scenario import eventually, unique
+from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.batch import iter_batches, read_header
+
+StartMirror = Callable[..., MirrorProcess]
+PARTITIONS = 2
+STEPS = [("worker", 0), ("target", 0), ("source", 0), ("target", 1), ("worker", 0), ("source", 1)]
+"""What is killed, and of which partition the leader."""
+TENS = {"batch_num_messages": 10, "linger_ms": 200}
+"""Batches of ten records: so those of two histories lie at the same offsets."""
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as zookeeper:
+        yield zookeeper
+
+
+@pytest.fixture(scope="module")
+def source(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess
+) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path_factory.mktemp("source"), zookeeper=zookeeper) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def target(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess
+) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path_factory.mktemp("target"), zookeeper=zookeeper) as cluster:
+        yield cluster
+
+
+def start(
+    start_mirror: StartMirror, source: ClusterProcesses, target: ClusterProcesses, topic: str
+) -> MirrorProcess:
+    admin(source).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
+    source.await_in_sync(topic)
+    mirror = start_mirror(
+        {"source": source.bootstrap},
+        target.bootstrap,
+        name=topic,
+        mode="Identity",
+        topics={"include": [topic]},
+    )
+    until(lambda: len(target.partitions(topic)) == PARTITIONS, f"{topic} is in the target")
+    return mirror
+
+
+def is_a_prefix(source: ClusterProcesses, target: ClusterProcesses, topic: str) -> None:
+    """Every replica in the target has what the source has, byte by byte, as far as it has come."""
+    for partition in range(PARTITIONS):
+        copies = [stored(broker, topic, partition) for broker in target.brokers.values()]
+        original = stored(source.leader(topic, partition), topic, partition)
+        for copy in copies:
+            assert original.startswith(copy), f"{topic}-{partition}"
+
+
+def is_the_same(source: ClusterProcesses, target: ClusterProcesses, topic: str) -> None:
+    for partition in range(PARTITIONS):
+        original = stored(source.leader(topic, partition), topic, partition)
+        assert original
+        for number, broker in target.brokers.items():
+            what = f"{topic}-{partition} in broker {number} has {len(original)} bytes"
+            until(partial(has_size, broker, topic, partition, len(original)), what)
+            assert stored(broker, topic, partition) == original
+
+
+def has_size(broker: BrokerProcess, topic: str, partition: int, size: int) -> bool:
+    return len(stored(broker, topic, partition)) == size
+
+
+def records(mirror: MirrorProcess) -> int:
+    lines = mirror.get("/metrics").splitlines()
+    return sum(
+        int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
+    )
+
+
+def is_moving(mirror: MirrorProcess) -> None:
+    wanted = records(mirror) + 50
+    eventually(lambda: records(mirror), lambda count: count > wanted, "records mirrored")
+
+
+def test_whatever_is_killed_the_logs_are_equal(
+    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+) -> None:
+    topic = unique("killed")
+    mirror = start(start_mirror, source, target, topic)
+    with Load(source.bootstrap, topic, partitions=range(PARTITIONS), pause_s=0.001) as load:
+        load.until(200)
+        for what, partition in STEPS:
+            is_moving(mirror)
+            time.sleep(random.uniform(0, 0.3))  # anywhere between two steps
+            if what == "worker":
+                mirror.kill()
+                mirror.start()
+            else:
+                cluster = target if what == "target" else source
+                victim = cluster.leader(topic, partition)
+                victim.kill()
+                is_moving(mirror)
+                victim.start()
+                cluster.await_in_sync(topic)
+            is_a_prefix(source, target, topic)
+    check(source.bootstrap, topic, [load])
+    check(target.bootstrap, topic, [load])
+    is_the_same(source, target, topic)
+    for partition, seen in enumerate(target.partitions(topic)):
+        epochs = [
+            header.partition_leader_epoch
+            for _, header in iter_batches(stored(target.brokers[1], topic, partition))
+        ]
+        assert epochs == sorted(epochs)
+        assert len(set(epochs)) > 1, "the source had other leaders"
+        assert seen.leader_epoch > epochs[-1], "a client may never see an epoch above its leader's"
+
+
+def test_logs_are_compared_again_when_another_broker_leads(
+    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+) -> None:
+    """Also where the worker was connected to it all the time: it may lack records, after an unclean election."""
+    topic = unique("elected")
+    mirror = start(start_mirror, source, target, topic)
+    produce(source, topic, range(100), PARTITIONS)
+    arrived(target, topic, [50, 50])
+    victim = source.leader(topic)
+    victim.kill()
+    produce(source, topic, range(100, 200), PARTITIONS)
+    arrived(target, topic, [100, 100])
+    eventually(
+        mirror.said,
+        lambda said: f"{topic}-0: fetching from source: FENCED_LEADER_EPOCH" in said,
+        "the new leader refuses the epoch of the old one",
+    )
+    victim.start()
+    source.await_in_sync(topic)
+
+
+def test_promotion_under_load_loses_nothing_that_the_target_acknowledged(
+    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+) -> None:
+    topic = unique("promoted")
+    mirror = start(start_mirror, source, target, topic)
+    operator = World(target.bootstrap, topic, source.bootstrap)
+    with (
+        closing(operator),
+        Load(source.bootstrap, topic, partitions=range(PARTITIONS), name="source", pause_s=0.001),
+    ):
+        is_moving(mirror)
+        operator.ask("under load", topic)
+        last = eventually(
+            lambda: operator.look().get("lastPromotion", {}),
+            lambda last: last.get("state") == "Done",
+            "it is done",
+        )
+        with Load(target.bootstrap, topic, partitions=range(PARTITIONS), name="own", pause_s=0.001) as own:
+            for round_ in range(2):
+                own.until(own.ledger.count + 200)
+                victim = target.leader(topic, round_ % PARTITIONS)
+                victim.kill()
+                own.until(own.ledger.count + 200)
+                victim.start()
+                target.await_in_sync(topic)
+    assert not own.ledger.failed
+    check(target.bootstrap, topic, [own], ignore=b"source:.*")
+    (row,) = last["topics"]
+    for partition in range(PARTITIONS):
+        ours = asyncio.run(read_batches(target.bootstrap, topic, partition))
+        theirs = asyncio.run(read_batches(source.bootstrap, topic, partition))
+        mirrored = [batch for batch in ours if b"source:" in batch]
+        assert mirrored == ours[: len(mirrored)] == theirs[: len(mirrored)]
+        assert len(ours) > len(mirrored) > 0
+        before, first = read_header(mirrored[-1]), read_header(ours[len(mirrored)])
+        assert first.partition_leader_epoch > before.partition_leader_epoch
+        assert first.base_offset == before.next_offset == row["ends"][partition]
+        for broker in target.brokers.values():
+            whole = b"".join(ours)
+            until(partial(has_size, broker, topic, partition, len(whole)), "the replicas are equally long")
+            assert stored(broker, topic, partition) == whole
+
+
+def test_a_log_start_without_records_reaches_every_replica(
+    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+) -> None:
+    topic = unique("emptied")
+    admin(source).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
+    source.await_in_sync(topic)
+    with Load(source.bootstrap, topic, partitions=range(PARTITIONS)) as load:
+        load.until(1000)
+    ends = [load.ledger.sent[partition] for partition in range(PARTITIONS)]
+    before = [TopicPartition(topic, partition, end) for partition, end in enumerate(ends)]
+    for future in admin(source).delete_records(before).values():
+        future.result(30)
+    mirror = start_mirror(
+        {"source": source.bootstrap},
+        target.bootstrap,
+        name=topic,
+        mode="Identity",
+        topics={"include": [topic]},
+    )
+    until(lambda: len(target.partitions(topic)) == PARTITIONS, f"{topic} is in the target")
+    eventually(
+        lambda: bounds(target, topic), lambda found: found == [(end, end) for end in ends], "its start", 30
+    )
+    with Load(source.bootstrap, topic, partitions=range(PARTITIONS), name="more") as more:
+        more.until(300)
+    wanted = [(end, end + more.ledger.sent[partition]) for partition, end in enumerate(ends)]
+    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "what came later", 30)
+    victim = target.leader(topic)
+    victim.kill()
+    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "after a failover", 30)
+    victim.start()
+    target.await_in_sync(topic)
+    assert mirror.status()["sources"][0]["missingRecords"] == 0
+
+
+def bounds(cluster: ClusterProcesses, topic: str) -> list[tuple[int, int]]:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "bounds", "log_level": 0})
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+            for partition in range(PARTITIONS)
+        ]
+    except KafkaException:
+        return []
+    finally:
+        consumer.close()
+
+
+def test_a_source_from_an_older_copy_has_diverged(
+    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """It has given the same leader epoch to other records, and more of them than the target has."""
+    topic = unique("restored")
+    west = BrokerProcess(tmp_path / "west").keep_port().start()
+    try:
+        create(west, topic, 2)
+        produce(west, topic, range(100), 2)
+        config: dict[str, Any] = {"name": topic, "mode": "Identity", "topics": {"include": [topic]}}
+        mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
+        arrived(east, topic, [50, 50])
+        west.stop()
+        shutil.copytree(west.data, tmp_path / "copy")
+        west.start()
+        produce(west, topic, range(60), 1, **TENS)  # to the first partition
+        arrived(east, topic, [110, 50])
+        mirror.pause()
+        west.stop()
+        shutil.rmtree(west.data)
+        (tmp_path / "copy").rename(west.data)
+        west.start()
+        produce(west, topic, range(1000, 1200), 2, **TENS)
+        mirror.resume()
+        arrived(east, topic, [110, 150])
+        said = is_degraded(mirror, "Diverged")
+        assert mirror.status()["sources"][0]["lastError"] == said
+        assert said.startswith(f"{topic}-0: diverged: the target's log ")
+        assert "Nothing is overwritten: promote topic" in said
+        there = b"".join(asyncio.run(read_batches(east.bootstrap, topic, 0)))
+        assert b"value-59" in there
+        assert b"value-1000" not in there
+        admin(east).delete_topics([topic])[topic].result(20)
+        arrived(east, topic, [150, 150])
+        eventually(lambda: conditions_of(mirror)["Ready"][0], lambda now: now == "True", "ready again", 30)
+    finally:
+        west.kill()

@@ -1,0 +1,135 @@
+"""Messages between members of a mirror's group. Any client may join the group, so they may be arbitrary bytes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import join_group, leave_group, sync_group
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
+from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from millstream_mirror.member import LaneName, decode, encode
+from millstream_mirror.peers import Peer
+
+StartMirror = Callable[..., MirrorProcess]
+ID = str(uuid.UUID(int=5))
+
+
+def test_an_assignment_arrives_as_it_was_made() -> None:
+    lanes = [LaneName("a", "b", ID, 0, ID), LaneName("a", "b", ID, 1), LaneName("old", "old", "", 7)]
+    peers = [Peer("m", "::1", 9404, "f" * 32)]
+    assert decode(encode(lanes, peers)) == (lanes, peers)
+    assert decode(b"") == ([], [])
+    assert decode(b'{"lanes":[]}') == ([], [])
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        None,
+        5,
+        [5],
+        ["text"],
+        [["a", "a", ID]],
+        [["a", "a", ID, 0, ID, 1]],
+        [["a", "a", ID, "0"]],
+        [["a", "a", ID, -1]],
+        [["a", "a", ID, 1 << 31]],
+        [["a", "a", ID, float("inf")]],
+        [["a", "a", "not an id", 0]],
+        [["a", "a", ID, 0, "not an id"]],
+        [["a", "a", 5, 0]],
+        [["", "a", ID, 0]],
+        [["a\n", "a", ID, 0]],
+        [["a", "b" * 250, ID, 0]],
+        [[["a"], "a", ID, 0]],
+        [{"topic": "a"}],
+    ],
+)
+def test_an_assignment_that_no_worker_makes_is_refused(lanes: Any) -> None:
+    with pytest.raises(ValueError, match="not an assignment of lanes"):
+        decode(json.dumps({"lanes": lanes}).encode())
+
+
+@pytest.mark.parametrize(
+    "assignment", [b"x", b"\xff", b"[" * 5000, b'{"lanes":' * 5000, b"null", b"[]", b"7"]
+)
+def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not an assignment|nested"):
+        decode(assignment)
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        5,
+        None,
+        "text",
+        [5, "text", None, {}],
+        [["m", "h", 1]],
+        [[5, "h", 1, "i"]],
+        [["m", "h", 1e999, "i"]],
+        [["m", "h", 0, "i"]],
+        [["m", "h" * 256, 1, "i"]],
+        [["m", "h", 1, "i" * 65]],
+        [["m", "h\n", 1, "i"]],
+    ],
+)
+def test_an_address_that_no_worker_has_is_left_out(peers: Any) -> None:
+    good = [["m", "h" * 255, 65535, "i" * 64]]
+    given = peers + good if isinstance(peers, list) else peers
+    _, found = decode(json.dumps({"lanes": [], "peers": given}).encode())
+    assert found == ([Peer("m", "h" * 255, 65535, "i" * 64)] if isinstance(peers, list) else [])
+
+
+async def test_a_leader_that_is_no_worker_ends_no_worker(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("led")
+    create(west, topic)
+    produce(west, topic, range(10))
+    group = f"millstream-mirror.{topic}.west"
+    async with ClusterClient(east.bootstrap) as client:
+
+        async def join(member: str) -> join_group.JoinGroupResponse:
+            protocol = JoinGroupRequestProtocol("in-turn", b"[" * 5000)
+            request = JoinGroupRequest(
+                group, 30_000, 30_000, member, protocol_type="mirror", protocols=[protocol]
+            )
+            return await client.call_coordinator(group, join_group.API, request)
+
+        member = (await join("")).member_id
+        joined = await join(member)
+        assert joined.leader == member
+        mirror = start_mirror(
+            {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic
+        )
+        while len(joined.members) < 2:
+            joined = await join(member)
+        assignments = [
+            SyncGroupRequestAssignment(one.member_id, b'{"lanes":[[1,2,3]]}') for one in joined.members
+        ]
+        sync = SyncGroupRequest(
+            group,
+            joined.generation_id,
+            member,
+            protocol_type="mirror",
+            protocol_name="in-turn",
+            assignments=assignments,
+        )
+        synced = await client.call_coordinator(group, sync_group.API, sync)
+        assert ErrorCode.of(synced.error_code) is ErrorCode.NONE
+        eventually(mirror.said, lambda said: "is no worker of this mirror" in said, "the error")
+        leaving = LeaveGroupRequest(group, member, [MemberIdentity(member)])
+        await client.call_coordinator(group, leave_group.API, leaving)
+    arrived(east, topic, [10])

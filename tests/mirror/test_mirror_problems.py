@@ -1,0 +1,113 @@
+"""Problems of a mirror: the status names them with a remedy, the rest continues, and the mirror recovers by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
+from millstream_harness.scenario import eventually, unique
+from millstream_mirror.stats import Counters, Rate
+
+StartMirror = Callable[..., MirrorProcess]
+
+
+def problems(mirror: MirrorProcess) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = mirror.status()["sources"][0]["problems"]
+    return found
+
+
+def test_a_batch_that_is_too_large_for_the_target(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    large, small = unique("large"), unique("small")
+    for topic in (large, small):
+        create(west, topic)
+    create(east, large, max_message_bytes="2000")
+    produce(west, large, range(1000), linger_ms=100, batch_num_messages=1000)
+    produce(west, small, range(10))
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [large, small]}, name=large
+    )
+    arrived(east, small, [10])
+    (problem,) = eventually(lambda: problems(mirror), bool, "a problem", 30)
+    assert problem["reason"] == "RecordTooLarge"
+    assert problem["message"].startswith(f"{large}-0: a batch of ")
+    assert f"too large for topic {large} in the target: raise its max.message.bytes" in problem["message"]
+    entry = ConfigEntry("max.message.bytes", "1000000", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, large, incremental_configs=[entry])
+    for done in admin(east).incremental_alter_configs([change]).values():
+        done.result(20)
+    arrived(east, large, [1000])
+    eventually(lambda: problems(mirror), lambda found: not found, "the worker has its answer, too", 30)
+
+
+def test_two_mirrors_of_one_topic_into_one_topic(
+    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, other = unique("twice"), unique("once")
+    for name in (topic, other):
+        create(west, name)
+        produce(west, name, range(100))
+    create(north, topic)
+    produce(north, topic, range(50))
+    first = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name="first")
+    arrived(east, topic, [100])
+    first.kill()  # it will be back: what is not running now counts as well
+    second = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name="second"
+    )
+    arrived(east, other, [100])
+    (problem,) = eventually(lambda: problems(second), bool, "a problem", 30)
+    assert problem == {
+        "reason": "MirroredTwice",
+        "message": f"topic {topic}: group millstream-mirror.first.west in the target has its progress from the same"
+        " source: left out, because each record would be copied twice: exclude it in one of the two mirrors, or delete"
+        " that group if its mirror is gone",
+    }
+    assert second.status()["sources"][0]["topicNames"] == [other]
+    # From another source it is another topic's records.
+    start_mirror({"north": north.bootstrap}, east.bootstrap, topics={"include": [topic]}, name="third")
+    arrived(east, topic, [150])
+
+    def deleted() -> bool:  # a killed member keeps its group for a while
+        done = admin(east).delete_consumer_groups(["millstream-mirror.first.west"])
+        return all(one.exception(20) is None for one in done.values())
+
+    eventually(deleted, bool, "the first mirror's group deleted", 30)
+    arrived(east, topic, [250])
+    eventually(lambda: problems(second), lambda found: not found, "no problem", 30)
+
+
+def test_patterns_that_match_nothing_and_later_do(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("later")
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+
+    def source() -> dict[str, Any]:
+        found: dict[str, Any] = mirror.status()["sources"][0]
+        return found
+
+    eventually(source, lambda found: found["matched"] == 0, "no topic", 30)
+    create(west, topic)
+    produce(west, topic, range(1000))
+    arrived(east, topic, [1000])
+    assert source()["matched"] == 1
+    eventually(
+        source, lambda found: found["rate"]["records"] > 0 and found["rate"]["bytes"] > 0, "a rate", 10
+    )
+
+
+def test_a_rate_is_that_of_the_last_ten_seconds() -> None:
+    rate, counters = Rate(), Counters()
+    assert rate.per_second() == (0, 0)
+    for second in range(31):
+        counters.records, counters.bytes = (10 * second, 1000 * second) if second <= 20 else (200, 20_000)
+        rate.sample(100 + second, counters)
+        if 0 < second <= 20:
+            assert rate.per_second() == (10, 1000)
+    assert rate.per_second() == (0, 0)

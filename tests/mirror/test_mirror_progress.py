@@ -1,0 +1,89 @@
+"""A lane's progress in the metadata of committed offsets, which any client of the cluster may write."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millstream_mirror.progress import MAX_ORIGINS, Gap, Progress
+
+WHOLE = Progress(
+    5,
+    (1 << 63) - 1,
+    32767,
+    (1 << 31) - 1,
+    17,
+    "topic",
+    "cluster",
+    99,
+    Gap(1, 2, 3),
+    ("a", "b"),
+    first=4,
+    rejoin="2",
+    is_begun=True,
+    source_end=120,
+    seen_ms=88,
+)
+PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)
+
+
+@pytest.mark.parametrize("progress", [WHOLE, PLAIN])
+def test_what_is_written_can_be_read(progress: Progress) -> None:
+    assert Progress.read(progress.offset, progress.metadata()) == progress
+
+
+def changed(**fields: object) -> str:
+    return json.dumps({**json.loads(WHOLE.metadata()), **fields})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "x",
+        "null",
+        "[]",
+        "7",
+        '"text"',
+        "{}",
+        '{"v":1}',
+        '{"v":1,"producer":[1e999,0,0]}',
+        '{"v":NaN}',
+        "[" * 4000,
+        '{"v":' * 700,
+        '{"v":1,"producer":' + "[" * 4000,
+        '{"v":1,"producer":' + "9" * 4000 + "}",
+        changed(v=2),
+        changed(v=[["x"]] * 300),
+        changed(producer=[1, 2]),
+        changed(producer={"a": 1, "b": 2, "c": 3}),
+        changed(producer=[1 << 63, 0, 0]),
+        changed(producer=[1, 1 << 15, 0]),
+        changed(producer=[1, 0, 1 << 31]),
+        changed(producer=[1, 0, True]),
+        changed(producer=[1, 0, 1.5]),
+        changed(end=float("inf")),
+        changed(end="1"),
+        changed(at=1 << 63),
+        changed(gap=[1, 2]),
+        changed(gap=[1, 2, 3, 4]),
+        changed(gap=5),
+        changed(first=None),
+        changed(source=[1]),
+        changed(source=["1", 2]),
+        changed(source=7),
+        changed(topicId=5),
+        changed(cluster="\ud800"),
+        changed(cluster="c" * 256),
+        changed(cluster="two\nlines"),
+        changed(origins="abc"),
+        changed(origins=[["a"]]),
+        changed(origins=["a"] * (MAX_ORIGINS + 1)),
+    ],
+)
+def test_what_no_mirror_writes_is_refused_in_one_short_line(metadata: str) -> None:
+    with pytest.raises(ValueError, match=r"^not a mirror's progress: ") as refusal:
+        Progress.read(5, metadata)
+    assert len(str(refusal.value)) < 1000
+    assert str(refusal.value).isprintable()

@@ -1,0 +1,138 @@
+"""`millstream mirror status` of real mirrors, as a table and as JSON, and its errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.scenario import eventually, unique
+
+StartMirror = Callable[..., MirrorProcess]
+MILLSTREAM = Path(sys.executable).parent / "millstream"
+
+
+def run(*args: str, broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
+    command = [str(MILLSTREAM), "--bootstrap", broker.bootstrap, "mirror", "status", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def found(*args: str, broker: BrokerProcess) -> list[dict[str, Any]]:
+    done = run(*args, "-o", "json", broker=broker)
+    assert done.returncode == 0, done.stderr
+    mirrors: list[dict[str, Any]] = json.loads(done.stdout)
+    return mirrors
+
+
+@pytest.mark.parametrize("naming", ["Same", "Prefixed"])
+def test_mirrors_of_a_cluster(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, naming: str
+) -> None:
+    topic, name = unique("shown"), unique("mirror")
+    target = topic if naming == "Same" else f"west.{topic}"
+    create(west, topic, 2)
+    produce(west, topic, range(100), 2)
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, naming=naming, name=name
+    )
+    arrived(east, target, [50, 50])
+    source = ("--source", f"west={west.bootstrap}")
+
+    def settled() -> dict[str, Any]:
+        (one,) = found(name, *source, broker=east)
+        return one
+
+    one = eventually(settled, lambda now: now["lag"] == 0 and now["state"] == "Stable", "no lag")
+    assert (one["mirror"], one["source"], one["group"]) == (name, "west", f"millstream-mirror.{name}.west")
+    assert one["workers"] == 1
+    (shown,) = one["topics"]
+    assert (shown["topic"], shown["partitions"], shown["lag"], shown["gaps"]) == (target, 2, 0, [])
+    assert shown["caughtUp"].endswith("Z")
+    assert found(name, broker=east)[0]["topics"][0]["lag"] is None, "the source was not named"
+
+    mirror.kill()
+    produce(west, topic, range(30))
+    assert found(name, *source, broker=east)[0]["topics"][0]["lag"] == 30
+
+    table = run(name, *source, broker=east).stdout.splitlines()
+    assert table[0].split() == [
+        "SOURCE",
+        "STATE",
+        "WORKERS",
+        "TOPIC",
+        "PROMOTED",
+        "PARTITIONS",
+        "LAG",
+        "CAUGHT",
+        "UP",
+        "MISSING",
+    ]
+    assert table[1].split()[3:7] == [target, "-", "2", "30"]
+    all_of_them = run(broker=east).stdout.splitlines()
+    assert all_of_them[0].split()[:8] == [
+        *("MIRROR", "SOURCE", "STATE", "WORKERS", "TOPICS", "PROMOTED", "PARTITIONS", "LAG"),
+    ]
+    assert any(line.split()[:2] == [name, "west"] for line in all_of_them)
+
+
+def test_promoted_topics_are_shown_and_have_no_lag(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    name = unique("mirror")
+    topics = [f"{name}-{number}" for number in range(2)]
+    for topic in topics:
+        create(west, topic)
+        produce(west, topic, range(10))
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": topics}, mode="Identity", name=name
+    )
+    for topic in topics:
+        arrived(east, topic, [10])
+    eventually(mirror.status, lambda status: status["topics"] == 2, "both are mirrored")
+
+    def shown() -> dict[str, tuple[bool, int]]:
+        (one,) = found(name, "--source", f"west={west.bootstrap}", broker=east)
+        return {topic["topic"]: (topic["promoted"], topic["lag"]) for topic in one["topics"]}
+
+    eventually(shown, lambda now: now == dict.fromkeys(topics, (False, 0)), "no lag")
+    reset = [str(MILLSTREAM), "-b", east.bootstrap, "config", "reset", f"topic/{topics[0]}"]
+    subprocess.run([*reset, "millstream.mirror.source"], check=True, timeout=60)
+    produce(west, topics[0], range(5))
+    eventually(shown, lambda now: now == {topics[0]: (True, 5), topics[1]: (False, 0)}, "it is promoted")
+    (one,) = found(name, "--source", f"west={west.bootstrap}", broker=east)
+    assert one["lag"] == 0
+    rows = [line.split() for line in run(name, broker=east).stdout.splitlines()[1:]]
+    assert [row[3:5] for row in rows] == [[topics[0], "yes"], [topics[1], "-"]]
+
+
+def test_what_is_refused(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
+    topic, name = unique("shown"), unique("mirror")
+    create(west, topic)
+    produce(west, topic, range(10))
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    arrived(east, topic, [10])
+    wrong = run(name, "--source", f"west={east.bootstrap}", broker=east)
+    assert wrong.returncode == 2
+    assert f"--source: {east.bootstrap} is cluster " in wrong.stderr
+    assert "which west is: name an address of that cluster" in wrong.stderr
+    unknown = run(name, "--source", f"north={east.bootstrap}", broker=east)
+    assert (unknown.returncode, unknown.stderr) == (
+        2,
+        "millstream: --source: no mirror has a source north: there is: west\n",
+    )
+    nobody = run("nobody", broker=east)
+    assert nobody.returncode == 1
+    assert nobody.stderr.startswith('millstream: no mirror "nobody" has progress in this cluster: ')
+    assert run("--source", "west", broker=east).returncode == 2
+    without = run("--source-config-file", "west=client.properties", broker=east)
+    assert (without.returncode, without.stderr) == (
+        2,
+        "millstream: --source-config-file: west has no address: add --source west=HOST:PORT\n",
+    )

@@ -1,0 +1,135 @@
+"""Limits in bytes a second: the token bucket with a simulated clock, and workers that share a limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
+from millstream_harness.scenario import eventually, unique
+from millstream_mirror.throttle import BURST_S, LEAST_BYTES, MOST_BYTES, SHARE_S, TokenBucket
+
+StartMirror = Callable[..., MirrorProcess]
+BATCH = 100_000
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0, 3),  # seconds until the step
+        st.integers(0, 3),  # fetches on their way that end
+        st.floats(0, 1),  # the share of its bytes that each of them used
+        st.integers(0, BATCH),  # and what it sent above them
+    ),
+    max_size=200,
+)
+
+
+@given(st.integers(1024, 50_000_000), steps)
+def test_no_more_than_the_limit_is_used_however_fetches_go(
+    rate: int, moves: list[tuple[float, int, float, int]]
+) -> None:
+    bucket = TokenBucket(rate, 1000.0)
+    now, used, waiting, fetches_over = 1000.0, 0, list[int](), 0
+    fetch = min(max(rate * SHARE_S, LEAST_BYTES), MOST_BYTES)
+    for pause, ends, share, above in moves:
+        now += pause
+        while reserved := bucket.reserve(now):
+            waiting.append(reserved)
+        for _ in range(min(ends, len(waiting))):
+            reserved = waiting.pop(0)
+            sent = int(reserved * share) + above
+            fetches_over = max(fetches_over, above)
+            bucket.settle(reserved, sent)
+            used += sent
+            # What is above the reserve is paid by later fetches, so only those on their way can be above.
+            assert used <= rate * (now - 1000 + BURST_S) + fetch + (len(waiting) + ends) * BATCH
+    assert bucket.wait_s() >= 0
+
+
+def test_all_of_the_limit_is_used() -> None:
+    bucket, now, used = TokenBucket(1_000_000, 0.0), 0.0, 0
+    while now < 100:
+        if reserved := bucket.reserve(now):
+            bucket.settle(reserved, reserved)
+            used += reserved
+        else:
+            assert bucket.wait_s() < 1
+            now += bucket.wait_s() + 0.001
+    assert 1_000_000 * 99 < used <= 1_000_000 * (100 + BURST_S) + 1_000_000 * SHARE_S
+
+
+def test_a_rest_saves_no_more_than_a_burst() -> None:
+    bucket = TokenBucket(1_000_000, 0.0)
+    used = 0
+    while reserved := bucket.reserve(3600.0):
+        bucket.settle(reserved, reserved)
+        used += reserved
+    assert used <= 1_000_000 * (BURST_S + SHARE_S)
+
+
+def test_a_batch_above_the_limit_is_paid_by_waiting() -> None:
+    bucket = TokenBucket(10_000, 0.0)
+    bucket.settle(bucket.reserve(0.0), 110_000)
+    assert bucket.reserve(9.9) == 0
+    assert bucket.reserve(10.1) > 0
+
+
+def test_a_limit_that_is_lowered_holds_at_once() -> None:
+    bucket = TokenBucket(1_000_000, 0.0)
+    bucket.change(1024, 10.0)
+    assert bucket.reserve(10.0) == LEAST_BYTES
+    assert bucket.reserve(10.0) == 0
+    assert bucket.wait_s() == pytest.approx((LEAST_BYTES - 1024) / 1024)
+
+
+def test_two_workers_keep_one_limit_and_every_partition_goes_on(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """One topic has far more records than the limit allows meanwhile; the others are small."""
+    limit = 300_000
+    name = unique("limit")
+    hot, small = f"{name}-a", [f"{name}-{letter}" for letter in "bcd"]
+    create(west, hot, 4)
+    produce(west, hot, range(200_000), 4, batch_num_messages=100)
+    for topic in small:
+        create(west, topic)
+        produce(west, topic, range(300))
+    begun = time.monotonic()
+    workers = [
+        start_mirror(
+            {"west": west.bootstrap},
+            east.bootstrap,
+            security={"west": {"maxBytesPerSecond": limit}},
+            topics={"include": [f"{name}-.*"]},
+            name=name,
+        )
+        for _ in range(2)
+    ]
+    for topic in small:
+        arrived(east, topic, [300])
+    ends = eventually(
+        lambda: [worker.status()["sources"][0] for worker in workers],
+        lambda found: all(one["partitions"] in (3, 4) for one in found),
+        "both have a share",
+    )
+    assert sum(one["lag"]["records"] for one in ends) > 0, "the limit was not reached"
+
+    def written() -> int:
+        lines = (line for worker in workers for line in worker.get("/metrics").splitlines())
+        return sum(
+            int(float(line.split()[-1]))
+            for line in lines
+            if line.startswith("millstream_mirror_bytes_total{")
+        )
+
+    before = written()
+    moved = eventually(written, lambda now: now > before + 2 * limit, "more than a burst", 60)
+    elapsed = time.monotonic() - begun
+    largest = 100 * 200
+    # From their starts on, each with a burst and a fetch of its share, which other partitions may have been part of.
+    assert moved <= limit * (elapsed + 2 * (BURST_S + SHARE_S)) + 2 * (LEAST_BYTES + largest)
+    assert admin(east).list_topics(hot, timeout=10).topics[hot].partitions.keys() == {0, 1, 2, 3}

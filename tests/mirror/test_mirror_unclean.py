@@ -1,0 +1,87 @@
+"""Mode Identity when three real brokers of the source elect an unclean leader: the two histories never mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.mirror import MirrorProcess, admin, arrived, produce, stored
+from millstream_harness.mirror_conditions import conditions_of, is_degraded
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import iter_batches
+
+StartMirror = Callable[..., MirrorProcess]
+TENS = {"batch_num_messages": 10, "linger_ms": 200}
+"""Batches of ten records: so those of two histories lie at the same offsets."""
+SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path / "source") as cluster:
+        yield cluster
+
+
+def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
+    source: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("unclean")
+    admin(source).create_topics([NewTopic(topic, 1, 3, config=SETTINGS)])[topic].result(30)
+    source.await_in_sync(topic)
+    mirror = start_mirror(
+        {"source": source.bootstrap},
+        east.bootstrap,
+        name=topic,
+        mode="Identity",
+        topics={"include": [topic]},
+    )
+    produce(source, topic, range(100), **TENS)
+    arrived(east, topic, [100])
+    first = source.leader(topic)
+    second, third = (broker for broker in source.brokers.values() if broker is not first)
+    for follower in (second, third):
+        follower.kill()
+    until(
+        lambda: [len(one.isr_nodes) for one in source.partitions(topic, first)] == [1],
+        "the leader is alone in sync",
+    )
+    produce(first, topic, range(100, 150), **TENS)
+    arrived(east, topic, [150])
+    before = stored(east, topic)
+    assert before == stored(first, topic), "the target has what only the first leader has"
+
+    first.kill()
+    for follower in (second, third):
+        follower.start()
+    until(lambda: source.leader(topic) in (second, third), "an unclean leader")
+    produce(second, topic, range(1000, 1100), **TENS)
+    message = is_degraded(mirror, "Diverged")
+    assert message.startswith(f"{topic}-0: diverged: the target's log ends at offset 150 with leader epoch ")
+    assert "ends epoch" in message or "has no epoch" in message
+    assert f"promote topic {topic} to keep it, or delete it in the target" in message
+    assert stored(east, topic) == before
+
+    first.start()  # it cuts its log back to the second history
+    source.await_in_sync(topic)
+    produce(first, topic, range(1100, 1200), **TENS)
+    assert is_degraded(mirror, "Diverged")
+    assert stored(east, topic) == before
+
+    admin(east).delete_topics([topic])[topic].result(20)
+    arrived(east, topic, [300])
+    copy = stored(east, topic)
+    until(
+        lambda: all(stored(broker, topic) == copy for broker in source.brokers.values()),
+        "each replica of the source is what the target has",
+    )
+    assert b"value-149" not in copy
+    assert b"value-1199" in copy
+    epochs = [header.partition_leader_epoch for _, header in iter_batches(copy)]
+    assert epochs == sorted(epochs)
+    assert len(set(epochs)) > 1
+    eventually(lambda: conditions_of(mirror)["Ready"][0], lambda now: now == "True", "ready again", 30)

@@ -1,0 +1,208 @@
+"""One lag everywhere: the resource, the operator's and the brokers' metrics, `millstream group describe`, Kafka's tool.
+
+On a real broker, also when a topic is deleted and created again between any two requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.command import millstream
+from millstream_harness.in_memory import InMemory, in_memory, stored
+from millstream_harness.java import run_kafka_tool
+from millstream_harness.manifests import cluster, group
+from millstream_harness.scenario import unique
+from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka_records import EARLIEST, NewTopic, Partition
+from millstream_operator.models import ConsumerGroup, decode_as
+from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.store import Key
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def admin(shared_broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(shared_broker.bootstrap)
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def topic(admin: KafkaAdmin, shared_broker: BrokerProcess) -> str:
+    """A topic with ten records in each partition."""
+    name = unique("lag")
+    create(admin, shared_broker, name)
+    return name
+
+
+def create(admin: KafkaAdmin, broker: BrokerProcess, name: str, records: int = 10) -> None:
+    admin.create_topics([NewTopic(name, PARTITIONS, 1, {})])
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(PARTITIONS):
+        for _ in range(records):
+            producer.produce(name, b"", partition=partition)
+    assert producer.flush(20) == 0
+
+
+class Pool(AdminPool):
+    """The same admin for every address."""
+
+    def __init__(self, admin: KafkaAdmin) -> None:
+        super().__init__()
+        self.admin = admin
+
+    def at(self, bootstrap: str) -> KafkaAdmin:
+        return self.admin
+
+
+def services(admin: KafkaAdmin) -> InMemory:
+    found = in_memory(stored(cluster("default")))
+    object.__setattr__(found.services, "admins", Pool(admin))
+    return found
+
+
+def look(found: InMemory, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Reconcile a group once; returns its status. Later calls know earlier statuses."""
+    name = manifest["metadata"]["name"]
+    if ("ConsumerGroup", name) not in found.kube.objects:
+        found.kube.put(manifest)
+        found.services.store.put(manifest)
+    resource = decode_as(ConsumerGroup, found.kube.objects["ConsumerGroup", name])
+    reconcile_groups(found.services, [resource])
+    return found.status("ConsumerGroup", name)
+
+
+def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
+    """Lag by partition, of Kafka's own tool."""
+    said = run_kafka_tool(
+        "consumer-groups", "--bootstrap-server", broker.bootstrap, "--describe", "--group", name
+    ).stdout
+    rows = [line.split() for line in said.splitlines() if line.startswith(f"{name} ")]
+    return {int(row[2]): None if row[5] == "-" else int(row[5]) for row in rows}
+
+
+def by_command(broker: BrokerProcess, name: str) -> tuple[int, dict[int, int | None]]:
+    """Total lag and lag by partition, of our command."""
+    told = json.loads(millstream("group", "describe", name, "-o", "json", bootstrap=broker.bootstrap).stdout)
+    return told["lag"], {one["partition"]: one["lag"] for one in told["partitions"]}
+
+
+def by_metrics(broker: BrokerProcess, name: str, topic: str) -> dict[int, int]:
+    """Lag by partition, of a broker's metrics, as the recording rule millstream:group_lag_records has it."""
+    _, said = broker.get("/metrics")
+    ends, committed = {}, {}
+    for family in text_string_to_metric_families(said):
+        for sample in family.samples:
+            if sample.labels.get("topic") != topic:
+                continue
+            if sample.name == "millstream_log_end_offset":
+                ends[int(sample.labels["partition"])] = int(sample.value)
+            elif sample.name == "millstream_group_committed_offset" and sample.labels["group"] == name:
+                committed[int(sample.labels["partition"])] = int(sample.value)
+    return {partition: max(0, ends[partition] - offset) for partition, offset in committed.items()}
+
+
+def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str) -> None:
+    """One partition is unread, one half read, one read; one has no commit, and no view counts it. Records before the
+    log's start count, as in Kafka."""
+    name = unique("group")
+    committed = {Partition(topic, 0): 0, Partition(topic, 1): 4, Partition(topic, 2): 10}
+    assert admin.commit(name, committed) is None
+    delete_before(shared_broker, topic, {0: 3})
+    expected: dict[int, int | None] = {0: 10, 1: 6, 2: 0}
+
+    found = services(admin)
+    status = look(found, stored(group("watch", groupId=name, topics=[topic])))
+    assert status["lag"]["records"] == 16
+    assert [(one["topic"], one["lag"]) for one in status["topics"]] == [(topic, 16)]
+    assert found.services.metrics.lags.all()[Key("ConsumerGroup", "ns", "watch")][0] == 16
+    assert by_metrics(shared_broker, name, topic) == expected
+    assert by_command(shared_broker, name) == (16, expected)
+    assert by_kafka(shared_broker, name) == expected
+
+
+def delete_before(broker: BrokerProcess, topic: str, before: Mapping[int, int]) -> None:
+    wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for one in client.delete_records(wanted).values():
+        one.result(10)
+
+
+class Interrupted(KafkaAdmin):
+    """An admin before whose nth request the topic is deleted and created again."""
+
+    def __init__(self, bootstrap: str, before: int, replace: Callable[[], None]) -> None:
+        super().__init__(bootstrap)
+        self.left, self.replace = before, replace
+
+    def _count(self) -> None:
+        if self.left == 0:
+            self.replace()
+        self.left -= 1
+
+    def committed(self, *wanted: Any) -> Any:
+        self._count()
+        return super().committed(*wanted)
+
+    def identities(self, *wanted: Any) -> Any:
+        self._count()
+        return super().identities(*wanted)
+
+    def offsets(self, *wanted: Any) -> Any:
+        self._count()
+        return super().offsets(*wanted)
+
+    def commit(self, *wanted: Any) -> Any:
+        self._count()
+        return super().commit(*wanted)
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
+    shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
+) -> None:
+    """The group has read four of ten records of each partition; the new topic has one in each."""
+    name = unique("group")
+    assert admin.commit(name, {Partition(topic, index): 4 for index in range(PARTITIONS)}) is None
+    manifest = stored(group("watch", groupId=name, topics=[topic]))
+    interrupted = Interrupted(shared_broker.bootstrap, before, lambda: replace(admin, shared_broker, topic))
+    status = look(services(interrupted), manifest)
+    interrupted.close()
+    assert interrupted.left < 0, "it was replaced"
+    assert status["lag"]["records"] == 0
+    found = services(admin)
+    assert look(found, manifest)["lag"]["records"] == 0
+    assert admin.commit(name, {Partition(topic, 0): 0}) is None
+    assert look(found, manifest)["lag"]["records"] == 1
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
+    shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
+) -> None:
+    """startAt: Latest, and the topic is replaced at any moment: the group starts at the new topic's end, at once or at
+    the next look."""
+    name = unique("group")
+    manifest = stored(group("watch", groupId=name, topics=[topic], startAt="Latest"))
+    interrupted = Interrupted(shared_broker.bootstrap, before, lambda: replace(admin, shared_broker, topic))
+    look(services(interrupted), manifest)
+    interrupted.close()
+    assert interrupted.left < 0, "it was replaced"
+    look(services(admin), manifest)
+    ends = admin.committed([name])[name]
+    assert set(ends.values()) == {1}, ends
+    assert min(admin.offsets(dict.fromkeys(ends, EARLIEST)).values()) == 0
+
+
+def replace(admin: KafkaAdmin, broker: BrokerProcess, topic: str) -> None:
+    assert admin.delete_topics([topic]) == {topic: None}
+    create(admin, broker, topic, records=1)
