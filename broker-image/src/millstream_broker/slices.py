@@ -105,9 +105,9 @@ async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
         await of_loop.come()
 
 
-def slice_end(slice_s: float | None = None) -> float:
-    """When the slice of this turn of the loop ends, by `perf_counter`: it begins now unless it has begun."""
-    return _of_loop().over(slice_s)
+def slice_left(slice_s: float | None = None) -> float:
+    """Seconds left of this turn's slice, which begins now unless it has begun; negative once it is over."""
+    return _of_loop().over(slice_s) - perf_counter()
 
 
 async def turn() -> None:

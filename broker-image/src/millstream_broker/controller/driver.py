@@ -22,7 +22,6 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping
-from time import perf_counter
 from typing import Any
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -33,7 +32,7 @@ from ..config import BrokerConfig
 from ..config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
-from ..slices import begin, each_in_turn, finish, in_turn, slice_end
+from ..slices import begin, each_in_turn, finish, in_turn, slice_left
 from ..steps import Steps
 from .channels import Channels
 from .machine import ControllerMachine
@@ -250,10 +249,9 @@ class ControllerDriver:
 
     def _handle_more(self) -> None:
         """Continue with the events for a slice of time."""
-        over = slice_end(SLICE_S)
         try:
             while self._events and not self._is_over:
-                if (left := over - perf_counter()) < 0:
+                if (left := slice_left(SLICE_S)) < 0:
                     in_turn(self._handle_more)
                     return
                 if self._handling is None:
