@@ -286,7 +286,7 @@ async def test_a_response_of_many_partitions_after_a_wait(tmp_path: Path) -> Non
         for index in range(COUNT):
             broker.append(index)
         assert sizes(await waiting) == dict.fromkeys(range(COUNT), SIZE)
-        await asyncio.sleep(0)
+        await turns(STEPS)
         assert broker.watched() == 0
 
 
