@@ -38,10 +38,11 @@ def test_import_loads_nothing_but_itself() -> None:
     assert len(modules) <= OF_THE_STANDARD_LIBRARY_AT_MOST
 
 
-def test_a_producer_does_not_load_the_commands_or_the_extras() -> None:
-    modules = loaded("import millstream; millstream.Producer; millstream.connect")
+def test_producers_and_streams_do_not_load_the_commands_or_the_extras() -> None:
+    modules = loaded("import millstream; millstream.Producer")
     assert "confluent_kafka" in modules
     assert not {"click", "rich", "kazoo", "fastavro", "msgspec"} & modules
+    assert not {"click", "rich", "kazoo", "fastavro"} & loaded("import millstream; millstream.connect")
 
 
 def test_every_name_of_the_library_is_there() -> None:

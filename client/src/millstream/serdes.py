@@ -73,15 +73,13 @@ class Json:
 
 
 class Msgspec:
-    """msgspec's JSON or MessagePack, checked against ``type`` when it is read (extra ``millstream[msgspec]``)."""
+    """msgspec's JSON or MessagePack, checked against ``type`` when it is read."""
 
     def __init__(self, type: Any = Any, *, format: str = "json") -> None:
         if format not in ("json", "msgpack"):
             raise BadInput(f'format: "{format}" is not allowed', "write json or msgpack")
-        try:
-            import msgspec
-        except ImportError:
-            raise _missing("msgspec") from None
+        import msgspec
+
         codec: Any = msgspec.json if format == "json" else msgspec.msgpack
         self.serialize: Callable[[Any], bytes] = codec.Encoder().encode
         self.deserialize: Callable[[bytes], Any] = codec.Decoder(type).decode
@@ -101,7 +99,7 @@ class Avro:
         try:
             import fastavro
         except ImportError:
-            raise _missing("avro") from None
+            raise MissingExtra("avro is not installed", "pip install 'millstream[avro]'") from None
         self._library: Any = fastavro
         try:
             self._schema: Any = fastavro.parse_schema(dict(schema))
@@ -134,7 +132,3 @@ class Avro:
         if content.tell() != len(data):
             raise ValueError("bytes follow the Avro data")
         return found
-
-
-def _missing(extra: str) -> MissingExtra:
-    return MissingExtra(f"{extra} is not installed", f"pip install 'millstream[{extra}]'")

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import confluent_kafka
+import msgspec
 
 from millstream.errors import PoisonedMessage
 
@@ -32,60 +33,52 @@ class Decoders(NamedTuple):
 NO_DECODERS: Final = Decoders(None, None)
 
 
-class _First(NamedTuple):
-    """Its field is the fastest descriptor there is: C reads the first item of a tuple."""
-
-    first: Any
-
-
-class Message(tuple[Any, ...]):
+class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A message, with the bytes of its key and value. Made by a stream.
 
-    It is a tuple because those are the cheapest objects to make, and the value is the first in it because that is the
-    cheapest to read; what is in it is no part of its interface.
+    A struct without garbage collection is the cheapest object to make and to read.
     """
 
-    __slots__ = ()
+    value: Any
+    """Deserialized; None for a tombstone. PoisonedMessage when it cannot be deserialized."""
+    _kafka: Any
 
     @property
     def topic(self) -> str:
-        return self[1].topic()  # type: ignore[no-any-return]
+        return self._kafka.topic()  # type: ignore[no-any-return]
 
     @property
     def partition(self) -> int:
-        return self[1].partition()  # type: ignore[no-any-return]
+        return self._kafka.partition()  # type: ignore[no-any-return]
 
     @property
     def offset(self) -> int:
-        return self[1].offset()  # type: ignore[no-any-return]
+        return self._kafka.offset()  # type: ignore[no-any-return]
 
     @property
     def key(self) -> Any:
         """Deserialized; None when there is none. PoisonedMessage when it cannot be deserialized."""
-        return self[1].key()
-
-    value: Any = _First.first
-    """Deserialized; None for a tombstone. PoisonedMessage when it cannot be deserialized."""
+        return self._kafka.key()
 
     @property
     def raw_key(self) -> bytes | None:
         """The bytes of the key."""
-        return self[1].key()  # type: ignore[no-any-return]
+        return self._kafka.key()  # type: ignore[no-any-return]
 
     @property
     def raw_value(self) -> bytes | None:
         """The bytes of the value."""
-        return self[1].value()  # type: ignore[no-any-return]
+        return self._kafka.value()  # type: ignore[no-any-return]
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since 1970; -1 when it has none."""
-        return self[1].timestamp()[1]  # type: ignore[no-any-return]
+        return self._kafka.timestamp()[1]  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """Names and values in their order; a name may repeat."""
-        return tuple(self[1].headers() or ())
+        return tuple(self._kafka.headers() or ())
 
     @property
     def position(self) -> Position:
@@ -96,18 +89,18 @@ class Message(tuple[Any, ...]):
         return f"<Message {self.topic}-{self.partition} at offset {self.offset}>"
 
 
-class DecodedMessage(Message):
+class DecodedMessage(Message, frozen=True, eq=False, gc=False):
     """A message of a stream with deserializers: they run when a part is read, and each time again."""
 
-    __slots__ = ()
+    _decoders: Decoders
 
     @property
     def key(self) -> Any:
-        return self._decoded("key", self[2].key, self[1].key())
+        return self._decoded("key", self._decoders.key, self.raw_key)
 
-    @property
+    @property  # type: ignore[misc]
     def value(self) -> Any:
-        return self._decoded("value", self[2].value, self[0])
+        return self._decoded("value", self._decoders.value, self.raw_value)
 
     def _decoded(self, field: str, decode: Callable[[bytes], Any] | None, data: bytes | None) -> Any:
         if decode is None or data is None:
@@ -123,5 +116,5 @@ def messages(found: list[Any], decoders: Decoders) -> list[Message | None]:
     """librdkafka's messages as a stream hands them out, in a list that may lose some later."""
     values = map(confluent_kafka.Message.value, found)
     if decoders == NO_DECODERS:
-        return list(map(Message, zip(values, found, strict=True)))
-    return list(map(DecodedMessage, zip(values, found, repeat(decoders), strict=False)))
+        return list(map(Message, values, found))
+    return list(map(DecodedMessage, values, found, repeat(decoders)))

@@ -211,12 +211,16 @@ class MessageStream:
         """Make the messages that are ours the batch; whether there are any. The lock is held."""
         if any(map(confluent_kafka.Message.error, found)):
             found = [kafka for kafka in found if self._is_message(kafka)]
+        if not found:
+            return False
         topic, ours = self.topic, self._owned - self._astray
-        last: dict[Any, Any] = dict.fromkeys(map(confluent_kafka.Message.partition, found))
-        if len(last) == 1:  # mostly: librdkafka fetches and returns one partition after the other
-            last = dict.fromkeys(last, found[-1])
+        numbers = list(map(confluent_kafka.Message.partition, found))
+        if numbers.count(numbers[0]) == len(
+            numbers
+        ):  # mostly: librdkafka returns one partition after the other
+            last: dict[Any, Any] = {numbers[0]: found[-1]}
         else:
-            last = dict(zip(map(confluent_kafka.Message.partition, found), found, strict=True))
+            last = dict(zip(numbers, found, strict=True))
         if any((topic, partition) not in ours for partition in last):
             found = [kafka for kafka in found if (topic, kafka.partition()) in ours]
         if not found:
