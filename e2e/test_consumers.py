@@ -1,0 +1,76 @@
+"""examples/workload on a real Kubernetes: consumers come with the lag, replace a deleted pod, and go."""
+
+from __future__ import annotations
+
+import json
+
+from millstream_harness.chart import CLIENT, ROOT
+from millstream_harness.kube import CommandFailed, Json, Namespace, until
+
+KIND, NAME = "consumergroup.millstream.dev", "workers"
+CONSUMERS = "app.kubernetes.io/name=millstream-consumers,app.kubernetes.io/instance=workers"
+COUNT = 4_000
+
+
+def millstream(namespace: Namespace, *command: str, stdin: bytes = b"") -> str:
+    return namespace.client(
+        "millstream", "--bootstrap", "work-bootstrap:9092", *command, image=CLIENT, stdin=stdin
+    )
+
+
+def produce(namespace: Namespace, numbers: range) -> None:
+    millstream(namespace, "produce", "jobs", stdin="".join(f"{number}\n" for number in numbers).encode())
+
+
+def described(namespace: Namespace) -> Json:
+    found: Json = json.loads(millstream(namespace, "--output", "json", "group", "describe", NAME))
+    return found
+
+
+def consumers(namespace: Namespace) -> list[Json]:
+    pods = namespace.list("pod", "-l", CONSUMERS)
+    return [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+
+
+class Logs:
+    """What consumers have printed; pods that are gone included."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._read: set[int] = set()
+
+    def have(self, numbers: range) -> bool:
+        for pod in self._namespace.list("pod", "-l", CONSUMERS):
+            try:
+                said = self._namespace.kubectl("logs", pod["metadata"]["name"])
+            except CommandFailed:  # it does not run yet, or has just gone
+                continue
+            self._read.update(int(line) for line in said.splitlines() if line.isdecimal())
+        return self._read.issuperset(numbers)
+
+
+def test_consumers_come_with_the_lag_replace_a_deleted_pod_and_go(namespace: Namespace) -> None:
+    namespace.apply(ROOT / "examples/workload")
+    namespace.patch(KIND, NAME, {"spec": {"workload": {"scaling": {"stabilizationSeconds": 30}}}})
+    namespace.wait_condition("cluster.millstream.dev", "work", timeout=240)
+    namespace.wait_condition("topic.millstream.dev", "jobs")
+    namespace.wait_condition(KIND, NAME)
+    assert not consumers(namespace), "nothing is there to read"
+
+    logs = Logs(namespace)
+    produce(namespace, range(COUNT))
+    until("every record read", lambda: logs.have(range(COUNT)))
+    namespace.wait_condition(KIND, NAME, "WorkloadReady")
+
+    first, *_ = consumers(namespace)
+    namespace.kubectl("delete", "pod", first["metadata"]["name"])
+    produce(namespace, range(COUNT, 2 * COUNT))
+    until("every record read without that pod", lambda: logs.have(range(2 * COUNT)))
+
+    def at_rest() -> bool:
+        status = namespace.get(KIND, NAME)["status"]
+        return not consumers(namespace) and status["lag"]["records"] == status["replicas"] == 0
+
+    until("no consumer", at_rest, timeout=240)
+    assert namespace.get("deployment", "workers-consumers")["spec"]["replicas"] == 0
+    assert described(namespace)["lag"] == 0
