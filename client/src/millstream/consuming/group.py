@@ -18,7 +18,7 @@ from millstream.connection import failed
 from millstream.consuming.message import Partition
 from millstream.consuming.settings import ConnectorSettings
 from millstream.consuming.stream import ATTEND_S, MessageStream, now
-from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned
+from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned, Unreachable
 
 COMMIT_TIMEOUT_S: Final = 10.0
 REJOIN_S: Final = 0.05
@@ -30,10 +30,23 @@ FENCED: Final = (
     KafkaError.FENCED_INSTANCE_ID,
     KafkaError._ASSIGNMENT_LOST,
 )
+SILENT: Final = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+"""The coordinator is away, or its response to a rebalance is due first: no other comes before it."""
 
 
 class GroupMembership:
     """One stream's membership."""
+
+    silence = "the group's coordinator has not answered"
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._cooperative = settings.strategy == "cooperative-sticky"
@@ -93,21 +106,24 @@ class GroupMembership:
             return REJOIN_S
         if elapsed_s > self._session_s / 2:  # a heartbeat is sent three times as often
             self._proven = False
-        if not self._proven and stream.owned:
-            self._prove(stream)
+        if not self._proven and stream.owned and not self._prove(stream):
+            return 0.0
         self._proven = True
         return ATTEND_S
 
-    def _prove(self, stream: MessageStream) -> None:
-        """Commit again what is committed: the coordinator accepts it from a member only."""
+    def _prove(self, stream: MessageStream) -> bool:
+        """Commit again what is committed: the coordinator accepts it from a member only. False without an answer."""
         owned = stream.owned
         try:
             known = self.committed(stream, owned)
             self._commit(stream, known, wait=True)
         except NotOwned:
             known = {}
+        except (Unreachable, BufferFull):
+            return False
         if not known:
             self._rejoin(stream, commit=False)
+        return True
 
     def _rejoin(self, stream: MessageStream, *, commit: bool) -> None:
         """Leave, to join anew. In a rebalance librdkafka leaves after it, and to subscribe before that keeps it from
@@ -152,7 +168,7 @@ class GroupMembership:
         try:
             found = stream.kafka.committed([TopicPartition(*at) for at in partitions], COMMIT_TIMEOUT_S)
         except KafkaException as error:
-            raise failed(error) from None
+            raise _why(error) from None
         for at in found:
             if at.error is not None:
                 raise Failed(f"the position of {at.topic}-{at.partition} cannot be read", at.error.str())
@@ -185,8 +201,11 @@ def _within(call: Any) -> list[TopicPartition]:
 
 
 def _why(error: KafkaException) -> MillstreamError:
-    if error.args[0].code() in FENCED:
-        return NotOwned("the positions were not committed: the group has rebalanced", error.args[0].str())
+    code, said = error.args[0].code(), error.args[0].str()
+    if code in FENCED:
+        return NotOwned("the positions were not committed: the group has rebalanced", said)
+    if code in SILENT:
+        return Unreachable(GroupMembership.silence, said)
     return failed(error)
 
 

@@ -62,6 +62,9 @@ def now() -> float:
 class Membership(Protocol):
     """How a stream gets partitions, and how its positions are kept. Called with the stream's lock held."""
 
+    silence: str
+    """Whose silence leaves it uncertain what the stream owns, for an error: "no ZooKeeper at … has answered"."""
+
     def begin(self, stream: MessageStream) -> None:
         """Start to take part; partitions arrive by `MessageStream.take`."""
 
@@ -312,9 +315,8 @@ class MessageStream:
         if now() - self._uncertain_since > self.settings.unreachable_timeout_s:
             self._uncertain_since = 0.0
             raise Unreachable(
-                f"no ZooKeeper at {self.settings.zookeeper} has answered for "
-                f"{self.settings.unreachable_timeout_s:g} s",
-                "start it, then iterate again",
+                f"{self._membership.silence} for {self.settings.unreachable_timeout_s:g} s",
+                "iterate again once it does",
             )
 
     def _check_brokers(self) -> None:

@@ -51,6 +51,7 @@ class ZooKeeperMembership:
         self._consumer = consumer
         self.thread = thread_name(consumer.name, number)
         self.topic = topic
+        self.silence = f"no ZooKeeper at {consumer.registry.hosts} has answered"
 
     def begin(self, stream: MessageStream) -> None:
         self._consumer.streams[self.topic, self.thread] = stream

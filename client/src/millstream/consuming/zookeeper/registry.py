@@ -46,6 +46,7 @@ class Registry:
 
     def __init__(self, hosts: str, group: str, timeout_s: float) -> None:
         """Unreachable within seconds when no ZooKeeper answers; BadInput for the address or its chroot."""
+        self.hosts = hosts
         self._group = group
         self._versions: dict[Partition, tuple[int, int]] = {}  # session and version of the offset's node
         self._subscriptions: dict[str, dict[str, int]] = {}
