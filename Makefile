@@ -101,6 +101,7 @@ operator-scale: setup
 
 # A cluster is broken for twenty minutes: FAULTS="--seconds 300 --faults 50 --seed 3 --out DIR".
 # Or batch loads are: FAULTS="loads --format Delta --rounds 50 --seed 3 --out DIR".
+# Or mirrors between two clusters are: FAULTS="mirrors --rounds 60 --seed 3 --out DIR".
 faults: setup
 	@PYTHONPATH=tests/harness:tests/faults $(BIN)/python -P -m millstream_faults $(FAULTS)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_faults.loads.plan import Kind, draw
+from millstream_faults.draws import draw
+from millstream_faults.loads.plan import Kind
 from millstream_harness.spark import spark_jars
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")

@@ -15,4 +15,6 @@ story        what happened to one record
 report       the summary and the timeline
 run          runs all of it in order
 loads        the same for batch loads
+mirrors      the same for mirrors between two clusters
+draws        the faults of `loads` and `mirrors`, one a round
 """

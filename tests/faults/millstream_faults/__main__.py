@@ -1,6 +1,6 @@
 """``make faults FAULTS="--seconds 600 --faults 100 --seed 3"``: break a cluster and report each violation.
 
-With ``loads`` as the first argument, break batch loads instead (`loads`).
+With ``loads`` as the first argument, break batch loads instead (`loads`), with ``mirrors`` mirrors (`mirrors`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from .isolation import inside, reenter, unshare
-from .loads import rounds
+from .loads import rounds as loads
+from .mirrors import rounds as mirrors
 from .plan import Kind
 from .run import Options, Run
 
@@ -21,7 +22,9 @@ from .run import Options, Run
 def main() -> int:
     """Return 0 if every invariant held, 1 if one did not, 2 if the run could not start."""
     if sys.argv[1:2] == ["loads"]:
-        return rounds.main(sys.argv[2:])
+        return loads.main(sys.argv[2:])
+    if sys.argv[1:2] == ["mirrors"]:
+        return mirrors.main(sys.argv[2:])
     given = arguments()
     if not inside() and (command := unshare()) is not None:
         return reenter(command, sys.argv[1:])

@@ -34,10 +34,12 @@ LONG = {
         "tests/client/test_exactly_once_example.py",
         "tests/client/test_streams.py",
         "tests/client/test_stream_members.py",
+        "tests/client/test_stream_rejoin.py",
         "tests/client/test_zookeeper_streams.py",
     ),
     "ports that do not answer, waited for": ("tests/client/test_doctor.py",),
     "mirrors broken under load, beyond tests/mirror/test_mirror_flow.py": (
+        "tests/faults/test_mirror_rounds.py",
         "tests/mirror/test_mirror_faults.py",
         "tests/operator/test_local_identity_mirror.py",
         "tests/mirror/test_mirror_links.py",

@@ -10,22 +10,26 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from millstream_kafka.batch import iter_batches
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import fetch
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_mirror.reading import EARLIEST, offset_at, read
 
 from .broker import BrokerProcess
 from .daemon import Daemon
-from .kafka import KafkaProcess
 from .scenario import eventually
 
-Peer = BrokerProcess | KafkaProcess
+
+class Peer(Protocol):
+    """A broker or a cluster, of either kind."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
 
 START_MS = int(time.time() * 1000)  # of the first record: none is so old that a broker would delete it
 READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
@@ -92,23 +96,15 @@ class MirrorProcess(Daemon):
         return status
 
 
-async def read_batches(bootstrap: str, topic: str, partition: int) -> list[bytes]:
-    """All record batches of a partition, as stored."""
+async def read_batches(bootstrap: str, topic: str, partition: int, since: int = 0) -> list[bytes]:
+    """Record batches of a partition, as stored, from an offset on. Raises ApiError, BrokerError."""
+    where = (topic, partition)
     async with ClusterClient(bootstrap) as cluster:
         batches: list[bytes] = []
-        offset = 0
+        offset = max(since, await offset_at(cluster, where, EARLIEST))
         while True:
-            asked = fetch.FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1 << 20)
-            request = fetch.FetchRequest(
-                max_wait_ms=0, min_bytes=0, max_bytes=1 << 24, topics=[fetch.FetchTopic(topic, [asked])]
-            )
-            answer = (
-                (await cluster.call_leader(topic, partition, fetch.API, request)).responses[0].partitions[0]
-            )
-            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < answer.log_start_offset:
-                offset = answer.log_start_offset
-                continue
-            assert answer.error_code == 0, ErrorCode.of(answer.error_code)
+            answer = await read(cluster, where, offset, 1 << 20)
+            assert answer.error_code == 0, f"{topic}-{partition}: offset {offset} was deleted meanwhile"
             records = answer.records if isinstance(answer.records, memoryview) else memoryview(b"")
             before = offset
             for start, header in iter_batches(records):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from millstream_kafka.batch import read_header, read_records
 
-from .mirror import Peer, admin, read_batches
+from .mirror import Peer, read_batches
 from .scenario import eventually
+
+
+def new_admin(broker: Peer) -> AdminClient:
+    """One that looks for the group's coordinator: an older one keeps asking the coordinator that it knows."""
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
 def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:
@@ -15,16 +21,16 @@ def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:
     at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
 
     def errors() -> list[object]:
-        request = [ConsumerGroupTopicPartitions(group, at)]
-        done = admin(broker).alter_consumer_group_offsets(request)[group].result(20)
+        request, client = [ConsumerGroupTopicPartitions(group, at)], new_admin(broker)
+        done = client.alter_consumer_group_offsets(request)[group].result(20)
         return [one.error for one in done.topic_partitions if one.error]
 
     eventually(errors, lambda found: not found, "a commit")  # Kafka's coordinator starts at the first
 
 
 def committed(broker: Peer, group: str, topic: str) -> list[int]:
-    request = [ConsumerGroupTopicPartitions(group)]
-    found = admin(broker).list_consumer_group_offsets(request)[group].result(20)
+    request, client = [ConsumerGroupTopicPartitions(group)], new_admin(broker)
+    found = client.list_consumer_group_offsets(request)[group].result(20)
     return [one.offset for one in sorted(found.topic_partitions) if one.topic == topic]
 
 

@@ -1,10 +1,7 @@
-"""Which fault strikes which round, when and for how long: drawn from one seed."""
+"""The kinds of faults that strike a load."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 
@@ -29,26 +26,3 @@ class Kind(Enum):
 
 
 IN_S3 = (Kind.S3_AWAY, Kind.STALL_S3)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """``moment`` is a fraction of an undisturbed run's time; a faster run ends before a late fault."""
-
-    kind: Kind
-    moment: float
-    seconds: float
-
-
-def draw(seed: int, kinds: Sequence[Kind]) -> Iterator[Fault]:
-    """One fault a round, endlessly; each kind comes once before any repeats."""
-    drawn = random.Random(seed)
-    deck: list[Kind] = []
-    while True:
-        if not deck:
-            deck = list(kinds)
-            drawn.shuffle(deck)
-        kind = deck.pop()
-        yield Fault(
-            kind, round(drawn.uniform(0.0, 1.0), 3), round(drawn.uniform(kind.shortest, kind.longest), 2)
-        )

@@ -23,8 +23,9 @@ from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_harness.spark import publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE
 
+from ..draws import Fault, draw
 from .lab import DriverDied, Lab
-from .plan import IN_S3, Fault, Kind, draw
+from .plan import IN_S3, Kind
 from .tables import PARTITIONS, Reader, Table
 
 FORMATS = ("Parquet", "Delta", "Iceberg")
@@ -55,7 +56,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
 class Rounds:
     """The rounds of one format."""
 
-    def __init__(self, lab: Lab, format: str, faults: Iterator[Fault]) -> None:
+    def __init__(self, lab: Lab, format: str, faults: Iterator[Fault[Kind]]) -> None:
         self.violations: list[str] = []
         self.struck: Counter[tuple[str, bool]] = Counter()
         """Count by kind, and by whether a run was under way."""
@@ -84,7 +85,7 @@ class Rounds:
         for number in range(2, rounds + 2):
             self._round(number, next(self._faults))
 
-    def _round(self, number: int, fault: Fault | None) -> float:
+    def _round(self, number: int, fault: Fault[Kind] | None) -> float:
         """Run one round; return the run's time in s."""
         self._produce(number)
         run = self._write_run(number)
@@ -116,7 +117,7 @@ class Rounds:
         )
         return taken
 
-    def _strike(self, moment: float, fault: Fault) -> None:
+    def _strike(self, moment: float, fault: Fault[Kind]) -> None:
         time.sleep(moment)
         is_during = not self._ended.is_set()
         if self._lab.strike(fault.kind, fault.seconds):

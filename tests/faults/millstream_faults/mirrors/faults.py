@@ -1,0 +1,155 @@
+"""Each kind of fault: `strike` does it, waits, and undoes it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.links import CUT, FINE, Condition
+
+from ..draws import Fault
+from .checks import DIFFERS, read_log
+from .lab import ANEW, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, Worker, copy_of
+from .plan import Kind
+
+SLOW = Condition(delay_s=0.2, loss=0.05)
+RECORDS = 40
+"""Sent to each of the other topics in each round."""
+CODECS = ("producer", "lz4", "zstd", "gzip")
+SEGMENTS = ("300000", "1000000", "4000000")
+
+
+class Faults:
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self._lab = lab
+        self._chance = random.Random(seed)
+        self.violations: list[str] = []
+
+    def strike(self, fault: Fault[Kind]) -> None:
+        STRIKES[fault.kind](self, fault.seconds)
+
+    def _kill(self, victims: Sequence[BrokerProcess | Worker], seconds: float) -> None:
+        for victim in victims:
+            victim.kill()
+        time.sleep(seconds)
+        for victim in victims:
+            victim.start()
+
+    def _stall(self, victim: BrokerProcess | Worker, seconds: float) -> None:
+        os.kill(victim.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(victim.pid, signal.SIGCONT)
+
+    def kill_worker(self, seconds: float) -> None:
+        self._kill([self._chance.choice(self._lab.workers)], seconds)
+
+    def kill_workers(self, seconds: float) -> None:
+        self._kill(self._lab.workers, seconds)
+
+    def stall_worker(self, seconds: float) -> None:
+        self._stall(self._chance.choice(self._lab.workers), seconds)
+
+    def kill_leader(self, cluster: ClusterProcesses, topic: str, seconds: float) -> None:
+        self._kill([cluster.leader(topic)], seconds)
+
+    def kill_brokers(self, cluster: ClusterProcesses, seconds: float) -> None:
+        for broker in cluster.brokers.values():
+            broker.kill()
+        time.sleep(seconds)
+        cluster.start()
+
+    def link(self, condition: Condition, side: str, seconds: float) -> None:
+        names = self._lab.names(side) if side else ()
+        self._lab.link.set(condition, *names)
+        time.sleep(seconds)
+        self._lab.link.set(FINE)
+
+    def flap(self, seconds: float) -> None:
+        over = time.monotonic() + seconds
+        while time.monotonic() < over:
+            self._lab.link.set(CUT)
+            time.sleep(self._chance.uniform(0.1, 1.5))
+            self._lab.link.set(SLOW)
+            time.sleep(self._chance.uniform(0.1, 1.0))
+        self._lab.link.set(FINE)
+
+    def add_partition(self, _: float) -> None:
+        if self._lab.steady_partitions() < MOST_PARTITIONS:
+            self._lab.add_partition()
+
+    def configure(self, _: float) -> None:
+        entries = [
+            ConfigEntry(
+                "compression.type", self._chance.choice(CODECS), incremental_operation=AlterConfigOpType.SET
+            ),
+            ConfigEntry(
+                "segment.bytes", self._chance.choice(SEGMENTS), incremental_operation=AlterConfigOpType.SET
+            ),
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, STEADY, incremental_configs=entries)
+        client = self._lab.admin()
+        client.incremental_alter_configs([resource])[resource].result(30)
+
+    def recreate(self, seconds: float) -> None:
+        """The new topic gets fewer records than the old one; the copies are deleted later, as the condition says."""
+        lab = self._lab
+        before = {number: read_log(lab.west, ANEW, number) for number in range(PARTITIONS[ANEW])}
+        lab.delete(lab.west, ANEW)
+        lab.create(ANEW, PARTITIONS[ANEW])
+        lab.sent[ANEW] = 0
+        lab.produce(ANEW, RECORDS // 2)
+        time.sleep(seconds)
+        for mode, differs in DIFFERS.items():
+            for number, source in before.items():
+                if said := differs(source, read_log(lab.east, copy_of(ANEW, mode), number)):
+                    self.violations.append(f"old {copy_of(ANEW, mode)}-{number}: {said}")
+            lab.delete(lab.east, copy_of(ANEW, mode))
+
+    def delete_records(self, _: float) -> None:
+        self._delete(self._lab.sent[GAPPED] // 2)
+
+    def gap(self, _: float) -> None:
+        lab = self._lab
+        for worker in lab.workers:
+            worker.kill()
+        lab.produce(GAPPED, RECORDS)
+        self._delete(lab.sent[GAPPED] - RECORDS // 2)
+        for worker in lab.workers:
+            worker.start()
+
+    def _delete(self, offset: int) -> None:
+        part = TopicPartition(GAPPED, 0, offset)
+        client = self._lab.admin()
+        client.delete_records([part])[part].result(30)
+
+
+STRIKES: dict[Kind, Callable[[Faults, float], None]] = {
+    Kind.KILL_WORKER: Faults.kill_worker,
+    Kind.KILL_WORKERS: Faults.kill_workers,
+    Kind.STALL_WORKER: Faults.stall_worker,
+    Kind.KILL_SOURCE: lambda it, s: it.kill_leader(it._lab.west, STEADY, s),
+    Kind.KILL_TARGET: lambda it, s: it.kill_leader(it._lab.east, STEADY, s),
+    Kind.STALL_SOURCE: lambda it, s: it._stall(it._lab.west.leader(STEADY), s),
+    Kind.STALL_TARGET: lambda it, s: it._stall(it._lab.east.leader(STEADY), s),
+    Kind.KILL_SOURCES: lambda it, s: it.kill_brokers(it._lab.west, s),
+    Kind.KILL_TARGETS: lambda it, s: it.kill_brokers(it._lab.east, s),
+    Kind.CUT: lambda it, s: it.link(CUT, "", s),
+    Kind.CUT_SOURCE: lambda it, s: it.link(CUT, "west", s),
+    Kind.CUT_TARGET: lambda it, s: it.link(CUT, "east", s),
+    Kind.CUT_LONG: lambda it, s: it.link(CUT, "", s),
+    Kind.SLOW: lambda it, s: it.link(SLOW, "", s),
+    Kind.FLAP: Faults.flap,
+    Kind.PARTITIONS: Faults.add_partition,
+    Kind.CONFIGURE: Faults.configure,
+    Kind.ANEW: Faults.recreate,
+    Kind.DELETE: Faults.delete_records,
+    Kind.GAP: Faults.gap,
+}

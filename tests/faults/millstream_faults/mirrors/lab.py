@@ -1,0 +1,161 @@
+"""Two clusters of three brokers, a link, two workers of each mode, and what producers send.
+
+    STEADY    under load all the time; it gets more partitions
+    ANEW      deleted and created again
+    GAPPED    loses records, some of them before they are mirrored
+
+An Identity mirror copies each topic as it is, an Aggregate mirror to SOURCE.TOPIC. Of each, one worker is at the far
+end of the link, the other with the brokers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from millstream_harness.broker import fixed_port
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.ledger import Load
+from millstream_harness.links import HERE, THERE, Link
+from millstream_harness.mirror import MirrorProcess, produce
+from millstream_harness.mirror_groups import new_admin
+from millstream_harness.zookeeper import ZooKeeperProcess
+
+STEADY, ANEW, GAPPED = "steady", "anew", "gapped"
+GROUP = "app"
+PARTITIONS = {STEADY: 3, ANEW: 2, GAPPED: 1}
+MOST_PARTITIONS = 8
+PAUSE_S, LINGER_MS = 0.05, 200
+IDENTITY = "identity"
+MODES: dict[str, dict[str, Any]] = {
+    IDENTITY: {"mode": "Identity"},
+    "aggregate": {"mode": "Aggregate", "naming": "Prefixed", "onGap": "SkipToEarliest"},
+}
+
+
+def copy_of(topic: str, mode: str) -> str:
+    return topic if mode == IDENTITY else f"west.{topic}"
+
+
+class Worker(MirrorProcess):
+    """``entering`` is the command that runs it at the far end of the link."""
+
+    def __init__(self, *args: Any, entering: Iterable[str] = (), **config: Any) -> None:
+        super().__init__(*args, **config)
+        self._entering = list(entering)
+
+    @property
+    def command(self) -> list[str]:
+        return [*self._entering, *super().command]
+
+
+class Lab:
+    """Enter it inside namespaces of its own (`isolation`)."""
+
+    def __init__(self, out: Path, seed: int) -> None:
+        self.out = out
+        self._stack = ExitStack()
+        self._ports = {f"{side} {number}": fixed_port() for side in ("west", "east") for number in (1, 2, 3)}
+        self.link = Link(self._ports, seed)
+        self.zookeeper = ZooKeeperProcess(out / "zookeeper")
+        self.loads: list[Load] = []
+        self.sent = dict.fromkeys((ANEW, GAPPED), 0)
+        """Number of records sent to a topic since it was created."""
+
+    def __enter__(self) -> Lab:
+        with ExitStack() as stack:
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=20)
+            stack.enter_context(self.link)
+            stack.enter_context(self.zookeeper)
+            self.west, self.east = (stack.enter_context(self._cluster(side)) for side in ("west", "east"))
+            for topic, partitions in PARTITIONS.items():
+                self.create(topic, partitions)
+            self.workers = [self._worker(mode, is_far) for mode in MODES for is_far in (False, True)]
+            for worker in self.workers:
+                stack.callback(worker.kill)
+                worker.start()
+            self.load(range(PARTITIONS[STEADY]))
+            stack.callback(self.end_loads)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _cluster(self, side: str) -> ClusterProcesses:
+        cluster = ClusterProcesses(self.out / side, zookeeper=self.zookeeper)
+        for number, broker in cluster.brokers.items():
+            broker.config["listeners"] = f"PLAINTEXT://{HERE}:{self._ports[f'{side} {number}']}"
+        return cluster
+
+    def _worker(self, mode: str, is_far: bool) -> Worker:
+        return Worker(
+            self.out / f"{mode}-{'far' if is_far else 'near'}",
+            {"west": self.west.bootstrap},
+            self.east.bootstrap,
+            entering=self.link.entering if is_far else (),
+            name=mode,
+            topics={"include": list(PARTITIONS)},
+            groups={"include": [GROUP]},
+            http=f"{THERE if is_far else HERE}:0",
+            **MODES[mode],
+        )
+
+    def names(self, side: str) -> tuple[str, ...]:
+        """What the link calls the packets to and from a side's brokers."""
+        return tuple(name for name in self._ports if name.startswith(side))
+
+    def admin(self) -> AdminClient:
+        """Of the source, and new: it knows the leaders. Keep it until you have its answer."""
+        return new_admin(self.west)
+
+    def create(self, topic: str, partitions: int) -> None:
+        def created() -> bool:
+            """The name is free once every replica of its predecessor is deleted."""
+            if not self.west.partitions(topic):
+                client = self.admin()
+                client.create_topics([NewTopic(topic, partitions, 3)])[topic].exception(30)
+            return len(self.west.partitions(topic)) == partitions
+
+        until(created, f"{topic} is created", 60)
+        self.west.await_in_sync(topic, timeout=60)
+
+    def delete(self, cluster: ClusterProcesses, topic: str) -> None:
+        client = new_admin(cluster)
+        client.delete_topics([topic])[topic].result(30)
+
+    def produce(self, topic: str, count: int) -> None:
+        first = self.sent[topic]
+        produce(self.west, topic, range(first, first + count), PARTITIONS[topic], linger_ms=1, acks="all")
+        self.sent[topic] += count
+
+    def load(self, partitions: range) -> None:
+        """Send records to these partitions of STEADY until the end."""
+        load = Load(
+            self.west.bootstrap,
+            STEADY,
+            partitions=partitions,
+            name=f"load{len(self.loads)}",
+            pause_s=PAUSE_S,
+            config={"linger.ms": str(LINGER_MS)},
+        )
+        self.loads.append(load.start())
+        load.until(10 * len(partitions))
+
+    def end_loads(self) -> None:
+        for load in self.loads:
+            load.stop()
+
+    def steady_partitions(self) -> int:
+        return len(self.west.partitions(STEADY))
+
+    def add_partition(self) -> None:
+        before, client = self.steady_partitions(), self.admin()
+        client.create_partitions([NewPartitions(STEADY, before + 1)])[STEADY].result(30)
+        self.west.await_in_sync(STEADY, timeout=60)
+        self.load(range(before, before + 1))

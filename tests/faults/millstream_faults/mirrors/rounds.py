@@ -1,0 +1,205 @@
+"""Rounds: one fault each, then the checks. See ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+
+from millstream_harness.ledger import check
+from millstream_harness.mirror_groups import commit, committed
+from millstream_kafka.client.errors import BrokerError
+from millstream_kafka.protocol.errors import ApiError
+
+from ..draws import Fault, draw
+from ..isolation import inside, reenter, unshare
+from .checks import DIFFERS, Log, lacks, out_of_step, read_log
+from .faults import RECORDS, Faults
+from .lab import ANEW, GAPPED, GROUP, IDENTITY, MODES, PARTITIONS, STEADY, Lab, copy_of
+from .plan import Kind
+
+BACK_S = 120.0
+LOOK_S = 0.5
+TAIL = 2000
+"""Offsets at the end of a copy to look for the source's last record in: producers go on."""
+Source = dict[tuple[str, int], Log]
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog='make faults FAULTS="mirrors',
+        description="Two clusters of three brokers and mirrors of both modes between them: workers, brokers and the"
+        " link die, stall and flap, and topics change.",
+    )
+    parser.add_argument("--rounds", type=int, default=60, help="how many (60)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="which faults; new ones each time")
+    parser.add_argument("--kinds", type=_kinds, default=list(Kind), help="only these: 'kill worker,cut link'")
+    parser.add_argument("--out", type=Path, help="a new or empty folder for data and logs")
+    wanted = parser.parse_args(given)
+    if wanted.rounds < 1:
+        parser.error(f"--rounds {wanted.rounds}: is less than 1")
+    if wanted.out is not None and wanted.out.exists() and any(wanted.out.iterdir()):
+        parser.error(f"--out {wanted.out}: there is something in it already")
+    return wanted
+
+
+def _kinds(text: str) -> list[Kind]:
+    by_name = {kind.text: kind for kind in Kind}
+    wanted = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in wanted if name not in by_name]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(by_name)}")
+    return [by_name[name] for name in wanted]
+
+
+class Rounds:
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self._lab = lab
+        self._faults = Faults(lab, seed)
+        self.violations: list[str] = []
+        self.struck: dict[str, list[float]] = {}
+        """Time from the end of each fault until copies had all records, in s, by kind."""
+
+    def round(self, number: int, fault: Fault[Kind]) -> None:
+        for topic in (ANEW, GAPPED):
+            self._lab.produce(topic, RECORDS)
+        time.sleep(fault.moment)
+        self._faults.strike(fault)
+        ended = time.monotonic()
+        self._lab.west.await_in_sync(STEADY, timeout=BACK_S)
+        source = self._read_source()
+        here = [max(source[STEADY, number].records) for number in self._steady()]
+        commit(self._lab.west, GROUP, STEADY, *here)
+        found = self._await_copies(source, here) or self._differences()
+        took = time.monotonic() - ended
+        self.struck.setdefault(fault.kind.text, []).append(took)
+        found += self._faults.violations
+        self._faults.violations.clear()
+        self.violations += [f"round {number}, {fault.kind.text}: {one}" for one in found]
+        said = f": VIOLATION: {'; '.join(found)}" if found else ""
+        print(
+            f"{number}: {fault.kind.text} for {fault.seconds} s, all mirrored after {took:.1f} s{said}",
+            flush=True,
+        )
+
+    def _steady(self) -> range:
+        return range(self._lab.steady_partitions())
+
+    def _read_source(self) -> Source:
+        counts = {topic: range(count) for topic, count in PARTITIONS.items()} | {STEADY: self._steady()}
+        return {
+            (topic, number): read_log(self._lab.west, topic, number)
+            for topic, numbers in counts.items()
+            for number in numbers
+        }
+
+    def _await_copies(self, source: Source, here: list[int]) -> list[str]:
+        """Wait until copies have all of the source, and the group's positions follow; what is late after BACK_S."""
+        deadline = time.monotonic() + BACK_S
+        late: dict[str, Callable[[], str]] = {}
+        for (topic, number), read in source.items():
+            for mode in MODES:
+                late[f"{copy_of(topic, mode)}-{number}"] = partial(self._lag, mode, topic, number, read)
+        for mode in MODES:
+            late[f"positions in {copy_of(STEADY, mode)}"] = partial(self._wrong_positions, mode, source, here)
+        while True:
+            said = {what: self._try(check) for what, check in late.items()}
+            late = {what: check for what, check in late.items() if said[what]}
+            if not late or time.monotonic() > deadline:
+                return [f"{what} after {BACK_S:g} s: {said[what]}" for what in late]
+            time.sleep(LOOK_S)
+
+    def _try(self, check: Callable[[], str]) -> str:
+        """What the check says; an error while brokers are away counts as late."""
+        try:
+            return check()
+        except (ApiError, BrokerError, KafkaException, AssertionError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def _lag(self, mode: str, topic: str, number: int, source: Log) -> str:
+        copy = read_log(self._lab.east, copy_of(topic, mode), number, last=TAIL)
+        return "records are absent" if lacks(source, copy, is_identity=mode == IDENTITY) else ""
+
+    def _wrong_positions(self, mode: str, source: Source, here: list[int]) -> str:
+        name = copy_of(STEADY, mode)
+        there = committed(self._lab.east, GROUP, name)
+        if len(there) < len(here) or (mode == IDENTITY and there != here):
+            return f"{there}, in the source {here}"
+        said = (
+            out_of_step(
+                source[STEADY, number], read_log(self._lab.east, name, number, since=at), here[number], at
+            )
+            for number, at in enumerate(there)
+        )
+        return next(filter(None, said), "")
+
+    def _differences(self) -> list[str]:
+        """How the copies differ from the source, which is read after them: they may not be ahead of it."""
+        copies = {
+            (topic, number, mode): read_log(self._lab.east, copy_of(topic, mode), number)
+            for topic, count in {**PARTITIONS, STEADY: len(self._steady())}.items()
+            for number in range(count)
+            for mode in MODES
+        }
+        source = self._read_source()
+        said = {
+            f"{copy_of(topic, mode)}-{number}": DIFFERS[mode](source[topic, number], copy)
+            for (topic, number, mode), copy in copies.items()
+        }
+        return [f"{what}: {one}" for what, one in said.items() if one]
+
+    def end(self) -> None:
+        """Nothing that the source acknowledged is absent from it, and workers have no complaint left."""
+        self._lab.end_loads()
+        try:
+            check(self._lab.west.bootstrap, STEADY, self._lab.loads)
+        except AssertionError as error:
+            self.violations.append(f"the source itself: {error}")
+        for load in self._lab.loads:
+            self.violations += [f"not acknowledged: {one}" for one in load.ledger.failed]
+
+
+def main(given: list[str]) -> int:
+    """Return 0 if every promise held, 1 if one did not, 2 if the rounds could not start."""
+    wanted = arguments(given)
+    if shutil.which("java") is None:
+        print(
+            "faults: ZooKeeper needs Java 17: install it (Debian: openjdk-17-jdk-headless)", file=sys.stderr
+        )
+        return 2
+    if not inside():
+        command = unshare()
+        if command is None or not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            print(
+                "faults: mirrors need network namespaces and TUN devices: run as root, or allow user namespaces"
+                " (needs util-linux, iproute2 and iptables)",
+                file=sys.stderr,
+            )
+            return 2
+        return reenter(command, ["mirrors", *given])
+    out = (wanted.out or Path(tempfile.mkdtemp(prefix="millstream-mirrors-"))).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"faults: mirrors in {out}; --seed {wanted.seed} has the same faults", flush=True)
+    with Lab(out, wanted.seed) as lab:
+        rounds = Rounds(lab, wanted.seed)
+        drawn = draw(wanted.seed, wanted.kinds)
+        for number in range(wanted.rounds):
+            rounds.round(number, next(drawn))
+        rounds.end()
+        records = sum(load.ledger.count for load in lab.loads)
+    print(f"{'struck':40}{'rounds':>7}{'mirrored after (median, longest)':>36}")
+    for kind, took in sorted(rounds.struck.items()):
+        print(f"{kind:40}{len(took):7}{statistics.median(took):28.1f} s{max(took):5.1f} s")
+    print(f"records: {records:,}, partitions: {len(lab.loads) + PARTITIONS[STEADY] - 1}")
+    print(f"violations: {len(rounds.violations)}")
+    for violation in rounds.violations:
+        print(f"  {violation}")
+    return 1 if rounds.violations else 0
