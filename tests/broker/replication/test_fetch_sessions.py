@@ -26,18 +26,8 @@ from millstream_harness.fetch_sessions import (
     two_partitions,
     wanted,
 )
-from millstream_harness.replica import (
-    OTHERS,
-    THEM,
-    US,
-    Clock,
-    answered,
-    broker_record,
-    led_by,
-    state,
-    topic,
-    turns,
-)
+from millstream_harness.replica import OTHERS, THEM, US, Clock, answered, broker_record, led_by, state, topic
+from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     EpochEndOffset,

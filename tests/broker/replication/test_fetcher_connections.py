@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.fetching import Fetching, fetching, said, session_of
-from millstream_harness.replica import (
-    THEM,
-    Clock,
-    asked,
-    batch,
-    broker_record,
-    fetched,
-    response,
-    turns,
-)
+from millstream_harness.replica import THEM, Clock, asked, batch, broker_record, fetched, response
+from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchResponse,

@@ -31,8 +31,8 @@ from millstream_harness.replica import (
     response,
     state,
     topic,
-    turns,
 )
+from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import EpochEndOffset
 

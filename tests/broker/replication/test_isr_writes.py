@@ -30,8 +30,8 @@ from millstream_harness.replica import (
     replicating,
     state,
     topic,
-    turns,
 )
+from millstream_harness.virtual_time import turns
 
 
 @dataclass

@@ -24,8 +24,8 @@ from millstream_harness.replica import (
     replicating,
     state,
     topic,
-    turns,
 )
+from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchPartition,

@@ -22,15 +22,8 @@ from millstream_harness.fetch_sessions import (
     two_partitions,
     wanted,
 )
-from millstream_harness.replica import (
-    OTHERS,
-    REPLICAS,
-    THEM,
-    US,
-    answered,
-    state,
-    turns,
-)
+from millstream_harness.replica import OTHERS, REPLICAS, THEM, US, answered, state
+from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.fetch import (
     FetchResponse,
 )

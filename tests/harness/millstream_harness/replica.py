@@ -30,6 +30,7 @@ from millstream_broker.replication.replicas import Replicas
 from millstream_broker.request_memory import RequestMemory
 from millstream_broker.stats import Stats
 from millstream_broker.steps import to_the_end
+from millstream_harness.virtual_time import turns
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost
 from millstream_kafka.protocol.api import Api
@@ -63,12 +64,6 @@ class Clock:
         await turns()
         self.now = time
         await turns()
-
-
-async def turns(count: int = 20) -> None:
-    """Run the loop until nothing is ready."""
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 class Waiter:
