@@ -9,7 +9,7 @@ from millstream_harness.kube import CommandFailed, Json, Namespace, until
 
 KIND, NAME = "consumergroup.millstream.dev", "workers"
 CONSUMERS = "app.kubernetes.io/name=millstream-consumers,app.kubernetes.io/instance=workers"
-COUNT = 4_000
+COUNT = 1_500
 
 
 def millstream(namespace: Namespace, *command: str, stdin: bytes = b"") -> str:
