@@ -100,6 +100,19 @@ def test_the_document_is_written_between_its_markers() -> None:
         document.update("# nothing", results())
 
 
+def test_rows_of_another_machine_are_marked() -> None:
+    made, others = results(), Results(machine={"processor": "4 × Another"}, rounds=3)
+    others.add("producer-200b", "millstream", {"rate": 1.0})
+    made.replace(others)
+    after = document.update(f"{document.BEGIN}{document.END}", made)
+    assert "¹ Measured on 4 × Another" in after
+    assert "| 200 B records, 16 KB batches, acks=1¹ | rate, records/s | 1 |" in after
+    assert after.count("¹") == 2
+    others.machine = made.machine
+    made.replace(others)
+    assert "¹" not in document.update(after, made)
+
+
 def test_the_document_and_its_plots_are_written_together(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text(f"{document.BEGIN}{document.END}")

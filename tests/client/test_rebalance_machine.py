@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from millstream.consuming.zookeeper.assignment import ranges, target_of, thread_name
 from millstream.consuming.zookeeper.lease import Lease
 from millstream.consuming.zookeeper.rebalance import (
+    AT_ONCE,
     Action,
     Claim,
     Read,
@@ -119,9 +121,9 @@ class World:
                 self.watching.add(name)
                 found = {one: {"t": 2} for one in self.consumers}
                 return lambda: machine.read(found, {"t": range(self.partitions)})
-            case Stop(partition, _):
-                self.handing_out[name].discard(partition)
-                return lambda: machine.stopped(partition)
+            case Stop(partitions, _):
+                self.handing_out[name].difference_update(partitions)
+                return lambda: machine.stopped(partitions)
             case Release(partition):
                 assert partition not in self.handing_out[name]
                 if self.owners.get(partition, ())[:2] == me:
@@ -132,12 +134,11 @@ class World:
                 if self.owners.setdefault(partition, (*me, thread)) == (*me, thread):
                     return lambda: machine.claimed(partition)
                 return lambda: machine.refused(partition)
-            case Start(partition, thread):
-                if name in self.losing:  # its lease is over
-                    return lambda: machine.started(partition)
-                assert self.owners[partition] == (*me, thread)
-                self.handing_out[name].add(partition)
-                return lambda: machine.started(partition)
+            case Start(partitions, thread):
+                if name not in self.losing:  # otherwise its lease is over
+                    assert all(self.owners[partition] == (*me, thread) for partition in partitions)
+                    self.handing_out[name].update(partitions)
+                return lambda: machine.started(partitions)
             case Wait():
                 return machine.changed
 
@@ -193,17 +194,17 @@ def settle(machine: Rebalance, until: Action | None = None) -> list[Action]:
                 machine.read({"a": {"t": 1}}, {"t": [0]})
             case Claim(partition, _):
                 machine.claimed(partition)
-            case Start(partition, _):
-                machine.started(partition)
+            case Start(partitions, _):
+                machine.started(partitions)
     return found
 
 
 def test_a_start_that_fails_is_due_again() -> None:
     """ZooKeeper goes away between the claim and the first message, and comes back in the same session."""
     machine, at = Rebalance("a"), ("t", 0)
-    settle(machine, until=Start(at, "a-0"))
+    settle(machine, until=Start((at,), "a-0"))
     machine.changed()  # no report: the connection failed
-    assert settle(machine) == [Read(), Start(at, "a-0")]
+    assert settle(machine) == [Read(), Start((at,), "a-0")]
 
 
 def test_a_claim_without_an_answer_is_made_again_or_taken_back() -> None:
@@ -229,33 +230,68 @@ def test_a_release_without_an_answer_leads_to_another_claim() -> None:
     machine.changed()
     assert machine.next() == Read()
     machine.read({"a": {"t": 1}}, {"t": []})
-    assert machine.next() == Stop(at, "a-0")
-    machine.stopped(at)
+    assert machine.next() == Stop((at,), "a-0")
+    machine.stopped([at])
     assert machine.next() == Release(at)
     machine.changed()
-    assert settle(machine) == [Read(), Claim(at, "a-0"), Start(at, "a-0")]
+    assert settle(machine) == [Read(), Claim(at, "a-0"), Start((at,), "a-0")]
 
 
 def test_a_partition_that_cannot_start_holds_up_no_other() -> None:
-    machine = Rebalance("a")
+    machine, first, second = Rebalance("a"), ("t", 0), ("t", 1)
     for action in (Register(), Read()):
         assert machine.next() == action
         if action == Register():
             machine.registered()
     machine.read({"a": {"t": 1}}, {"t": [0, 1]})
-    assert machine.next() == Claim(("t", 0), "a-0")
-    machine.claimed(("t", 0))
-    assert machine.next() == Start(("t", 0), "a-0")
-    machine.postponed(("t", 0))
-    assert machine.next() == Claim(("t", 1), "a-0")
-    machine.claimed(("t", 1))
-    assert machine.next() == Start(("t", 1), "a-0")
-    machine.started(("t", 1))
+    for at in (first, second):
+        assert machine.next() == Claim(at, "a-0")
+        machine.claimed(at)
+    assert machine.next() == Start((first, second), "a-0")
+    machine.postponed([first])
+    machine.started([second])
     assert machine.next() == Wait()
     machine.changed()
     assert machine.next() == Read()
     machine.read({"a": {"t": 1}}, {"t": [0, 1]})
-    assert machine.next() == Start(("t", 0), "a-0")
+    assert machine.next() == Start((first,), "a-0")
+
+
+def test_a_stream_is_of_one_topic() -> None:
+    machine = Rebalance("a")
+    machine.next()
+    machine.registered()
+    machine.next()
+    machine.read({"a": {"t": 1, "u": 1}}, {"t": [0], "u": [0]})
+    done = settle(machine)
+    assert done[2:] == [Start((("t", 0),), "a-0"), Start((("u", 0),), "a-0")]
+
+
+def test_many_partitions_start_and_stop_together_by_stream() -> None:
+    count = 2 * AT_ONCE + 10
+    machine, numbers = Rebalance("a"), range(2 * count)
+    machine.next()
+    machine.registered()
+    machine.next()
+    machine.read({"a": {"t": 2}}, {"t": numbers})
+    done = settle(machine)
+    started = [(len(one.partitions), one.thread) for one in done if isinstance(one, Start)]
+    each = [AT_ONCE, AT_ONCE, 10]
+    assert sorted(started, key=itemgetter(1)) == [(size, "a-0") for size in each] + [
+        (size, "a-1") for size in each
+    ]
+    kinds = [type(one) for one in done]
+    assert kinds.index(Start) == AT_ONCE, "the first messages wait for no more claims"
+    assert machine.streaming == {("t", number) for number in numbers}
+    machine.changed()
+    assert machine.next() == Read()
+    machine.read({"a": {"t": 2}}, {"t": []})
+    for size, thread in [(size, thread) for thread in ("a-0", "a-1") for size in each]:
+        stop = machine.next()
+        assert isinstance(stop, Stop)
+        assert (len(stop.partitions), stop.thread) == (size, thread)
+        machine.stopped(stop.partitions)
+    assert isinstance(machine.next(), Release)
 
 
 def test_a_change_while_the_registry_is_read_is_seen() -> None:

@@ -122,6 +122,11 @@ class MillstreamCluster(Cluster):
             number: broker.config["listeners"].split("://")[1] for number, broker in self.brokers.items()
         }
 
+    @property
+    def connect(self) -> str:
+        """Where ZooKeeper is, with the cluster's chroot."""
+        return self._processes.connect
+
     def start(self) -> None:
         self.zookeeper.start()
         self._processes.start()

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from millstream_bench.figures import Figure, median, number
 from millstream_bench.peers import KAFKA, LABELS
@@ -50,10 +50,12 @@ def _row(workload: Workload, figure: Figure, values: dict[str, list[float]]) -> 
 
 def all_rows(results: Results) -> list[tuple[str, ...]]:
     """The rows of all workloads; a title stands in the first of its rows only."""
-    found = []
+    found, marked = [], marks(results)
     for workload in WORKLOADS:
+        elsewhere = results.elsewhere.get(workload.name)
+        mark = marked[described(elsewhere)] if elsewhere else ""
         for place, row in enumerate(rows(workload, results)):
-            found.append(row if place == 0 else ("", *row[1:]))
+            found.append((row[0] + mark if place == 0 else "", *row[1:]))
     return found
 
 
@@ -63,14 +65,24 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def marks(results: Results) -> dict[str, str]:
+    """Marks of the machines on which some rows were measured, by their description."""
+    machines = dict.fromkeys(described(one) for one in results.elsewhere.values())
+    return {one: "¹²³⁴⁵⁶⁷⁸⁹"[place] for place, one in enumerate(machines)}
+
+
+def described(facts: Mapping[str, str]) -> str:
+    return (
+        f"{facts.get('processor', '?')}, {facts.get('memory', '?')}, {facts.get('kernel', '?')},"
+        f" Python {facts.get('python', '?')}, {facts.get('java', '?')}"
+    )
+
+
 def setting(results: Results) -> str:
-    facts = results.machine
     scale = "" if results.scale == 1 else f" at {results.scale:g} of the full size"
     rounds = "One round" if results.rounds == 1 else f"Medians of {results.rounds} rounds"
-    return (
-        f"{rounds}{scale} on {facts.get('processor', '?')}, {facts.get('memory', '?')}, "
-        f"{facts.get('kernel', '?')}, Python {facts.get('python', '?')}, {facts.get('java', '?')}."
-    )
+    others = "".join(f" {mark} Measured on {machine}." for machine, mark in marks(results).items())
+    return f"{rounds}{scale} on {described(results.machine)}.{others}"
 
 
 def update(text: str, results: Results, plots: Sequence[str] = ()) -> str:

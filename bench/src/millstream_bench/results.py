@@ -21,10 +21,21 @@ class Results(msgspec.Struct):
     rounds: int = 0
     scale: float = 1.0
     workloads: dict[str, dict[str, Values]] = {}
+    elsewhere: dict[str, dict[str, str]] = {}
+    """The machine of each workload that was measured on another one, with all its contenders."""
 
     def add(self, workload: str, peer: str, numbers: dict[str, float]) -> None:
         for figure, value in numbers.items():
             self.workloads.setdefault(workload, {}).setdefault(figure, {}).setdefault(peer, []).append(value)
+
+    def replace(self, others: Results) -> None:
+        """Take over the workloads of the others, and note where they were measured."""
+        self.workloads |= others.workloads
+        for name in others.workloads:
+            if others.machine == self.machine:
+                self.elsewhere.pop(name, None)
+            else:
+                self.elsewhere[name] = others.machine
 
     def values(self, workload: str, figure: str) -> Values:
         return self.workloads.get(workload, {}).get(figure, {})

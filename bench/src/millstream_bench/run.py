@@ -139,21 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--scale: {options.scale:g} is not above 0 and at most 10")
     if options.add:
         committed = load(COMMITTED)
-        if (options.rounds, options.scale, machine()) != (
-            committed.rounds,
-            committed.scale,
-            committed.machine,
-        ):
+        if (options.rounds, options.scale) != (committed.rounds, committed.scale):
             parser.error(
-                f"--add: the rows there are of {committed.rounds} rounds at scale {committed.scale:g} on"
-                f" {committed.machine}: measure these alike, or all of them anew"
+                f"--add: the rows there are of {committed.rounds} rounds at scale {committed.scale:g}: measure these"
+                " alike, or all of them anew"
             )
     for stop in (signal.SIGINT, signal.SIGTERM):  # so that brokers and folders do not stay behind
         signal.signal(stop, lambda number, _: sys.exit(128 + number))
     results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
     show(results)
     if options.add:
-        committed.workloads |= results.workloads
+        committed.replace(results)
         save(committed, COMMITTED)
         write_document(committed, DOCUMENT, PLOTS)
         return 0

@@ -10,6 +10,7 @@ from millstream_bench.workloads import (
     idle,
     latency,
     library,
+    members,
     memory,
     mirror,
     produce,
@@ -35,4 +36,5 @@ WORKLOADS: tuple[Workload, ...] = (
     *cluster.CLUSTER,
     *mirror.MIRROR,
     *library.LIBRARY,
+    *members.SHARED,
 )

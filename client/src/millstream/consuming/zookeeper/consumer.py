@@ -190,9 +190,9 @@ class Consumer:
                     self._rebalance.registered()
             case Read():
                 self._rebalance.read(*self.registry.read(self._subscription, self._changed))
-            case Stop(partition, thread):
-                self._stop_messages(partition, thread)
-                self._rebalance.stopped(partition)
+            case Stop(partitions, thread):
+                self._stop_messages(partitions, thread)
+                self._rebalance.stopped(partitions)
             case Release(partition):
                 self.registry.release(partition)
                 self._rebalance.released(partition)
@@ -201,50 +201,54 @@ class Consumer:
                     self._rebalance.claimed(partition)
                 else:
                     self._rebalance.refused(partition)
-            case Start(partition, thread):
-                if self._start_messages(partition, thread):
-                    self._rebalance.started(partition)
-                else:
-                    self._rebalance.postponed(partition)
+            case Start(partitions, thread):
+                self._start_messages(partitions, thread)
             case Wait():
                 return RETRY_S
             case None:
                 return None
         return 0
 
-    def _start_messages(self, at: Partition, thread: str) -> bool:
-        """Whether the stream has begun with a partition; if not, the stream has nothing of it.
+    def _start_messages(self, partitions: Collection[Partition], thread: str) -> None:
+        """Begin with the partitions, together or else each by itself, and report each that has begun.
 
         Problems that heal are logged, such as a partition without a leader; the stream raises any other one.
         """
-        stream = self.streams.get((at[0], thread))
+        stream = self.streams.get((next(iter(partitions))[0], thread))
         if stream is None:  # it is closed
-            return False
+            self._rebalance.postponed(partitions)
+            return
         try:
-            starts = stream.start_of(
-                [at]
-            )  # may take seconds, in which other partitions' messages continue to flow
+            # This may take seconds, in which other partitions' messages continue to flow.
+            starts = stream.start_of(partitions)
             with stream.turns:
                 _assign(
                     stream
-                )  # what an earlier try may have left behind is not where the partition begins now
+                )  # what an earlier try may have left behind is not where a partition begins now
                 stream.take(starts)
                 _assign(stream)
         except KazooError:
             raise
         except Exception as error:
             with stream.turns:
-                stream.give_up([at], commit=False)
+                stream.give_up(partitions, commit=False)
+            if len(partitions) > 1:
+                for at in partitions:
+                    self._start_messages([at], thread)
+                return
+            (at,) = partitions
+            self._rebalance.postponed(partitions)
             log.warning("%s-%d cannot start, it is tried again: %s", *at, error or type(error).__name__)
             if not getattr(error, "retriable", isinstance(error, KafkaException)):
                 stream.report(error)
-            return False
-        return True
+        else:
+            self._rebalance.started(partitions)
 
-    def _stop_messages(self, at: Partition, thread: str) -> None:
-        if (stream := self.streams.get((at[0], thread))) is not None:
+    def _stop_messages(self, partitions: Collection[Partition], thread: str) -> None:
+        stream = self.streams.get((next(iter(partitions))[0], thread))
+        if stream is not None:
             with stream.turns:
-                stream.give_up([at], commit=True)
+                stream.give_up(partitions, commit=True)
                 _assign(stream)
 
     def _give_up_all(self) -> None:

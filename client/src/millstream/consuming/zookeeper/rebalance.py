@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import islice
+from typing import Final, TypeAlias
 
 from millstream.consuming.message import Partition
 from millstream.consuming.zookeeper.assignment import target_of
+
+AT_ONCE: Final = 50
+"""Most partitions that a stream stops or starts at once: the first messages wait for no more claims than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the partition's messages in the stream, and commit."""
+    """Stop the partitions' messages in the stream, and commit."""
 
-    partition: Partition
+    partitions: tuple[Partition, ...]
     thread: str
 
 
@@ -54,9 +58,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start the partition's messages in the stream, which owns it."""
+    """Start the partitions' messages in the stream, which owns them."""
 
-    partition: Partition
+    partitions: tuple[Partition, ...]
     thread: str
 
 
@@ -66,6 +70,14 @@ class Wait:
 
 
 Action: TypeAlias = Register | Read | Stop | Release | Claim | Start | Wait
+
+
+def _of_one(partitions: Mapping[Partition, str]) -> tuple[tuple[Partition, ...], str] | None:
+    """Partitions of one stream, which starts or stops them at once: each time it waits until it has fetched."""
+    for (topic, _), thread in partitions.items():
+        its = (at for at, name in partitions.items() if at[0] == topic and name == thread)
+        return tuple(islice(its, AT_ONCE)), thread
+    return None
 
 
 class Rebalance:
@@ -93,19 +105,23 @@ class Rebalance:
         if self._dirty:
             self._dirty = False  # before the read: a watch may fire during it
             return Read()
-        for partition, thread in self._nodes.items():
-            if self._target.get(partition) != thread:
-                if partition in self._streaming:
-                    return Stop(partition, thread)
-                self._claimed.discard(partition)
-                return Release(partition)
+        leaving = {at: thread for at, thread in self._nodes.items() if self._target.get(at) != thread}
+        if stopping := _of_one({at: thread for at, thread in leaving.items() if at in self._streaming}):
+            return Stop(*stopping)
+        for partition in leaving:
+            self._claimed.discard(partition)
+            return Release(partition)
+        ready: dict[Partition, str] = {}
         for partition, thread in self._target.items():
             if partition in self._streaming or partition in self._refused:
                 continue
             if partition in self._claimed:
-                return Start(partition, thread)
-            self._nodes[partition] = thread
-            return Claim(partition, thread)
+                ready[partition] = thread
+            elif len(ready) < AT_ONCE:
+                self._nodes[partition] = thread
+                return Claim(partition, thread)
+        if starting := _of_one(ready):
+            return Start(*starting)
         return Wait() if self._refused else None
 
     def registered(self) -> None:
@@ -119,8 +135,8 @@ class Rebalance:
             self._registered = False
         self._target = target_of(self._consumer, consumers, topics)
 
-    def stopped(self, partition: Partition) -> None:
-        self._streaming.discard(partition)
+    def stopped(self, partitions: Collection[Partition]) -> None:
+        self._streaming.difference_update(partitions)
 
     def released(self, partition: Partition) -> None:
         self._claimed.discard(partition)
@@ -134,12 +150,12 @@ class Rebalance:
         self._nodes.pop(partition, None)
         self._refused.add(partition)
 
-    def started(self, partition: Partition) -> None:
-        self._streaming.add(partition)
+    def started(self, partitions: Collection[Partition]) -> None:
+        self._streaming.update(partitions)
 
-    def postponed(self, partition: Partition) -> None:
-        """The partition's messages cannot start yet. It stays claimed; the next round retries."""
-        self._refused.add(partition)
+    def postponed(self, partitions: Collection[Partition]) -> None:
+        """The partitions' messages cannot start yet. They stay claimed; the next round retries."""
+        self._refused.update(partitions)
 
     def changed(self) -> None:
         """A watch has fired, or a retry is due."""
