@@ -97,6 +97,7 @@ class Rebalance:
             Partition, str
         ] = {}  # owner nodes that are or may be ours, with the threads that they name
         self._claimed: set[Partition] = set()  # those of them that are ours
+        self._starting: set[Partition] = set()  # those whose start was not reported: a stream may have begun
         self._streaming: set[Partition] = set()  # those of them whose messages a stream hands out
 
     def next(self) -> Action | None:
@@ -106,7 +107,9 @@ class Rebalance:
             self._dirty = False  # before the read: a watch may fire during it
             return Read()
         leaving = {at: thread for at, thread in self._nodes.items() if self._target.get(at) != thread}
-        if stopping := _of_one({at: thread for at, thread in leaving.items() if at in self._streaming}):
+        if stopping := _of_one(
+            {at: thread for at, thread in leaving.items() if at in self._streaming | self._starting}
+        ):
             return Stop(*stopping)
         for partition in leaving:
             self._claimed.discard(partition)
@@ -121,6 +124,7 @@ class Rebalance:
                 self._nodes[partition] = thread
                 return Claim(partition, thread)
         if starting := _of_one(ready):
+            self._starting.update(starting[0])
             return Start(*starting)
         return Wait() if self._refused else None
 
@@ -137,6 +141,7 @@ class Rebalance:
 
     def stopped(self, partitions: Collection[Partition]) -> None:
         self._streaming.difference_update(partitions)
+        self._starting.difference_update(partitions)
 
     def released(self, partition: Partition) -> None:
         self._claimed.discard(partition)
@@ -152,10 +157,12 @@ class Rebalance:
 
     def started(self, partitions: Collection[Partition]) -> None:
         self._streaming.update(partitions)
+        self._starting.difference_update(partitions)
 
     def postponed(self, partitions: Collection[Partition]) -> None:
         """The partitions' messages cannot start yet. They stay claimed; the next round retries."""
         self._refused.update(partitions)
+        self._starting.difference_update(partitions)
 
     def changed(self) -> None:
         """A watch has fired, or a retry is due."""
@@ -168,6 +175,7 @@ class Rebalance:
         """
         self._claimed.clear()
         self._streaming.clear()
+        self._starting.clear()
         self._registered = False
 
     @property
