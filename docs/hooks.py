@@ -1,7 +1,7 @@
 """Hooks of MkDocs: pages link to files of the repository by relative paths, as GitHub shows them.
 
-Every such file becomes a page of the site under `source/`: Markdown as it is, other text as a listing, a folder as a
-list of its files. So each link works in both places, and a link that leads nowhere fails the build.
+The site gets a page under `source/` for every such file: Markdown unchanged, other text as a listing, a folder as a
+list of its files. So each link works in both places, and a broken link fails the build.
 """
 
 from __future__ import annotations

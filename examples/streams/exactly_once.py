@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS carriers (carrier TEXT PRIMARY KEY, flights INTEGER N
 
 
 class Store:
-    """The database. Positions belong to a topic's id: a topic made anew under the same name starts at its beginning."""
+    """The database. Positions belong to a topic's id: a recreated topic starts at its beginning."""
 
     def __init__(self, path: str, topic_id: str) -> None:
         self._path, self._topic_id = path, topic_id

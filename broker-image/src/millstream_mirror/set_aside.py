@@ -282,7 +282,7 @@ class SetAside:
 
 
 def _copy(record: Record, header: BatchHeader, mark: Mark) -> Record:
-    """A record as it is set aside."""
+    """The copy of a record that is set aside: its mark is in the headers."""
     timestamp = header.max_timestamp if header.is_log_append_time else record.timestamp
     return Record(record.key, record.value, timestamp, (*record.headers, *mark.headers()))
 

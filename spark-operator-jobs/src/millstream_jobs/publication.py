@@ -67,7 +67,7 @@ def find(files: Files, name: str, content: str) -> Plan | None:
 
 
 def make(spark: SparkSession, wanted: Publish, files: Files) -> tuple[Plan, bool]:
-    """Stage the rows and create the plan; the plan, and whether it is another driver's, who was first."""
+    """Stage the rows and create the plan. Returns the plan, and whether another driver had created it first."""
     attempt = uuid.uuid4().hex[:8]
     topic_id = topic_id_of(wanted)
     with positions.consumer(wanted.bootstrap) as cluster:

@@ -3,7 +3,7 @@
 A reset begins with its intent: the positions before and after, in the status. Then the positions are committed in steps
 of ``STEP`` positions. Brokers store a step whole or not at all, and with it a mark that names the request and counts
 the steps. So whoever continues after a crash knows which steps were done, whatever consumers have committed since. A
-reset whose first step is not done is planned anew; a later one goes on with what was recorded.
+reset whose first step is not done is planned again; after that it continues as recorded.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Decide = Callable[[int | None], int]
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The consumers of a workload. ``wanted``: as many as it is to have. ``failure``: why one does not run.
+    """The consumers of a workload. ``wanted``: their intended number. ``failure``: why one does not run.
     ``problem``: why the workload cannot be made as the resource says."""
 
     wanted: int = 0

@@ -273,8 +273,8 @@ def _replicas(seen: Observed) -> str:
 
 
 def begun(promote: Promote, planned: Plan, before: LastPromotion | None, now: datetime) -> LastPromotion:
-    """The request as it is recorded before anything is promoted. Those of all topics need no list: what is a replica
-    then is promoted."""
+    """The record of the request, written before anything is promoted. A request for all topics lists none: it
+    promotes the topics that are replicas by then."""
     if before is not None and before.request_id == promote.request_id:
         return before
     named = planned.topics if promote.topics is not None else {}

@@ -107,7 +107,7 @@ def _go_on(
 def _again(
     last: LastPromotion | None, target: KafkaAdmin | Problem, reports: Callable[[], Sequence[WorkerReport]]
 ) -> list[str]:
-    """Promoted topics that were deleted in the target, and that workers have made anew; none where that is unknown."""
+    """Promoted topics that were deleted in the target and recreated by workers; none if that is unknown."""
     ids = {one.topic: one.topic_id for one in (last.topics if last is not None else ())}
     if not ids or isinstance(target, Problem):
         return []
