@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream
+from millstream.consuming.settings import QUEUE_BACKOFF_MS
 from millstream.topics import create_topic
 from millstream_bench.peers import TMPFS
 from millstream_harness.broker import BrokerProcess
@@ -88,7 +89,7 @@ def bare_consume(cluster: millstream.Cluster, topic: str, count: int, _: bytes) 
         "group.id": uuid.uuid4().hex,
         "enable.auto.commit": False,
         "queued.max.messages.kbytes": 32768,
-        "fetch.queue.backoff.ms": 50,
+        "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
     }
     consumer: Any = Consumer(cluster.client_config() | settings)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])

@@ -36,6 +36,8 @@ OURS: Final = {
     "group.protocol": "",
 }
 HEARTBEAT_S: Final = 1.0
+QUEUE_BACKOFF_MS: Final = 50
+"""How long fetches pause when a stream's queue is full; librdkafka's default is a second."""
 """Longest time between heartbeats: they tell a member of rebalances."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "coordination": ("group", "zookeeper"),
@@ -127,7 +129,7 @@ class ConnectorSettings:
             "fetch.message.max.bytes": 1_048_576,
             "fetch.wait.max.ms": 100,
             # librdkafka looks again after a second whether a full queue has room: a fast reader empties it sooner.
-            "fetch.queue.backoff.ms": 50,
+            "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
             **self.config,
         }
 

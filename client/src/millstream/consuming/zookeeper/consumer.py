@@ -3,8 +3,8 @@
 A stream hands out messages while the lease lasts. When it ends, the streams wait: the session may come back, with all
 that it owns, or be over; then everything is given up without a commit, and the consumer starts again in a new session.
 
-Any request may fail, and may have been carried out all the same. The rebalance thread reports to the `Rebalance` only
-what it knows, and tries the rest again; nothing may end it, or the streams would wait without a word.
+A failed request may still have been carried out. The rebalance thread reports to the `Rebalance` only what it knows,
+and tries the rest again. Nothing may end this thread: the streams would wait, and nobody would learn why.
 """
 
 from __future__ import annotations

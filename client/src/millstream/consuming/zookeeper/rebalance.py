@@ -97,8 +97,8 @@ class Rebalance:
             Partition, str
         ] = {}  # owner nodes that are or may be ours, with the threads that they name
         self._claimed: set[Partition] = set()  # those of them that are ours
-        self._starting: set[Partition] = set()  # those whose start was not reported: a stream may have begun
-        self._streaming: set[Partition] = set()  # those of them whose messages a stream hands out
+        self._begun: set[Partition] = set()  # those of them whose messages a stream hands out, or may
+        self._streaming: set[Partition] = set()  # those of them whose start was reported
 
     def next(self) -> Action | None:
         if not self._registered:
@@ -107,9 +107,7 @@ class Rebalance:
             self._dirty = False  # before the read: a watch may fire during it
             return Read()
         leaving = {at: thread for at, thread in self._nodes.items() if self._target.get(at) != thread}
-        if stopping := _of_one(
-            {at: thread for at, thread in leaving.items() if at in self._streaming | self._starting}
-        ):
+        if stopping := _of_one({at: thread for at, thread in leaving.items() if at in self._begun}):
             return Stop(*stopping)
         for partition in leaving:
             self._claimed.discard(partition)
@@ -124,7 +122,7 @@ class Rebalance:
                 self._nodes[partition] = thread
                 return Claim(partition, thread)
         if starting := _of_one(ready):
-            self._starting.update(starting[0])
+            self._begun.update(starting[0])
             return Start(*starting)
         return Wait() if self._refused else None
 
@@ -140,8 +138,8 @@ class Rebalance:
         self._target = target_of(self._consumer, consumers, topics)
 
     def stopped(self, partitions: Collection[Partition]) -> None:
+        self._begun.difference_update(partitions)
         self._streaming.difference_update(partitions)
-        self._starting.difference_update(partitions)
 
     def released(self, partition: Partition) -> None:
         self._claimed.discard(partition)
@@ -157,12 +155,11 @@ class Rebalance:
 
     def started(self, partitions: Collection[Partition]) -> None:
         self._streaming.update(partitions)
-        self._starting.difference_update(partitions)
 
     def postponed(self, partitions: Collection[Partition]) -> None:
         """The partitions' messages cannot start yet. They stay claimed; the next round retries."""
         self._refused.update(partitions)
-        self._starting.difference_update(partitions)
+        self._begun.difference_update(partitions)
 
     def changed(self) -> None:
         """A watch has fired, or a retry is due."""
@@ -174,8 +171,8 @@ class Rebalance:
         A claim on its way may have reached the next session, so the nodes are in doubt.
         """
         self._claimed.clear()
+        self._begun.clear()
         self._streaming.clear()
-        self._starting.clear()
         self._registered = False
 
     @property
