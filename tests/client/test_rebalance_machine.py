@@ -207,6 +207,17 @@ def test_a_start_that_fails_is_due_again() -> None:
     assert settle(machine) == [Read(), Start((at,), "a-0")]
 
 
+def test_a_start_that_was_not_reported_is_stopped_before_its_partition_is_released() -> None:
+    machine, at = Rebalance("a"), ("t", 0)
+    settle(machine, until=Start((at,), "a-0"))
+    machine.changed()  # no report: the stream may hand out messages
+    assert machine.next() == Read()
+    machine.read({"a": {"t": 1}}, {"t": []})
+    assert machine.next() == Stop((at,), "a-0")
+    machine.stopped([at])
+    assert machine.next() == Release(at)
+
+
 def test_a_claim_without_an_answer_is_made_again_or_taken_back() -> None:
     machine, at = Rebalance("a"), ("t", 0)
     settle(machine, until=Claim(at, "a-0"))

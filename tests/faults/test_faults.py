@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from millstream_faults import isolation
+from millstream_harness.faults_command import COMMAND, ENVIRONMENT, check_refusal, run
 from millstream_harness.scenario import eventually
 from millstream_harness.tools import missing, require
 
@@ -20,15 +20,6 @@ KINDS = (
     "reset group"
 )
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
-FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-COMMAND = [sys.executable, "-P", "-m", "millstream_faults"]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
-    )
 
 
 def need_namespaces() -> None:
@@ -57,10 +48,7 @@ def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
     ],
 )
 def test_what_it_does_not_take(arguments: list[str], said: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    check_refusal(arguments, said)
 
 
 def test_nothing_is_left_when_it_is_killed(tmp_path: Path) -> None:

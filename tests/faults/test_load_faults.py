@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -13,26 +11,18 @@ import pytest
 
 from millstream_faults.draws import draw
 from millstream_faults.loads.plan import Kind
+from millstream_harness.faults_command import check_refusal, run
 from millstream_harness.spark import spark_jars
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")
 ROUNDS = 1
-FOLDERS = [Path(__file__).parent, Path(__file__).parents[1] / "harness"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
-COMMAND = [sys.executable, "-P", "-m", "millstream_faults", "loads"]
 
 
 @pytest.mark.timeout(600)
 def test_loads_of_each_format_that_are_struck(tmp_path: Path) -> None:
     spark_jars()
-    done = subprocess.run(
-        [*COMMAND, "--rounds", str(ROUNDS), "--seed", SEED, "--out", str(tmp_path / "run")],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
+    few = ["--rounds", str(ROUNDS), "--seed", SEED, "--out", str(tmp_path / "run")]
+    done = run("loads", *few, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     for format in ("Parquet", "Delta", "Iceberg"):
@@ -57,9 +47,4 @@ def test_what_it_does_not_take(tmp_path: Path) -> None:
         (["--rounds", "0"], "0: is less than 1"),
         (["--out", str(tmp_path)], "something in it"),
     ):
-        done = subprocess.run(
-            [*COMMAND, *given], env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
+        check_refusal(["loads", *given], said)

@@ -77,17 +77,9 @@ def same_content(source: BrokerProcess, target: BrokerProcess, topic: str) -> No
     assert [values(target, topic, partition) for partition in range(PARTITIONS)] == wanted
 
 
-def records(mirror: MirrorProcess) -> int:
-    """Number of records written since its start."""
-    lines = mirror.get("/metrics").splitlines()
-    return sum(
-        int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
-    )
-
-
 def wait_for_more(mirror: MirrorProcess) -> None:
-    wanted = records(mirror) + 200
-    eventually(lambda: records(mirror), lambda count: count > wanted, "records written")
+    wanted = mirror.records() + 200
+    eventually(mirror.records, lambda count: count > wanted, "records written")
 
 
 def test_worker_killed_again_and_again(
@@ -98,7 +90,7 @@ def test_worker_killed_again_and_again(
     feeding = feed(west, topic)
     mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
     for _ in range(4):
-        eventually(lambda: records(mirror), lambda count: count > 200, "records written")
+        eventually(mirror.records, lambda count: count > 200, "records written")
         time.sleep(random.uniform(0, 0.4))  # anywhere between two commits
         mirror.kill()
         mirror.start()
@@ -115,10 +107,10 @@ def test_worker_that_was_paused_while_another_took_over(
     feeding = feed(west, topic)
     config: dict[str, Any] = {"topics": {"include": [topic]}, "name": name}
     zombie = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
-    eventually(lambda: records(zombie), lambda count: count > 200, "records written by the first")
+    eventually(zombie.records, lambda count: count > 200, "records written by the first")
     os.kill(zombie.pid, signal.SIGSTOP)
     other = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
-    eventually(lambda: records(other), lambda count: count > 200, "records written by the second")
+    eventually(other.records, lambda count: count > 200, "records written by the second")
     os.kill(zombie.pid, signal.SIGCONT)
     eventually(
         lambda: [one.status()["sources"][0]["partitions"] for one in (zombie, other)],
@@ -304,7 +296,7 @@ def test_stops_at_once_and_goes_on_without_repeating(
     create(west, topic, PARTITIONS)
     feeding = feed(west, topic)
     mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
-    eventually(lambda: records(mirror), lambda count: count > 200, "records written")
+    eventually(mirror.records, lambda count: count > 200, "records written")
     begun = time.monotonic()
     assert mirror.stop() == 0
     assert time.monotonic() - begun < 5

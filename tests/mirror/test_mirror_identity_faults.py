@@ -95,16 +95,9 @@ def has_size(broker: BrokerProcess, topic: str, partition: int, size: int) -> bo
     return len(stored(broker, topic, partition)) == size
 
 
-def records(mirror: MirrorProcess) -> int:
-    lines = mirror.get("/metrics").splitlines()
-    return sum(
-        int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
-    )
-
-
 def is_moving(mirror: MirrorProcess) -> None:
-    wanted = records(mirror) + 50
-    eventually(lambda: records(mirror), lambda count: count > wanted, "records mirrored")
+    wanted = mirror.records() + 50
+    eventually(mirror.records, lambda count: count > wanted, "records mirrored")
 
 
 def test_whatever_is_killed_the_logs_are_equal(

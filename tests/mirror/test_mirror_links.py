@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from millstream_faults import isolation
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.ledger import Load
-from millstream_harness.links import CUT, FINE, HERE, THERE, Condition, Link
+from millstream_harness.links import CUT, FINE, HERE, SLOW, THERE, Condition, Link, has_tun
 from millstream_harness.mirror import MirrorProcess, arrived, create, read_batches, stored
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.tools import missing
@@ -31,7 +31,6 @@ from millstream_mirror.member import SESSION_TIMEOUT_MS
 
 PARTITIONS, COUNT = 4, 65
 CONFIG = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "3"}
-SLOW = Condition(delay_s=0.2, loss=0.05)
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 
 
@@ -42,7 +41,7 @@ def in_a_network_of_its_own(test: Callable[..., None]) -> Callable[..., None]:
 
     def outside(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         command = isolation.unshare()
-        if command is None or not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        if command is None or not has_tun():
             missing(
                 "the right to make network namespaces and TUN devices (root, or user namespaces; util-linux, iproute2,"
                 " iptables)"
@@ -75,13 +74,9 @@ class Worker(MirrorProcess):
             {"west": source.bootstrap},
             target.bootstrap,
             http=f"{HERE if link is None else THERE}:0",
+            entering=() if link is None else link.entering,
             **config,
         )
-        self._entering = [] if link is None else link.entering
-
-    @property
-    def command(self) -> list[str]:
-        return [*self._entering, *super().command]
 
     def get(self, path: str) -> str:
         """Again and again: the link may lose the connection."""
@@ -154,9 +149,11 @@ def test_a_link_that_is_cut_and_slow_and_flaps(sides: Sides, tmp_path: Path) -> 
         eventually(lambda: shares(near), lambda now: now == [PARTITIONS] * 2, "the near ones take over", 60)
 
     def move_on(of: list[Worker]) -> None:
-        before = [records(worker) for worker in of]
+        before = [worker.records() for worker in of]
         eventually(
-            lambda: [now - then for now, then in zip(map(records, of), before, strict=True)],
+            lambda: [
+                now - then for now, then in zip((worker.records() for worker in of), before, strict=True)
+            ],
             lambda more: min(more) > 20,
             "each of the workers moves on",
             60,
@@ -248,14 +245,6 @@ def test_a_backlog_comes_over_a_link_that_a_full_fetch_would_time_out_on(
 
 def rest_of(begun: float, seconds: float) -> None:
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
-
-
-def records(worker: Worker) -> int:
-    """How many it has written since it was started."""
-    lines = worker.get("/metrics").splitlines()
-    return sum(
-        int(float(line.split()[-1])) for line in lines if line.startswith("millstream_mirror_records_total{")
-    )
 
 
 def values(broker: BrokerProcess, topic: str, partition: int) -> list[bytes | None]:

@@ -17,4 +17,5 @@ run          runs all of it in order
 loads        the same for batch loads
 mirrors      the same for mirrors between two clusters
 draws        the faults of `loads` and `mirrors`, one a round
+options      the command line options that all three share
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 from .isolation import inside, reenter, unshare
 from .loads import rounds as loads
 from .mirrors import rounds as mirrors
+from .options import add_out, kinds_of, parsed
 from .plan import Kind
 from .run import Options, Run
 
@@ -50,12 +51,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=positive, default=200, help="how many faults (200)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="which ones; a new one each time")
     parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=3, help="ZooKeeper's servers (3)")
-    parser.add_argument("--kinds", type=kinds, help="only these, by their names: 'kill leader,full disk'")
-    parser.add_argument("--out", type=Path, help="a new or empty folder for all that was seen")
-    given = parser.parse_args()
-    if given.out is not None and given.out.exists() and any(given.out.iterdir()):
-        parser.error(f"--out {given.out}: there is something in it already")
-    return given
+    parser.add_argument(
+        "--kinds", type=kinds_of(Kind), help="only these, by their names: 'kill leader,full disk'"
+    )
+    add_out(parser)
+    return parsed(parser)
 
 
 def positive(text: str) -> int:
@@ -63,14 +63,6 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return number
-
-
-def kinds(text: str) -> list[Kind]:
-    by_name = {kind.text: kind for kind in Kind}
-    wanted = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in wanted if name not in by_name]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(by_name)}")
-    return [by_name[name] for name in wanted]
 
 
 if __name__ == "__main__":

@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from enum import Enum
+from typing import Generic, TypeVar
 
 
-class Lasting(Protocol):
+class Lasting(Enum):
     """A kind of fault: its name, and the shortest and longest time until it is undone, in s."""
 
-    text: str
-    shortest: float
-    longest: float
+    def __init__(self, text: str, shortest: float, longest: float) -> None:
+        self.text = text
+        self.shortest = shortest
+        self.longest = longest
 
 
 K = TypeVar("K", bound=Lasting)

@@ -46,6 +46,12 @@ class Condition:
 
 
 FINE, CUT = Condition(), Condition(loss=1.0)
+SLOW = Condition(delay_s=0.2, loss=0.05)
+
+
+def has_tun() -> bool:
+    """Whether this process may make TUN devices."""
+    return os.access("/dev/net/tun", os.R_OK | os.W_OK)
 
 
 class Link:

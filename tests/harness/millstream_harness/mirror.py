@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -47,10 +47,13 @@ class MirrorProcess(Daemon):
         target: str,
         *,
         security: Mapping[str, Mapping[str, Any]] | None = None,
+        entering: Sequence[str] = (),
         **config: Any,
     ) -> None:
-        """``security``: more fields of sources, by name, and of the "target"."""
+        """``security``: more fields of sources, by name, and of the "target". ``entering``: the command that runs the
+        worker elsewhere, such as at the far end of a `Link`."""
         super().__init__(folder, "mirror.log")
+        self._entering = entering
         more = security or {}
         self.config = {
             "name": "test",
@@ -66,7 +69,8 @@ class MirrorProcess(Daemon):
 
     @property
     def command(self) -> list[str]:
-        return [str(Path(sys.executable).parent / "millstream-mirror"), str(self.folder / "mirror.json")]
+        worker = str(Path(sys.executable).parent / "millstream-mirror")
+        return [*self._entering, worker, str(self.folder / "mirror.json")]
 
     def prepare(self) -> None:
         """Write mirror.json."""
@@ -95,23 +99,36 @@ class MirrorProcess(Daemon):
         status: dict[str, Any] = json.loads(self.get("/status"))
         return status
 
+    def records(self) -> int:
+        """Number of records written since its start."""
+        lines = self.get("/metrics").splitlines()
+        return sum(
+            int(float(line.split()[-1]))
+            for line in lines
+            if line.startswith("millstream_mirror_records_total{")
+        )
 
-async def read_batches(bootstrap: str, topic: str, partition: int, since: int = 0) -> list[bytes]:
-    """Record batches of a partition, as stored, from an offset on. Raises ApiError, BrokerError."""
+
+async def read_batches(bootstrap: str, topic: str, partition: int) -> list[bytes]:
+    """All record batches of a partition, as stored. Raises ApiError, BrokerError."""
     where = (topic, partition)
     async with ClusterClient(bootstrap) as cluster:
-        batches: list[bytes] = []
-        offset = max(since, await offset_at(cluster, where, EARLIEST))
-        while True:
-            answer = await read(cluster, where, offset, 1 << 20)
-            assert answer.error_code == 0, f"{topic}-{partition}: offset {offset} was deleted meanwhile"
-            records = answer.records if isinstance(answer.records, memoryview) else memoryview(b"")
-            before = offset
-            for start, header in iter_batches(records):
-                batches.append(bytes(records[start : start + header.size]))
-                offset = header.next_offset
-            if offset == before:
-                return batches
+        return await batches_from(cluster, where, await offset_at(cluster, where, EARLIEST))
+
+
+async def batches_from(cluster: ClusterClient, where: tuple[str, int], offset: int) -> list[bytes]:
+    """The record batches of a partition from an offset on, as stored. Raises ApiError, BrokerError."""
+    batches: list[bytes] = []
+    while True:
+        answer = await read(cluster, where, offset, 1 << 20)
+        assert answer.error_code == 0, f"{where}: offset {offset} was deleted meanwhile"
+        records = answer.records if isinstance(answer.records, memoryview) else memoryview(b"")
+        before = offset
+        for start, header in iter_batches(records):
+            batches.append(bytes(records[start : start + header.size]))
+            offset = header.next_offset
+        if offset == before:
+            return batches
 
 
 def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
@@ -122,6 +139,14 @@ def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
 
 def admin(broker: Peer) -> AdminClient:
     return _admin_at(broker.bootstrap)
+
+
+def new_admin(broker: Peer) -> AdminClient:
+    """One that looks for leaders and coordinators: an older one keeps asking those that it knows.
+
+    Keep it until you have its answer.
+    """
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
 @functools.cache  # a client that is let go takes its answers with it

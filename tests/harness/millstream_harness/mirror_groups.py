@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from millstream_kafka.batch import read_header, read_records
 
-from .mirror import Peer, read_batches
+from .mirror import Peer, new_admin, read_batches
 from .scenario import eventually
-
-
-def new_admin(broker: Peer) -> AdminClient:
-    """One that looks for the group's coordinator: an older one keeps asking the coordinator that it knows."""
-    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
 def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:

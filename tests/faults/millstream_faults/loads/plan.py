@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from ..draws import Lasting
 
 
-class Kind(Enum):
-    """A fault's name, and the shortest and longest time until it is undone, in s."""
-
+class Kind(Lasting):
     KILL_DRIVER = ("kill driver", 0.0, 0.0)
     STALL_DRIVER = ("stall driver", 0.5, 4.0)
     KILL_EXECUTOR = ("kill executor", 0.0, 0.0)
@@ -18,11 +16,6 @@ class Kind(Enum):
     """An operator restored from an old copy, or one cut off from a node, may start a second driver."""
     S3_AWAY = ("S3 away", 0.5, 4.0)
     STALL_S3 = ("stall S3", 0.5, 4.0)
-
-    def __init__(self, text: str, shortest: float, longest: float) -> None:
-        self.text = text
-        self.shortest = shortest
-        self.longest = longest
 
 
 IN_S3 = (Kind.S3_AWAY, Kind.STALL_S3)

@@ -24,6 +24,7 @@ from millstream_harness.spark import publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE
 
 from ..draws import Fault, draw
+from ..options import add_rounds, parsed
 from .lab import DriverDied, Lab
 from .plan import IN_S3, Kind
 from .tables import PARTITIONS, Reader, Table
@@ -40,17 +41,10 @@ def arguments(given: list[str]) -> argparse.Namespace:
         description="Batch loads whose driver, executor, broker or S3 dies or stalls at random moments, or which get a"
         " second driver.",
     )
-    parser.add_argument("--rounds", type=int, default=50, help="how many for each format (50)")
     parser.add_argument("--format", choices=FORMATS, action="append", help="only these; may be repeated")
     parser.add_argument("--where", choices=("folder", "s3"), default="folder", help="where the table is")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="which faults; new ones each time")
-    parser.add_argument("--out", type=Path, help="a new or empty folder for tables and logs")
-    wanted = parser.parse_args(given)
-    if wanted.rounds < 1:
-        parser.error(f"--rounds {wanted.rounds}: is less than 1")
-    if wanted.out is not None and wanted.out.exists() and any(wanted.out.iterdir()):
-        parser.error(f"--out {wanted.out}: there is something in it already")
-    return wanted
+    add_rounds(parser, 50, "how many for each format")
+    return parsed(parser, given)
 
 
 class Rounds:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from millstream_harness.cluster import ClusterProcesses
-from millstream_harness.mirror import read_batches
+from millstream_harness.mirror import batches_from
 from millstream_kafka.batch import read_header, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
@@ -60,7 +60,7 @@ def read_log(cluster: ClusterProcesses, topic: str, partition: int, *, since: in
             start = max(since, await offset_at(client, where, EARLIEST))
             if last:
                 start = max(start, await offset_at(client, where, LATEST) - last)
-        return Log(start, await read_batches(cluster.bootstrap, topic, partition, start))
+            return Log(start, await batches_from(client, where, start))
 
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(ApiError, BrokerError):

@@ -13,14 +13,14 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
-from millstream_harness.links import CUT, FINE, Condition
+from millstream_harness.links import CUT, FINE, SLOW, Condition
+from millstream_harness.mirror import MirrorProcess
 
 from ..draws import Fault
 from .checks import DIFFERS, read_log
-from .lab import ANEW, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, Worker, copy_of
+from .lab import ANEW, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
 from .plan import Kind
 
-SLOW = Condition(delay_s=0.2, loss=0.05)
 RECORDS = 40
 """Sent to each of the other topics in each round."""
 CODECS = ("producer", "lz4", "zstd", "gzip")
@@ -36,14 +36,14 @@ class Faults:
     def strike(self, fault: Fault[Kind]) -> None:
         STRIKES[fault.kind](self, fault.seconds)
 
-    def _kill(self, victims: Sequence[BrokerProcess | Worker], seconds: float) -> None:
+    def _kill(self, victims: Sequence[BrokerProcess | MirrorProcess], seconds: float) -> None:
         for victim in victims:
             victim.kill()
         time.sleep(seconds)
         for victim in victims:
             victim.start()
 
-    def _stall(self, victim: BrokerProcess | Worker, seconds: float) -> None:
+    def _stall(self, victim: BrokerProcess | MirrorProcess, seconds: float) -> None:
         os.kill(victim.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(victim.pid, signal.SIGCONT)

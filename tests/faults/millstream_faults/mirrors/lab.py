@@ -11,7 +11,6 @@ end of the link, the other with the brokers.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from millstream_harness.broker import fixed_port
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import Load
 from millstream_harness.links import HERE, THERE, Link
-from millstream_harness.mirror import MirrorProcess, produce
-from millstream_harness.mirror_groups import new_admin
+from millstream_harness.mirror import MirrorProcess, new_admin, produce
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 STEADY, ANEW, GAPPED = "steady", "anew", "gapped"
@@ -40,18 +38,6 @@ MODES: dict[str, dict[str, Any]] = {
 
 def copy_of(topic: str, mode: str) -> str:
     return topic if mode == IDENTITY else f"west.{topic}"
-
-
-class Worker(MirrorProcess):
-    """``entering`` is the command that runs it at the far end of the link."""
-
-    def __init__(self, *args: Any, entering: Iterable[str] = (), **config: Any) -> None:
-        super().__init__(*args, **config)
-        self._entering = list(entering)
-
-    @property
-    def command(self) -> list[str]:
-        return [*self._entering, *super().command]
 
 
 class Lab:
@@ -93,8 +79,8 @@ class Lab:
             broker.config["listeners"] = f"PLAINTEXT://{HERE}:{self._ports[f'{side} {number}']}"
         return cluster
 
-    def _worker(self, mode: str, is_far: bool) -> Worker:
-        return Worker(
+    def _worker(self, mode: str, is_far: bool) -> MirrorProcess:
+        return MirrorProcess(
             self.out / f"{mode}-{'far' if is_far else 'near'}",
             {"west": self.west.bootstrap},
             self.east.bootstrap,

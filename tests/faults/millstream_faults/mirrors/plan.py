@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from ..draws import Lasting
 
 
-class Kind(Enum):
-    """A fault's name, and the shortest and longest time until it is undone, in s."""
-
+class Kind(Lasting):
     KILL_WORKER = ("kill worker", 0.0, 4.0)
     KILL_WORKERS = ("kill all workers", 0.0, 4.0)
     STALL_WORKER = ("stall worker", 0.5, 12.0)
@@ -30,8 +28,3 @@ class Kind(Enum):
     DELETE = ("delete records", 0.0, 0.0)
     """Records that are mirrored."""
     GAP = ("delete records before they are mirrored", 0.0, 0.0)
-
-    def __init__(self, text: str, shortest: float, longest: float) -> None:
-        self.text = text
-        self.shortest = shortest
-        self.longest = longest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import sys
@@ -16,12 +15,14 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from millstream_harness.ledger import check
+from millstream_harness.links import has_tun
 from millstream_harness.mirror_groups import commit, committed
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.protocol.errors import ApiError
 
 from ..draws import Fault, draw
 from ..isolation import inside, reenter, unshare
+from ..options import add_rounds, kinds_of, parsed
 from .checks import DIFFERS, Log, lacks, out_of_step, read_log
 from .faults import RECORDS, Faults
 from .lab import ANEW, GAPPED, GROUP, IDENTITY, MODES, PARTITIONS, STEADY, Lab, copy_of
@@ -40,24 +41,11 @@ def arguments(given: list[str]) -> argparse.Namespace:
         description="Two clusters of three brokers and mirrors of both modes between them: workers, brokers and the"
         " link die, stall and flap, and topics change.",
     )
-    parser.add_argument("--rounds", type=int, default=60, help="how many (60)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="which faults; new ones each time")
-    parser.add_argument("--kinds", type=_kinds, default=list(Kind), help="only these: 'kill worker,cut link'")
-    parser.add_argument("--out", type=Path, help="a new or empty folder for data and logs")
-    wanted = parser.parse_args(given)
-    if wanted.rounds < 1:
-        parser.error(f"--rounds {wanted.rounds}: is less than 1")
-    if wanted.out is not None and wanted.out.exists() and any(wanted.out.iterdir()):
-        parser.error(f"--out {wanted.out}: there is something in it already")
-    return wanted
-
-
-def _kinds(text: str) -> list[Kind]:
-    by_name = {kind.text: kind for kind in Kind}
-    wanted = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in wanted if name not in by_name]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(by_name)}")
-    return [by_name[name] for name in wanted]
+    parser.add_argument(
+        "--kinds", type=kinds_of(Kind), default=list(Kind), help="only these: 'kill worker,cut link'"
+    )
+    add_rounds(parser, 60, "how many")
+    return parsed(parser, given)
 
 
 class Rounds:
@@ -93,13 +81,13 @@ class Rounds:
     def _steady(self) -> range:
         return range(self._lab.steady_partitions())
 
+    def _partitions(self) -> list[tuple[str, int]]:
+        """Those of all topics."""
+        numbers = {topic: range(count) for topic, count in PARTITIONS.items()} | {STEADY: self._steady()}
+        return [(topic, number) for topic in numbers for number in numbers[topic]]
+
     def _read_source(self) -> Source:
-        counts = {topic: range(count) for topic, count in PARTITIONS.items()} | {STEADY: self._steady()}
-        return {
-            (topic, number): read_log(self._lab.west, topic, number)
-            for topic, numbers in counts.items()
-            for number in numbers
-        }
+        return {at: read_log(self._lab.west, *at) for at in self._partitions()}
 
     def _await_copies(self, source: Source, here: list[int]) -> list[str]:
         """Wait until copies have all of the source, and the group's positions follow; what is late after BACK_S."""
@@ -145,8 +133,7 @@ class Rounds:
         """How the copies differ from the source, which is read after them: they may not be ahead of it."""
         copies = {
             (topic, number, mode): read_log(self._lab.east, copy_of(topic, mode), number)
-            for topic, count in {**PARTITIONS, STEADY: len(self._steady())}.items()
-            for number in range(count)
+            for topic, number in self._partitions()
             for mode in MODES
         }
         source = self._read_source()
@@ -157,7 +144,7 @@ class Rounds:
         return [f"{what}: {one}" for what, one in said.items() if one]
 
     def end(self) -> None:
-        """Nothing that the source acknowledged is absent from it, and workers have no complaint left."""
+        """Stop the producers: each got an answer to each record, and the source has what it acknowledged."""
         self._lab.end_loads()
         try:
             check(self._lab.west.bootstrap, STEADY, self._lab.loads)
@@ -177,7 +164,7 @@ def main(given: list[str]) -> int:
         return 2
     if not inside():
         command = unshare()
-        if command is None or not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        if command is None or not has_tun():
             print(
                 "faults: mirrors need network namespaces and TUN devices: run as root, or allow user namespaces"
                 " (needs util-linux, iproute2 and iptables)",
