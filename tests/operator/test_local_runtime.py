@@ -312,7 +312,7 @@ def test_a_topic_stays_until_its_brokers_can_delete_it(sandbox: Sandbox) -> None
     sandbox.cluster()
     sandbox.write("Topic", "gone", "{clusterRef: {name: west}, deletionPolicy: Delete}")
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    os.kill(sandbox.pid(), signal.SIGKILL)
+    sandbox.kill()
     outcome = delete(sandbox, sandbox.manifests / "Topic-gone.yaml")
     assert "waiting to delete topic gone: " in outcome.failures["Topic/default/gone"]
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
@@ -548,7 +548,7 @@ def test_two_regions(sandbox: Sandbox) -> None:
     )
 
     # A worker that dies goes on where it was: nothing twice, nothing lost.
-    os.kill(sandbox.pid("mirror/default/west-to-east/0"), signal.SIGKILL)
+    sandbox.kill("mirror/default/west-to-east/0")
     produce(west, "orders", 300)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     expected = sorted([*range(500), *range(300)])
@@ -584,7 +584,7 @@ def test_a_mirror_is_promoted_when_its_source_is_lost(sandbox: Sandbox) -> None:
     for topic in ("orders", "payments"):
         produce(west, topic, 100)
         assert consume(east, topic, 100) == list(range(100))
-    os.kill(sandbox.pid(), signal.SIGKILL)
+    sandbox.kill()
     alone = sandbox.manifests.with_name("alone")
     alone.mkdir()
 

@@ -146,10 +146,10 @@ def test_a_supervisor_that_is_killed_leaves_nobody(sandbox: Sandbox, consumer: P
     mark = mark_of(sandbox)
     until("one", lambda: len(running(mark)) == 1, 60)
     (left,) = running(mark)
-    os.kill(sandbox.pid("consumers/default/work/0"), signal.SIGKILL)
+    sandbox.kill("consumers/default/work/0")
     sandbox.runtime().up(sandbox.manifests)
     until("one, another one", lambda: len(running(mark)) == 1 and running(mark) != [left], 60)
-    os.kill(sandbox.pid("consumers/default/work/0"), signal.SIGKILL)
+    sandbox.kill("consumers/default/work/0")
     sandbox.runtime().down()
     assert running(mark) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from millstream_harness.broker import fixed_port
+from millstream_operator.local import processes
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
 LOCAL = [str(Path(sys.executable).parent / "millstream"), "local"]
@@ -53,6 +55,12 @@ class Sandbox:
         state = json.loads((self.data / "state.json").read_text())
         pid: int = state["daemons"][daemon]["pid"]
         return pid
+
+    def kill(self, daemon: str = "broker/default/west/0") -> None:
+        """SIGKILL, and wait until the process has ended: until then it counts as alive."""
+        pid = self.pid(daemon)
+        os.kill(pid, signal.SIGKILL)
+        assert processes.wait_for(lambda: processes.started_at(pid) is None, 30.0)
 
     def found(self, kind: str, name: str) -> dict[str, Any]:
         for resource in LocalRuntime(self.data).status().resources:
