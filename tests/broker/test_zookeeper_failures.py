@@ -99,6 +99,33 @@ async def test_the_end_of_the_controllers_process_is_the_end_of_its_controllersh
         assert two.depositions == 0
 
 
+async def test_a_controller_that_was_taken_for_ended_lets_others_stand_first(
+    connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it may win, although nobody reaches it."""
+    monkeypatch.setattr(module, "STAND_DOWN_S", 20.0)
+    async with members(connect, 1, 2, session_s=30.0) as (one, two):
+        first, old = await one.elected(), incarnation(one)
+        two.coordination.campaigns = False
+        two.coordination.process_ended(old)
+        await until(lambda: one.epoch > old.epoch)
+        await until(lambda: one.depositions == 1)
+        two.coordination.campaigns = True
+        two.coordination._chores.need("the controller")
+        assert (await two.elected()).epoch == first.epoch + 1
+        assert len(one.stores) == 1
+
+
+async def test_it_stands_again_where_nobody_else_does(connect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STAND_DOWN_S", 0.2)
+    async with members(connect, 1, 2, session_s=30.0) as (one, two):
+        first, old = await one.elected(), incarnation(one)
+        two.coordination.campaigns = False
+        two.coordination.process_ended(old)
+        await until(lambda: len(one.stores) == 2)
+        assert one.stores[1].epoch == first.epoch + 1
+
+
 async def test_a_broker_that_registers_meanwhile_keeps_its_registration(
     connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,8 @@ TOPICS_AT_ONCE = 200
 LEAVE_S = 5.0
 """How long leaving may take while the store is down."""
 SAY_S = 10.0
+STAND_DOWN_S = 1.0
+"""How long a deposed controller lets others stand first: they may not reach it, although it lives (`process_ended`)."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -104,6 +106,8 @@ class Coordination:
         self._state: ClusterState | None = None
         self._broker: BrokerRecord | None = None
         self._store: TreeControllerStore | None = None
+        self._stands_again = 0.0
+        """When this broker may stand for election again, by `time.monotonic`."""
         self._fencing = Fencing(self._nodes)
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
@@ -316,7 +320,11 @@ class Coordination:
         node = await self._nodes.get(tree.CONTROLLER, lambda path: self._chores.need("the controller"))
         if node is None:
             self._depose()
-            if self.campaigns and not self._is_leaving:
+            if not self.campaigns or self._is_leaving:
+                return
+            if (pause := self._stands_again - time.monotonic()) > 0:
+                asyncio.get_running_loop().call_later(pause, self._chores.need, "the controller")
+            else:
                 await self._campaign()
             return
         if node.owner != self._nodes.session_id:
@@ -347,6 +355,7 @@ class Coordination:
     def _depose(self) -> None:
         if self._store is not None:
             store, self._store = self._store, None
+            self._stands_again = time.monotonic() + STAND_DOWN_S
             store.end()
             self.on_deposed()
 
