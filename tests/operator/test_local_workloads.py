@@ -26,7 +26,7 @@ print("consumes", os.environ["MILLSTREAM_TOPICS"], sys.argv[1:], flush=True)
 consumer = Consumer({
     "bootstrap.servers": os.environ["MILLSTREAM_BOOTSTRAP_SERVERS"],
     "group.id": os.environ["MILLSTREAM_GROUP_ID"],
-    "auto.offset.reset": "earliest", "auto.commit.interval.ms": 200,
+    "auto.offset.reset": "earliest", "auto.commit.interval.ms": 200, "session.timeout.ms": 6000,
 })
 consumer.subscribe(os.environ["MILLSTREAM_TOPICS"].split(","))
 while True:
@@ -111,6 +111,14 @@ def committed(sandbox: Sandbox) -> int:
         admin.close()
 
 
+def members(sandbox: Sandbox) -> int:
+    admin = KafkaAdmin(sandbox.bootstrap)
+    try:
+        return len(admin.groups(["work"])["work"].members)
+    finally:
+        admin.close()
+
+
 def test_scaled_to_none_and_started_by_the_first_record(sandbox: Sandbox, consumer: Path) -> None:
     set_up(sandbox, workload(consumer, "scaling: {min: 0, max: 5, targetLag: 5}"))
     sandbox.runtime().up(sandbox.manifests)
@@ -167,6 +175,9 @@ def test_a_workload_that_is_taken_away_and_a_resource_that_is_deleted(
     sandbox.write("ConsumerGroup", "work", spec.replace("topics:", "deletionPolicy: Delete, topics:"))
     sandbox.runtime().up(sandbox.manifests)
     assert len(running(mark)) == 1
+    until(
+        "a member", lambda: members(sandbox) == 1, 60
+    )  # it ends without leaving: the group keeps it for 6 s
     folder = sandbox.manifests
     for kept in ("Cluster-west.yaml", "Topic-flights.yaml"):
         (folder / kept).unlink()

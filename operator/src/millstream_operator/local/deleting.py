@@ -12,6 +12,7 @@ Resources go in the opposite of the order in which they are made, so a Topic goe
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from .folder import DataFolder
 from .mirrors import LocalMirror
 from .reconcile import Pass
 from .state import Resource, State
+
+LEAVE_S = 60.0  # 45 s is the usual session timeout of a consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,15 @@ def delete(work: Pass, key: str) -> None:
     resource = work.state.resources[key]
     kind, name = resource["kind"], resource["metadata"]["name"]
     lost = _data(resource, work.state, work.data)
-    if kind == "ConsumerGroup":
-        work.stop_workload(key)
+    had_workload = kind == "ConsumerGroup" and work.stop_workload(key)
     if kind in ("Topic", "ConsumerGroup"):
         resource["metadata"]["deletionTimestamp"] = work.services.now().isoformat(timespec="seconds")
-        if FINALIZER in resource["metadata"].get("finalizers", ()):
+        if _held(work, key):
             work.reconcile_one(key)
+        if had_workload and _held(work, key):
+            _wait_for_members(work, key)
         resource = work.state.resources[key]
-        if FINALIZER in resource["metadata"].get("finalizers", ()):
+        if _held(work, key):
             del resource["metadata"]["deletionTimestamp"]
             work.stays(key)
             return
@@ -66,6 +70,20 @@ def delete(work: Pass, key: str) -> None:
             return
     del work.state.resources[key]
     work.say(f"{kind} {name}: deleted" + (f", with {lost}" if lost else ""))
+
+
+def _held(work: Pass, key: str) -> bool:
+    return FINALIZER in work.state.resources[key]["metadata"].get("finalizers", ())
+
+
+def _wait_for_members(work: Pass, key: str) -> None:
+    """Wait until the group has no member left of a workload whose consumers were stopped and did not leave it."""
+    kind, _, name = key.split("/")
+    work.say(f"{kind} {name}: its consumers are stopped; waiting until the brokers notice")
+    deadline = time.monotonic() + LEAVE_S
+    while _held(work, key) and time.monotonic() < deadline:
+        time.sleep(1.0)
+        work.reconcile_one(key)
 
 
 def _removed(work: Pass, key: str, folder: Path) -> bool:

@@ -225,11 +225,13 @@ class Pass:
         else:
             self._reconcile(ConsumerGroup, reconcile_groups, [key])
 
-    def stop_workload(self, key: str) -> None:
-        """Stop the consumers of a ConsumerGroup that is to be deleted."""
+    def stop_workload(self, key: str) -> bool:
+        """Stop the consumers of a ConsumerGroup that is to be deleted. Returns whether it has a workload."""
         group = self._get(ConsumerGroup, Key(*key.split("/")))
-        if self.services.workloads is not None and has_workload(group):
-            self.services.workloads.stop(self.services, group)
+        if self.services.workloads is None or not has_workload(group):
+            return False
+        self.services.workloads.stop(self.services, group)
+        return True
 
     def stays(self, key: str) -> None:
         """Say why a resource that was to be deleted is still there."""
