@@ -227,7 +227,9 @@ def test_the_limit_of_a_response_is_shared_by_its_partitions(wire: Wire) -> None
             wire.produce(name, batch, partition=partition)
     asked = [fetch.FetchPartition(index, fetch_offset=0, partition_max_bytes=1_000_000) for index in range(3)]
     limit = 4 * len(batch) + 10
-    request = fetch.FetchRequest(max_bytes=limit, min_bytes=1, topics=[fetch.FetchTopic(name, asked)])
+    request = fetch.FetchRequest(
+        max_bytes=limit, min_bytes=1, topics=[fetch.FetchTopic(name, partitions=asked)]
+    )
     answer = wire.call(fetch.API, 12, request)
     assert [len(read(data)) for data in answer.responses[0].partitions] == [3, 1, 0]
 

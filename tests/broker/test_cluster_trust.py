@@ -264,7 +264,7 @@ def as_replica(
         min_bytes=0,
         session_id=session_id,
         session_epoch=session_epoch,
-        topics=[FetchTopic(topic, [asked])],
+        topics=[FetchTopic(topic, partitions=[asked])],
     )
 
 
@@ -321,7 +321,7 @@ def test_made_up_replicas_end_no_session_and_leave_nothing(cluster: ClusterProce
     leader = cluster.leader("crowded")
     epoch = cluster.partitions("crowded")[0].leader_epoch
     many = [
-        FetchTopic(f"made-up-{topic}", [FetchPartition(index) for index in range(1000)])
+        FetchTopic(f"made-up-{topic}", partitions=[FetchPartition(index) for index in range(1000)])
         for topic in range(20)
     ]
     with Load(cluster.bootstrap, "crowded", pause_s=0.001) as load:

@@ -475,7 +475,9 @@ async def test_consumers_read_mirrored_records(client: Connection, replica: tupl
     topic, source = replica
     source.add(3)
     await send(client, topic, source, 0)
-    asked = fetch.FetchTopic(topic, [fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    asked = fetch.FetchTopic(
+        topic, partitions=[fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    )
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=[asked])
     answer = await client.call(fetch.API, 12, request)
     assert bytes(answer.responses[0].partitions[0].records) == source.after(0)

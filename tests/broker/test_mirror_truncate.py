@@ -145,7 +145,9 @@ async def test_a_waiting_fetch_ends_and_offsets_behind_the_end_are_out_of_range(
     topic = await a_topic(client, 3, 2)
     await ready(client, topic)
     asked = fetch.FetchPartition(0, fetch_offset=5, partition_max_bytes=1000)
-    request = fetch.FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=[fetch.FetchTopic(topic, [asked])])
+    request = fetch.FetchRequest(
+        max_wait_ms=20_000, min_bytes=1, topics=[fetch.FetchTopic(topic, partitions=[asked])]
+    )
     async with connected(broker) as other:
         waiting = asyncio.create_task(other.call(fetch.API, 12, request, timeout=30))
         await asyncio.sleep(0.1)

@@ -86,7 +86,7 @@ async def create_topic(cluster: ClusterClient, name: str) -> str:
     assert [(found.name, found.error_code) for found in response.topics] == [(name, ErrorCode.NONE)]
     while True:  # a cluster may be ready for it a moment later
         try:
-            answer = await cluster.call_leader(name, 1, fetch.API, fetch_request(name))
+            answer = await cluster.call_leader(name, 1, fetch.BY_NAME, fetch_request(name))
             if answer.responses[0].partitions[0].error_code == ErrorCode.NONE:
                 return name
         except ApiError as error:
@@ -107,12 +107,12 @@ def produce_request(topic: str, records: bytes | memoryview, acks: int = -1) -> 
 def fetch_request(topic: str, offset: int = 0, max_wait_ms: int = 0) -> fetch.FetchRequest:
     partition = fetch.FetchPartition(1, fetch_offset=offset, partition_max_bytes=1_000_000)
     return fetch.FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, topics=[fetch.FetchTopic(topic, [partition])]
+        max_wait_ms=max_wait_ms, min_bytes=1, topics=[fetch.FetchTopic(topic, partitions=[partition])]
     )
 
 
 async def fetch_values(cluster: ClusterClient, topic: str, offset: int = 0) -> list[bytes | None]:
-    response = await cluster.call_leader(topic, 1, fetch.API, fetch_request(topic, offset, 5000))
+    response = await cluster.call_leader(topic, 1, fetch.BY_NAME, fetch_request(topic, offset, 5000))
     (partition,) = response.responses[0].partitions
     assert partition.error_code == ErrorCode.NONE
     assert isinstance(partition.records, memoryview)
@@ -178,7 +178,7 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
     )
     return {
         produce.API: produce_request(topic, batch(b"x")),
-        fetch.API: fetch_request(topic),
+        fetch.BY_NAME: fetch_request(topic),
         list_offsets.API: list_offsets.ListOffsetsRequest(
             topics=[
                 list_offsets.ListOffsetsTopic(topic, [list_offsets.ListOffsetsPartition(0, timestamp=-1)])

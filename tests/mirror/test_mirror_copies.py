@@ -173,7 +173,7 @@ async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_lo
     flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
     flow.lanes = {("t", 0): of}
     data = PartitionData(0, 0, high_watermark=30, log_start_offset=0, records=memoryview(fetched))
-    response = FetchResponse(responses=[FetchableTopicResponse("t", [data])])
+    response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[data])])
     await flow._forward(response, {("t", 0): (20, -1)})
     assert (of.position, list(of.in_flight)) == (10, [])
     await target.close()
@@ -195,7 +195,7 @@ async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
     flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
     flow.lanes = {("t", 0): of}
     data = PartitionData(0, 0, high_watermark=10, log_start_offset=0, records=memoryview(fetched))
-    response = FetchResponse(responses=[FetchableTopicResponse("t", [data])])
+    response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[data])])
     await flow._forward(response, {("t", 0): (0, 3)})
     assert (of.position, list(of.in_flight)) == (0, [])
     await target.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -277,6 +278,45 @@ def test_a_topic_made_anew_under_a_running_mirror_waits_and_the_others_go_on(
     admin(east).delete_topics([topic])[topic].result(20)
     arrived(east, topic, [5])
     assert values(east, topic, 0) == [b"value-%d" % number for number in range(100, 105)]
+
+
+SELDOM = (
+    "import sys; from millstream_mirror import main, source; source.REFRESH_S = source.NEW_REFRESH_S = 600.0;"
+    " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
+)
+"""Starts a worker that looks at the source's topics once, as if everything below happened between two of its looks."""
+
+
+@pytest.mark.parametrize("while_paused", [False, True])
+def test_a_topic_made_anew_and_larger_is_not_appended_to_the_old_one(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, while_paused: bool
+) -> None:
+    """Where the old topic ended, the new one has records. The worker meets it by a fetch, not by a look at topics."""
+    topic = unique("remade")
+    create(west, topic)
+    produce(west, topic, range(3))
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        entering=(sys.executable, "-c", SELDOM),
+    )
+    arrived(east, topic, [3])
+    if while_paused:
+        mirror.pause()
+        time.sleep(0.5)  # so that no fetch waits at the broker
+    try:
+        admin(west).delete_topics([topic])[topic].result(20)
+        create(west, topic)
+        produce(west, topic, range(100, 150))
+    finally:
+        mirror.resume()
+    waits_for_the_copy(mirror, topic)
+    assert values(east, topic, 0) == [b"value-0", b"value-1", b"value-2"]
+    admin(east).delete_topics([topic])[topic].result(20)
+    create(east, topic)
+    arrived(east, topic, [50])
+    assert values(east, topic, 0) == [b"value-%d" % number for number in range(100, 150)]
 
 
 def waits_for_the_copy(mirror: MirrorProcess, topic: str) -> None:

@@ -3,10 +3,15 @@
 In a session a request names only partitions of which something has changed since the last one, and a response only
 those of which there is something new: thousands of idle partitions cost neither side much. A broker that has no room
 for a session, or is older, answers with session 0; then each request names every partition.
+
+Where both sides know the ids of topics, requests have these instead of names (KIP-516). Then no response has records of
+a topic that was created under the name of a deleted one.
 """
 
 from __future__ import annotations
 
+import functools
+import uuid
 from collections.abc import Iterable, Mapping
 
 from millstream_kafka.protocol.errors import ErrorCode
@@ -18,6 +23,7 @@ from millstream_kafka.protocol.fetch import (
     ForgottenTopic,
     next_session_epoch,
 )
+from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 FETCH_WAIT_MS = 250
@@ -34,14 +40,26 @@ class FetchSession:
         self._held: dict[TopicPartition, tuple[int, int, int]] = {}
         self._id = 0
         self._epoch = self._begin
+        self._ids: Mapping[str, uuid.UUID] = {}
 
     @property
     def is_partial(self) -> bool:
         """Whether a response leaves out partitions of which there is nothing new."""
         return self._id != 0
 
-    def request(self, asked: Mapping[TopicPartition, Asked], max_bytes: int, rack: str) -> FetchRequest:
-        """The next request, for exactly these partitions."""
+    def request(
+        self,
+        asked: Mapping[TopicPartition, Asked],
+        max_bytes: int,
+        rack: str,
+        ids: Mapping[str, uuid.UUID] | None = None,
+    ) -> FetchRequest:
+        """The next request, for exactly these partitions. ``ids``: of all their topics, for a request without names."""
+        before, self._ids = self._ids, ids or {}
+        if bool(before) != bool(self._ids) or any(
+            before.get(name, one) != one for name, one in self._ids.items()
+        ):
+            self._id, self._epoch = 0, self._begin
         of_partition = min(PARTITION_BYTES, max_bytes)
         wanted = {where: (*one, of_partition) for where, one in asked.items()}
         held, self._held = self._held, wanted
@@ -67,16 +85,34 @@ class FetchSession:
             isolation_level=1,
             session_id=self._id,
             session_epoch=self._epoch,
-            topics=[FetchTopic(topic, partitions) for topic, partitions in by_topic.items()],
-            forgotten_topics_data=[ForgottenTopic(topic, indexes) for topic, indexes in gone.items()],
+            topics=[
+                FetchTopic(topic, self._ids.get(topic, ZERO_UUID), parts) for topic, parts in by_topic.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic, before.get(topic, ZERO_UUID), indexes)
+                for topic, indexes in gone.items()
+            ],
             rack_id=rack,
         )
 
     def answered(self, response: FetchResponse) -> ErrorCode:
-        """Take the response to the last request; with an error it has no partitions, and the next one names all."""
+        """Take the response to the last request; with an error it has no partitions, and the next one names all.
+
+        A response without names gets them.
+        """
+        if self._ids:
+            names = {one: name for name, one in self._ids.items()}
+            for topic in response.responses:
+                topic.topic = names.get(topic.topic_id, "")
         error = ErrorCode.of(response.error_code)
         if error or not response.session_id or self._begin == NO_SESSION:
             self._id, self._epoch = 0, self._begin
         else:
             self._id, self._epoch = response.session_id, next_session_epoch(self._epoch)
         return error
+
+
+@functools.lru_cache(maxsize=100_000)
+def as_uuid(topic_id: str) -> uuid.UUID | None:
+    """None for "", which stands for an unknown id."""
+    return uuid.UUID(topic_id) if topic_id else None

@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +22,12 @@ from millstream_kafka.client import BrokerError, ClusterClient, Connection, Requ
 from millstream_kafka.protocol import fetch, produce
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from millstream_kafka.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from millstream_kafka.protocol.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -32,12 +38,13 @@ from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .fetching import FetchSession
+from .fetching import FetchSession, as_uuid
 from .lane import BATCH_NOT_MIRRORED, RECORD_TOO_LARGE, Lane, Sent, Written
 from .member import LaneName
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
 from .stats import Counters, Reachability
 from .throttle import TokenBucket
+from .topics import id_of, is_same
 from .window import Window
 
 FETCH_BYTES = 8 * 1024 * 1024
@@ -145,7 +152,9 @@ class Flow:
                 if lane.failed and not lane.in_flight and not lane.recovering:
                     lane.recovering = True
                     self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
-            all_found = await self._locate([lane for lane in lanes if lane.leader < 0])
+            all_found = await self._locate(
+                [lane for lane in lanes if lane.leader < 0 and not (lane.replaced or lane.other_id)]
+            )
             for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
             await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
@@ -161,7 +170,10 @@ class Flow:
             pause = min(pause * 2, BACKOFF_MAX_S)
 
     async def _locate(self, lost: list[Lane]) -> bool:
-        """Find the brokers of the source that lead these lanes; False if one has no leader now."""
+        """Find the brokers of the source that lead these lanes; False if one has no leader now.
+
+        A topic may have been deleted and created again since the lane was fetched last.
+        """
         if not lost:
             return True
         try:
@@ -174,10 +186,16 @@ class Flow:
             for topic in cluster.topics
             for partition in topic.partitions
         }
+        ids = {topic.name: id_of(topic) for topic in cluster.topics}
         for lane in lost:
+            if not is_same(ids.get(lane.topic, ""), lane.acknowledged.topic_id):
+                lane.other_id = ids[lane.topic]
+                lane.fail(f"{lane}: topic {lane.topic} has another id in the source than before")
+                self._wake.set()
+                continue
             lane.leader = leaders.get((lane.topic, lane.partition), -1)
             lane.replica_until = 0.0
-        return all(lane.leader >= 0 for lane in lost)
+        return all(lane.leader >= 0 or lane.other_id for lane in lost)
 
     async def _recover(self, lane: Lane) -> None:
         pause = min(BACKOFF_S * 2 ** min(lane.failures, 10), BACKOFF_MAX_S) if lane.failures else 0.0
@@ -238,11 +256,13 @@ class Flow:
             used = allowed  # if it fails, the broker may have sent as much
             begun = time.monotonic()
             try:
-                if not self._may_use(await self._fetching.connection(node), lanes):
+                connection = await self._fetching.connection(node)
+                if not self._may_use(connection, lanes):
                     used = 0
                     continue
-                request, is_partial = session.request(asked, allowed, rack), session.is_partial
-                response = await self._fetching.call_node(node, fetch.API, request, timeout=FETCH_TIMEOUT_S)
+                api, ids = _known_ids(connection, lanes)
+                request, is_partial = session.request(asked, allowed, rack, ids), session.is_partial
+                response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
@@ -282,7 +302,7 @@ class Flow:
                 continue
             if lane.has_to_act:
                 data = PartitionData(lane.partition, 0, lane.high_watermark)
-                response.responses.append(FetchableTopicResponse(lane.topic, [data]))
+                response.responses.append(FetchableTopicResponse(lane.topic, partitions=[data]))
             else:
                 lane.saw(lane.high_watermark)
 
@@ -551,6 +571,20 @@ class Flow:
             lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._producing.forget_leaders(lane.target_topic)
             self._failure(lane.error)
+
+
+def _known_ids(
+    connection: Connection, lanes: Sequence[Lane]
+) -> tuple[Api[FetchRequest, FetchResponse], dict[str, uuid.UUID]]:
+    """The ids of the lanes' topics, if all are known and the broker takes them, and the API for requests with them."""
+    if connection.version(fetch.API) < fetch.IDS_SINCE:
+        return fetch.BY_NAME, {}
+    ids = {}
+    for lane in lanes:
+        if (topic_id := as_uuid(lane.acknowledged.topic_id)) is None:
+            return fetch.BY_NAME, {}
+        ids[lane.topic] = topic_id
+    return fetch.API, ids
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

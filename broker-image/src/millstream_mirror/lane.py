@@ -69,6 +69,8 @@ class Lane:
     """Where it waits for somebody to decide (onGap: Stop)."""
     replaced: bool = False
     """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
+    other_id: str = ""
+    """Another id than the lane's, under which the source's topic was seen: its recovery looks again."""
     target_missing: bool = False
     renumber: str = ""
     """Why the lane must continue under a new epoch, if it must."""
@@ -145,7 +147,7 @@ class Lane:
         self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
-        self.renumber = ""
+        self.renumber = self.other_id = ""
         self.skip_to = None
         self.probing = True
 

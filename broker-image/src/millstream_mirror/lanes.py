@@ -21,7 +21,7 @@ from .member import LaneName
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, headers_in, offset_at, read
 from .stats import Counters
-from .topics import id_of
+from .topics import id_of, is_same
 
 CALLS_AT_ONCE = 32
 SCAN_BYTES = 4 * 1024 * 1024
@@ -70,7 +70,7 @@ class LaneKeeper:
             progress = stored.get((name.target_topic, name.partition))
             if progress is None:
                 new.append(name)
-            elif _same(progress.topic_id, name.topic_id) and _same(progress.cluster_id, cluster_id):
+            elif is_same(progress.topic_id, name.topic_id) and is_same(progress.cluster_id, cluster_id):
                 lane = Lane(name.topic, name.partition, name.target_topic, progress, committed=progress)
                 lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
                 lanes.append(lane)
@@ -129,7 +129,7 @@ class LaneKeeper:
 
     async def recover(self, lane: Lane) -> None:
         """Prepare the lane to fetch and send again; nothing is in flight."""
-        if lane.replaced:
+        if lane.replaced or (lane.other_id and await self._is_replaced(lane)):
             await self._wait_for_removal(lane)
         elif lane.out_of_range:
             await self._pass_gap(lane)
@@ -222,7 +222,7 @@ class LaneKeeper:
         """The source's topic has another id than the one in the progress; notes the new id."""
         cluster = await self._at_source.metadata([lane.topic])
         now = next((id_of(topic) for topic in cluster.topics if not topic.error_code), "")
-        if _same(now, lane.acknowledged.topic_id):
+        if is_same(now, lane.acknowledged.topic_id):
             return False
         lane.acknowledged = replace(lane.acknowledged, topic_id=now, offset=0)
         lane.replaced = True
@@ -293,11 +293,6 @@ class LaneKeeper:
         lane.committed = progress
         lane.refused_at = None
         lane.rewind(progress)
-
-
-def _same(one: str, other: str) -> bool:
-    """Ids are equal; older clusters have none."""
-    return one == other or not one or not other
 
 
 def _now_ms() -> int:

@@ -40,8 +40,10 @@ async def read(
     asked = FetchPartition(
         partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
     )
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=size, topics=[FetchTopic(topic, [asked])])
-    response = await cluster.call_leader(topic, partition, fetch.API, request)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=0, max_bytes=size, topics=[FetchTopic(topic, partitions=[asked])]
+    )
+    response = await cluster.call_leader(topic, partition, fetch.BY_NAME, request)
     answer = response.responses[0].partitions[0]
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         cluster.forget_leaders(topic)

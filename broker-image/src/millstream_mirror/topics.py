@@ -96,6 +96,11 @@ def id_of(topic: MetadataResponseTopic) -> str:
     return "" if topic.topic_id == ZERO_UUID else str(topic.topic_id)
 
 
+def is_same(one: str, other: str) -> bool:
+    """Whether two ids of topics or clusters are equal; older clusters have none, which equals any."""
+    return one == other or not one or not other
+
+
 class TopicKeeper:
     """Keeps the target's topics like the source's. Raises BrokerError."""
 

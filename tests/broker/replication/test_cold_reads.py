@@ -100,7 +100,7 @@ def request(*offsets: int, session: tuple[int, int] = (0, -1), **more: Any) -> F
     return FetchRequest(
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic("t", partitions)] if partitions else [],
+        topics=[FetchTopic("t", partitions=partitions)] if partitions else [],
         **{"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **more},
     )
 
@@ -151,7 +151,7 @@ async def test_partitions_that_are_cached_are_answered_at_once(
         at_end.segments._hints[RECORDS - 1] = (at_end.segments.active, at_end.segments.active.size - last)
         first = await ask(client, request(50, RECORDS - 1, session=(0, 0)))
         assert set(first_offsets(first)) == {1}
-        forgotten = [ForgottenTopic("t", [1])]
+        forgotten = [ForgottenTopic("t", partitions=[1])]
         waits = request(session=(first.session_id, 1), max_wait_ms=30_000, forgotten_topics_data=forgotten)
         second = asyncio.create_task(ask(client, waits))
         await asyncio.sleep(0.05)
@@ -172,7 +172,7 @@ async def test_a_partition_may_be_forgotten_while_it_is_looked_up(
         gone.cancel()
         await other.close()
         session = (await first).session_id  # after a second without records
-        forgotten = [ForgottenTopic("t", [0])]
+        forgotten = [ForgottenTopic("t", partitions=[0])]
         second = ask(
             client, request(session=(session, 1), max_wait_ms=30_000, forgotten_topics_data=forgotten)
         )

@@ -41,8 +41,8 @@ def request(
     return FetchRequest(
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic("t", partitions)] if partitions else [],
-        forgotten_topics_data=[ForgottenTopic("t", list(forgotten))] if forgotten else [],
+        topics=[FetchTopic("t", partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic("t", partitions=list(forgotten))] if forgotten else [],
         **{"min_bytes": 1, "max_bytes": 1 << 20, **more},
     )
 

@@ -59,7 +59,7 @@ async def test_a_session_says_what_is_new_and_nothing_twice(tmp_path: Path) -> N
         assert isinstance(answer, FetchResponse)
         assert (answer.throttle_time_ms, answer.error_code) == (0, 0)
         nothing = [PartitionData(index, 0, 0, 0, 0, records=b"") for index in (0, 1)]
-        assert answer.responses == [FetchableTopicResponse("t", nothing)]
+        assert answer.responses == [FetchableTopicResponse("t", partitions=nothing)]
         assert leader.fetch() == []
         leader.append(1)
         (data,) = leader.fetch()
@@ -99,7 +99,7 @@ async def test_only_a_request_tells_what_a_follower_has(tmp_path: Path) -> None:
 async def test_a_partition_that_is_forgotten_has_no_news(tmp_path: Path) -> None:
     async with leading(tmp_path) as leader:
         leader.fetch(wanted(0), wanted(1))
-        forgotten = [ForgottenTopic("t", [0, 7]), ForgottenTopic("unknown", [0])]
+        forgotten = [ForgottenTopic("t", partitions=[0, 7]), ForgottenTopic("unknown", partitions=[0])]
         leader.append(0)
         leader.append(1)
         assert summary(leader.fetch(forgotten_topics_data=forgotten)) == {1: (0, SIZE)}
@@ -232,7 +232,7 @@ async def test_an_error_is_said_at_once_and_again_until_the_partition_is_forgott
         (data,) = leader.fetch(wanted(2), max_wait_ms=500)
         assert data == PartitionData(2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, records=b"")
         assert leader.fetch(max_wait_ms=500) == [data]
-        assert leader.fetch(forgotten_topics_data=[ForgottenTopic("t", [2])]) == []
+        assert leader.fetch(forgotten_topics_data=[ForgottenTopic("t", partitions=[2])]) == []
         assert summary(leader.fetch(wanted(0), wanted(2), wanted(1))) == {
             0: (0, 0),
             1: (0, 0),

@@ -45,7 +45,7 @@ async def test_the_first_request_names_all_partitions(tmp_path: Path, clock: Clo
             max_bytes=config.integer("replica.fetch.response.max.bytes"),
             session_id=0,
             session_epoch=0,
-            topics=[fetch.FetchTopic("t", expected)],
+            topics=[fetch.FetchTopic("t", partitions=expected)],
         )
 
 
@@ -113,7 +113,7 @@ async def test_a_partition_that_is_removed_is_forgotten_and_its_answer_ignored(
         assert len(world.fetcher) == 2
         call.answer(response(fetched(0, batch("a", epoch=3)), fetched(1, batch("b", epoch=3))))
         call = await world.asked()
-        assert call.request.forgotten_topics_data == [ForgottenTopic("t", [0])]
+        assert call.request.forgotten_topics_data == [ForgottenTopic("t", partitions=[0])]
         assert partitions_of(call) == [1]
         assert (gone.log.log_end_offset, kept.log.log_end_offset) == (0, 1)
         call.answer(response())
@@ -217,7 +217,7 @@ async def test_a_partition_that_fails_leaves_the_session_and_comes_back_later(
         for pause_ms in (20, 40, 80, 160, 320, 640, 1000, 1000):
             call, due = await world.answered(response(failed(0))), clock.now + pause_ms / 1000
             assert partitions_of(call) == []
-            assert call.request.forgotten_topics_data == [ForgottenTopic("t", [0])]
+            assert call.request.forgotten_topics_data == [ForgottenTopic("t", partitions=[0])]
             assert call.request.max_wait_ms in (pause_ms, pause_ms + 1), "no longer than until it is due"
             await clock.reach(due - 0.0005)
             call.answer(response())
@@ -269,7 +269,7 @@ async def test_a_throttled_replica_asks_for_a_seconds_worth_and_waits_for_what_i
         assert asked(call.request)["t", 0].partition_max_bytes == RATE
         call.answer(response(fetched(0, batch("x" * 3000, epoch=3))))
         call = await world.asked()
-        assert call.request.forgotten_topics_data == [ForgottenTopic("t", [0])]
+        assert call.request.forgotten_topics_data == [ForgottenTopic("t", partitions=[0])]
         assert call.request.max_wait_ms == BYTES * 1000 // RATE + 1
         await clock.advance(BYTES / RATE)
         call.answer(response())

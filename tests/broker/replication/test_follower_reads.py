@@ -68,7 +68,7 @@ class Following:
     ) -> FetchResponse | asyncio.Future[FetchResponse]:
         asked = FetchPartition(0, epoch, offset, -1, -1, 1 << 20)
         request = FetchRequest(
-            max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic("t", [asked])]
+            max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic("t", partitions=[asked])]
         )
         return answered(self.world.sessions, request, Authenticator(), version)
 

@@ -56,7 +56,7 @@ class Large:
         request = FetchRequest(
             session_id=session[0],
             session_epoch=session[1],
-            topics=[FetchTopic("t", partitions)] if partitions else [],
+            topics=[FetchTopic("t", partitions=partitions)] if partitions else [],
             **{"max_wait_ms": 600_000, "min_bytes": 1, "max_bytes": 1 << 20, **more},
         )
         return self.world.sessions.answer(request, Authenticator(), 12)
@@ -141,7 +141,7 @@ async def test_a_high_watermark_that_moves_meanwhile_ends_the_wait_of_a_follower
                 session_epoch=0,
                 max_wait_ms=600_000,
                 min_bytes=1 << 20,
-                topics=[FetchTopic("t", partitions)],
+                topics=[FetchTopic("t", partitions=partitions)],
             )
             steps = world.sessions.answer(request, connection, 12)
             if broker_id == OTHERS:
@@ -220,7 +220,7 @@ async def test_a_session_whose_request_is_broken_off_ends(tmp_path: Path) -> Non
 
 async def test_partitions_are_counted_across_topics(tmp_path: Path) -> None:
     """Many topics of one partition are no less work than one topic of many."""
-    topics = [FetchTopic(f"unknown{number}", [FetchPartition(0)]) for number in range(COUNT)]
+    topics = [FetchTopic(f"unknown{number}", partitions=[FetchPartition(0)]) for number in range(COUNT)]
     async with large(tmp_path) as broker:
         steps = broker.world.sessions.answer(FetchRequest(topics=topics), Authenticator(), 12)
         assert len(list(steps)) == STEPS + COUNT // AT_ONCE, "it also leaves them in steps"
@@ -273,7 +273,7 @@ async def test_partitions_are_counted_while_they_come(tmp_path: Path) -> None:
 async def test_many_partitions_are_forgotten_in_slices(tmp_path: Path) -> None:
     async with large(tmp_path) as broker:
         session_id = broker.session()
-        gone = [ForgottenTopic("t", [index]) for index in range(COUNT)]
+        gone = [ForgottenTopic("t", partitions=[index]) for index in range(COUNT)]
         steps = broker.begin((session_id, 1), count=0, max_wait_ms=0, forgotten_topics_data=gone)
         assert len(list(steps)) == COUNT // AT_ONCE
         assert (broker.watched(), broker.world.sessions._partitions) == (0, 0)

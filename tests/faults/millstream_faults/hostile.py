@@ -184,7 +184,7 @@ class Hostile:
         topics = [
             fetch.FetchTopic(
                 name,
-                [
+                partitions=[
                     fetch.FetchPartition(
                         index, -1, self._drawn.choice((0, 1 << 40)), partition_max_bytes=1000
                     )

@@ -60,9 +60,9 @@ class Probe:
     async def fetch(self, name: str, partition: int, offset: int, most_bytes: int) -> list[Record]:
         """The records from an offset on that are there now."""
         wanted = fetch.FetchPartition(partition, -1, offset, partition_max_bytes=most_bytes)
-        topics = [fetch.FetchTopic(name, [wanted])]
+        topics = [fetch.FetchTopic(name, partitions=[wanted])]
         request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=most_bytes, topics=topics)
-        answer = await self.client.call_leader(name, partition, fetch.API, request)
+        answer = await self.client.call_leader(name, partition, fetch.BY_NAME, request)
         self._check(answer.error_code, name)
         found = answer.responses[0].partitions[0]
         self._check(found.error_code, name)

@@ -59,7 +59,7 @@ def fetch(
 ) -> FetchRequest:
     """Does not wait unless `max_wait_ms` is given."""
     session_id, epoch = session
-    topics = [FetchTopic("t", list(partitions))] if partitions else []
+    topics = [FetchTopic("t", partitions=list(partitions))] if partitions else []
     given = {"min_bytes": 1, "max_bytes": 1 << 20, **more}
     return FetchRequest(
         replica_id=replica, session_id=session_id, session_epoch=epoch, topics=topics, **given

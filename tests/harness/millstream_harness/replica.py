@@ -114,7 +114,7 @@ def fetched(
 
 
 def response(*partitions: PartitionData, session_id: int = 7, topic: str = "t") -> FetchResponse:
-    told = [FetchableTopicResponse(topic, list(partitions))] if partitions else []
+    told = [FetchableTopicResponse(topic, partitions=list(partitions))] if partitions else []
     return FetchResponse(session_id=session_id, responses=told)
 
 

@@ -156,7 +156,7 @@ def fetch_request(
         max_wait_ms=wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
-        topics=[fetch.FetchTopic(topic, [asked])],
+        topics=[fetch.FetchTopic(topic, partitions=[asked])],
     )
 
 

@@ -134,7 +134,7 @@ def test_records_are_handed_over_uncopied() -> None:
     region = Region()
     small = memoryview(b"small")
     partitions = [fetch.PartitionData(0, records=None), fetch.PartitionData(1, records=small)]
-    response = fetch.FetchResponse(responses=[fetch.FetchableTopicResponse("t", partitions)])
+    response = fetch.FetchResponse(responses=[fetch.FetchableTopicResponse("t", partitions=partitions)])
     for version in (4, 12):
         parts = fetch.API.encode_response_parts(version, response)
         assert any(part is small for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchResponse, LeaderIdAndEpoch
 
 from ..metadata import Metadata
@@ -12,10 +11,10 @@ def joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
     """Two responses of a session as one; the second is newer."""
     if not first.responses:
         return second
-    topics = {topic.topic: topic for topic in first.responses}
+    topics = {(topic.topic, topic.topic_id): topic for topic in first.responses}
     for newer in second.responses:
-        if (older := topics.get(newer.topic)) is None:
-            topics[newer.topic] = newer
+        if (older := topics.get((newer.topic, newer.topic_id))) is None:
+            topics[newer.topic, newer.topic_id] = newer
         else:
             by_index = {data.partition_index: data for data in older.partitions}
             by_index.update((data.partition_index, data) for data in newer.partitions)
@@ -24,10 +23,8 @@ def joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
     return first
 
 
-def current_leader(metadata: Metadata, topic: str, index: int, code: ErrorCode) -> LeaderIdAndEpoch | None:
-    """The current leader, for errors that mean the client should ask it."""
-    if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-        return None
+def current_leader(metadata: Metadata, topic: str, index: int) -> LeaderIdAndEpoch | None:
+    """The leader to ask instead; None if there is no such partition."""
     record = metadata.topics.get(topic)
     if record is None or index >= len(record.partitions):
         return None

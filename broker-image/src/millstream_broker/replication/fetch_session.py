@@ -15,6 +15,9 @@ number of partitions. A request without a session gets one that ends with the re
 - An error in any partition is answered at once. No wait outlasts `connections.max.idle.ms`: whether its client is still
   there may show only when it is answered.
 
+Since v13 requests have the ids of topics, and each read finds the topic of that id, so that nobody reads on in a topic
+that was created under the name of another (KIP-516). Older ones have names.
+
 A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one that is in its
 rack (KIP-392). A follower reads up to the end of the leader's log. What it asks for tells how far it is
 (`Partition.fetched`), unless the logs turn out to part, which is then the answer (`divergence`).
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 from asyncio import Future, get_running_loop
 from typing import NamedTuple
+from uuid import UUID
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
@@ -48,6 +52,8 @@ from .replica import FetchWaiter, Replica
 from .replicas import Replicas
 from .selector import select
 
+Key = tuple[str | UUID, int]
+"""Topic, by its name or id, and partition."""
 Answer = FetchResponse | Future[FetchResponse]
 FULL, SESSIONLESS = 0, -1
 """Session epochs of requests that name all their partitions."""
@@ -67,8 +73,9 @@ class Fetched:
 
     __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session")
 
-    def __init__(self, key: TopicPartition, asked: FetchPartition) -> None:
+    def __init__(self, key: Key, asked: FetchPartition) -> None:
         self.key = key
+        """As the client names it."""
         self.asked = asked
         self.is_new = True
         """The offset is new to us."""
@@ -134,6 +141,7 @@ class Session:
         "_reads_followers",
         "_replicas",
         "_settings",
+        "by_id",
         "counted",
         "created",
         "epoch",
@@ -157,11 +165,13 @@ class Session:
         replica_id: int = CONSUMER,
         *,
         reads_followers: bool = False,
+        by_id: bool = False,
     ) -> None:
-        """For one request; see `identify`."""
+        """For one request; see `identify`. `by_id`: requests have ids of topics, no names."""
         self.session_id = 0
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0
+        self.by_id = by_id
         self._replicas = replicas
         self._alter_partition = alter_partition
         self._settings = settings
@@ -171,7 +181,7 @@ class Session:
         self._reads_followers = reads_followers
         self.watches = False
         """Whether partitions are watched: not for one request that does not wait."""
-        self._fetched: dict[TopicPartition, Fetched] = {}
+        self._fetched: dict[Key, Fetched] = {}
         self._due: dict[Fetched, None] = {}
         """Those to look at for the next response, in the order in which something happened to them."""
         self._delayed: DelayedFetch | None = None
@@ -290,14 +300,15 @@ class Session:
         self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
         fetched, due, number = self._fetched, self._due, 0
         for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if self.by_id else forgotten.topic
             for index in forgotten.partitions:
                 if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
-                if (gone := fetched.pop((forgotten.topic, index), None)) is not None:
+                if (gone := fetched.pop((name, index), None)) is not None:
                     gone.leave()
                     due.pop(gone, None)
         for topic in request.topics:
-            name = topic.topic
+            name = topic.topic_id if self.by_id else topic.topic
             for asked in topic.partitions:
                 if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
@@ -321,7 +332,7 @@ class Session:
 
     def _read(self, limit: int) -> Steps[tuple[FetchResponse, int, bool]]:
         """The response; its bytes of records; whether it must be sent at once."""
-        topics: dict[str, FetchableTopicResponse] = {}
+        topics: dict[str | UUID, FetchableTopicResponse] = {}
         size, urgent = 0, False
         again = []
         due, self._due = self._due, {}
@@ -347,7 +358,11 @@ class Session:
             name = one.key[0]
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = FetchableTopicResponse(name, [])
+                topic = topics[name] = FetchableTopicResponse(partitions=[])
+                if isinstance(name, str):
+                    topic.topic = name
+                else:
+                    topic.topic_id = name
             topic.partitions.append(data)
         for one in again:  # until the client gets on; behind those that found no room
             self._due.pop(one, None)
@@ -357,12 +372,15 @@ class Session:
     def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
         """Read one partition; None if there is nothing new. Raises ApiError."""
         asked = one.asked
-        replica = self._replicas.partitions.get(one.key) or self._followed(one.key)
-        if one.replica is None:
+        where = self._find(one.key)
+        replica = self._replicas.partitions.get(where) or self._followed(where)
+        if replica is not one.replica:
+            if self.by_id and replica.topic_id != one.key[0]:
+                raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
+            if one.replica is not None:
+                one.leave()
+                one.sent, one.is_new = None, True
             one.replica = replica
-        elif replica is not one.replica:
-            one.leave()
-            one.replica, one.sent, one.is_new = replica, None, True
         log, offset = replica.log, asked.fetch_offset
         if asked.current_leader_epoch >= 0 or self.is_follower:
             replica.check_epoch(asked.current_leader_epoch)
@@ -426,6 +444,15 @@ class Session:
         self._loading -= 1
         if not self._is_closed and self._fetched.get(one.key) is one:
             self.advanced(one, 0)
+
+    def _find(self, key: Key) -> TopicPartition:
+        """Raises ApiError UNKNOWN_TOPIC_ID."""
+        topic, index = key
+        if isinstance(topic, str):
+            return topic, index
+        if (record := self._replicas.metadata.topics_by_id.get(topic)) is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return record.name, index
 
     def _followed(self, key: TopicPartition) -> Replica:
         """The follower of a partition that is not led here. Raises ApiError."""
@@ -500,13 +527,15 @@ class Session:
         one.leave()
         one.sent = None
         self._due[one] = None
-        name, index = one.key
-        is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+        leader = None
+        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            leader = current_leader(self._replicas.metadata, *self._find(one.key))
         return PartitionData(
-            index,
+            one.key[1],
             error.code,
             -1,
-            current_leader=current_leader(self._replicas.metadata, name, index, error.code),
+            current_leader=leader,
             aborted_transactions=[] if is_unknown else self._aborted,
             records=b"",
         )

@@ -18,6 +18,7 @@ from time import monotonic
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
+    IDS_SINCE,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -53,8 +54,10 @@ class FollowerSession(Session):
         settings: FetchSettings,
         follower: Authenticator,
         peer: PeerBroker,
+        *,
+        by_id: bool = False,
     ) -> None:
-        super().__init__(replicas, alter_partition, settings, peer.broker_id)
+        super().__init__(replicas, alter_partition, settings, peer.broker_id, by_id=by_id)
         self.follower = follower
         """Of the connection."""
         self.peer = peer
@@ -83,7 +86,7 @@ class Sessions:
         if request.replica_id >= 0:
             if client.peer is None or client.peer.broker_id != request.replica_id:
                 return _refused(request)
-            session = self._of_follower(request, client, client.peer)
+            session = self._of_follower(request, client, client.peer, version >= IDS_SINCE)
         else:
             session = self._of_consumer(request, version)
         try:
@@ -105,19 +108,22 @@ class Sessions:
 
     # Followers
 
-    def _of_follower(self, request: FetchRequest, follower: Authenticator, peer: PeerBroker) -> Session:
+    def _of_follower(
+        self, request: FetchRequest, follower: Authenticator, peer: PeerBroker, by_id: bool
+    ) -> Session:
+        parts = self._replicas, self._alter_partition, self._settings, follower, peer
         known = self._by_replica.get(peer.broker_id)
         self._check_epoch(peer, known)
         if request.session_id:
             if known is None or known.session_id != request.session_id or known.follower is not follower:
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            _next(known, request)
+            _next(known, request, by_id)
             return known
         if request.session_epoch != FULL:
-            return FollowerSession(self._replicas, self._alter_partition, self._settings, follower, peer)
+            return FollowerSession(*parts, by_id=by_id)
         if known is not None:
             known.close()
-        session = FollowerSession(self._replicas, self._alter_partition, self._settings, follower, peer)
+        session = FollowerSession(*parts, by_id=by_id)
         session.identify(self._new_id(), monotonic())
         self._by_replica[peer.broker_id] = session
         return session
@@ -140,12 +146,16 @@ class Sessions:
     # Consumers
 
     def _of_consumer(self, request: FetchRequest, version: int) -> Session:
-        session_id, epoch = request.session_id, request.session_epoch
+        session_id, epoch, by_id = request.session_id, request.session_epoch, version >= IDS_SINCE
         if epoch in (FULL, SESSIONLESS):
             if session_id:
                 self._end(session_id)
             session = Session(
-                self._replicas, self._alter_partition, self._settings, reads_followers=version >= RACKS_SINCE
+                self._replicas,
+                self._alter_partition,
+                self._settings,
+                reads_followers=version >= RACKS_SINCE,
+                by_id=by_id,
             )
             if epoch == FULL:
                 self._begin(session, _size(request))
@@ -153,7 +163,7 @@ class Sessions:
         found = self._consumers.get(session_id)
         if found is None:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        _next(found, request)
+        _next(found, request, by_id)
         if self._partitions + _size(request) > MOST_PARTITIONS:
             self._end(session_id)
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -216,10 +226,12 @@ def _size(request: FetchRequest) -> int:
     return sum(len(topic.partitions) for topic in request.topics)
 
 
-def _next(session: Session, request: FetchRequest) -> None:
-    """Raises ApiError INVALID_FETCH_SESSION_EPOCH."""
+def _next(session: Session, request: FetchRequest, by_id: bool) -> None:
+    """Raises ApiError INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
     if session.epoch != request.session_epoch or session.is_busy:
         raise ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    if session.by_id != by_id:
+        raise ApiError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
     session.epoch = next_session_epoch(session.epoch)
 
 
@@ -229,6 +241,7 @@ def _refused(request: FetchRequest) -> FetchResponse:
         responses=[
             FetchableTopicResponse(
                 topic.topic,
+                topic.topic_id,
                 [
                     PartitionData(one.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, records=b"")
                     for one in topic.partitions

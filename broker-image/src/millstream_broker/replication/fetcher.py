@@ -259,7 +259,7 @@ class Fetcher:
         most = config.integer("replica.fetch.max.bytes")
         topics: dict[str, FetchTopic] = {}
         for follower in asked:
-            topic = topics.setdefault(follower.topic, FetchTopic(follower.topic, []))
+            topic = topics.setdefault(follower.topic, FetchTopic(follower.topic, partitions=[]))
             is_slow = self._is_throttled(follower)
             topic.partitions.append(follower.request(self._throttle.most(most) if is_slow else most))
         wait_ms = config.integer("replica.fetch.wait.max.ms")
@@ -276,7 +276,9 @@ class Fetcher:
             session_id=self._session[0],
             session_epoch=self._session[1],
             topics=list(topics.values()),
-            forgotten_topics_data=[ForgottenTopic(name, indexes) for name, indexes in forgotten.items()],
+            forgotten_topics_data=[
+                ForgottenTopic(name, partitions=indexes) for name, indexes in forgotten.items()
+            ],
         )
 
     async def _take(self, connection: Connection, response: FetchResponse) -> None:

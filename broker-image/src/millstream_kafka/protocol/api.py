@@ -42,10 +42,12 @@ class Api(Generic[Req, Res]):
         request: type[Req],
         response: type[Res],
         served_from: int | None = None,
+        is_advertised: bool = True,
     ) -> None:
         """``versions``: the first and last that are advertised; ``flexible``: the first in KIP-482's forms, if any.
 
         ``served_from``: the first version that can be decoded, where it is not the first advertised.
+        ``is_advertised``: False for a client's selection of the versions of an API.
         """
         self.key = key
         self.name = name
@@ -56,7 +58,8 @@ class Api(Generic[Req, Res]):
         self.response = response
         self._request = Codec(request, flexible, max_elements=MAX_ELEMENTS)
         self._response = Codec(response, flexible)
-        APIS[key] = self
+        if is_advertised:
+            APIS[key] = self
 
     def __repr__(self) -> str:
         return f"Api({self.key} {self.name} {self.versions[0]}-{self.versions[1]})"

@@ -2,13 +2,31 @@
 
 v4 is the first for record batches of format 2 and for isolation levels; v5 adds log_start_offset; v7 fetch sessions
 (KIP-227); v9 current_leader_epoch (KIP-320); v10 allows zstd; v11 adds racks (KIP-392); v12 is flexible and lets the
-leader say where logs diverge (KIP-595).
+leader say where logs diverge (KIP-595); v13 has the ids of topics instead of their names (KIP-516).
 """
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from .api import Api
-from .schema import Bytes, Sized, Struct, array, int8, int16, int32, int64, records, string, struct
+from .schema import (
+    Bytes,
+    Sized,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    records,
+    string,
+    struct,
+    uuid_,
+)
+
+IDS_SINCE = 13
+"""The first version that has ids instead of names."""
 
 
 class FetchPartition(Struct):
@@ -21,12 +39,14 @@ class FetchPartition(Struct):
 
 
 class FetchTopic(Struct):
-    topic: str = string()
+    topic: str = string(until=12)
+    topic_id: UUID = uuid_(since=13)
     partitions: list[FetchPartition] = array(FetchPartition)
 
 
 class ForgottenTopic(Struct):
-    topic: str = string()
+    topic: str = string(until=12)
+    topic_id: UUID = uuid_(since=13)
     partitions: list[int] = array("int32")
 
 
@@ -79,7 +99,8 @@ class PartitionData(Struct):
 
 
 class FetchableTopicResponse(Struct):
-    topic: str = string()
+    topic: str = string(until=12)
+    topic_id: UUID = uuid_(since=13)
     partitions: list[PartitionData] = array(PartitionData)
 
 
@@ -90,7 +111,11 @@ class FetchResponse(Struct):
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
 
 
-API = Api(1, "Fetch", (4, 12), flexible=12, request=FetchRequest, response=FetchResponse)
+API = Api(1, "Fetch", (4, 13), flexible=12, request=FetchRequest, response=FetchResponse)
+BY_NAME = Api(
+    1, "Fetch", (4, 12), flexible=12, request=FetchRequest, response=FetchResponse, is_advertised=False
+)
+"""The versions with names, for clients that do not know the ids."""
 
 
 def next_session_epoch(epoch: int) -> int:
