@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -18,7 +19,7 @@ from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.wire import record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.client.connection import Connection
-from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol import fetch, metadata
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchPartition,
@@ -28,21 +29,27 @@ from millstream_kafka.protocol.fetch import (
     ForgottenTopic,
     next_session_epoch,
 )
+from millstream_kafka.protocol.metadata import MetadataRequest, MetadataRequestTopic
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 SIZE = len(build_batch([record("news")]))
 FULL = (0, 0)
 
 
 def request(
-    offsets: dict[int, int], session: tuple[int, int] = FULL, forgotten: tuple[int, ...] = (), **more: Any
+    offsets: dict[int, int],
+    session: tuple[int, int] = FULL,
+    forgotten: tuple[int, ...] = (),
+    topic_id: UUID = ZERO_UUID,
+    **more: Any,
 ) -> FetchRequest:
     """Of partitions of `t` from these offsets on; waits only if `max_wait_ms` is given."""
     partitions = [FetchPartition(index, -1, offset, -1, -1, 1 << 20) for index, offset in offsets.items()]
     return FetchRequest(
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic("t", partitions=partitions)] if partitions else [],
-        forgotten_topics_data=[ForgottenTopic("t", partitions=list(forgotten))] if forgotten else [],
+        topics=[FetchTopic("t", topic_id, partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic("t", topic_id, list(forgotten))] if forgotten else [],
         **{"min_bytes": 1, "max_bytes": 1 << 20, **more},
     )
 
@@ -50,13 +57,25 @@ def request(
 class Consumer:
     """Over any connections, one request after the other."""
 
+    version = 12
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.next = FULL
+        self.topic_id: UUID | None = None
+
+    def begin_anew(self) -> None:
+        """Begin another session, and look up the topic's id again."""
+        self.next, self.topic_id = FULL, None
 
     async def ask(self, offsets: dict[int, int], **more: Any) -> FetchResponse:
-        asked = request(offsets, self.next, **more)
-        response: FetchResponse = await self.connection.call(fetch.API, 12, asked)
+        if self.topic_id is None:
+            found = await self.connection.call(
+                metadata.API, 12, MetadataRequest([MetadataRequestTopic(name="t")])
+            )
+            self.topic_id = found.topics[0].topic_id
+        asked = request(offsets, self.next, topic_id=self.topic_id, **more)
+        response: FetchResponse = await self.connection.call(fetch.API, self.version, asked)
         if not response.error_code:
             self.next = response.session_id, next_session_epoch(self.next[1])
         return response
@@ -70,6 +89,13 @@ class Consumer:
             for topic in response.responses
             for data in topic.partitions
         }
+
+
+@pytest.fixture(autouse=True, params=[12, 13], ids=["names", "ids"])
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of consumers' requests, which have names or ids of topics."""
+    monkeypatch.setattr(Consumer, "version", request.param)
+    return int(request.param)
 
 
 class Serving:
@@ -111,6 +137,50 @@ async def test_only_what_is_new_is_told(tmp_path: Path) -> None:
         assert await consumer.fetch({2: 1}) == {}
         broker.broker.replicas.partition("t", 2).delete_records_before(1, 0)
         assert await consumer.fetch({}) == {2: (0, 0)}, "the log starts elsewhere"
+
+
+async def test_a_poll_that_waits_for_a_topic_which_is_made_anew(tmp_path: Path, version: int) -> None:
+    async with serving(tmp_path) as broker, connected(broker.broker) as other:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0})
+        waiting = asyncio.create_task(consumer.fetch({}, max_wait_ms=600_000))
+        while broker.watchers()[0] != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await delete(other, "t")
+        assert await waiting == {0: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)}
+        await create(other, "t", 3)
+        broker.append(0)
+        anew = {12: (0, SIZE), 13: (ErrorCode.INCONSISTENT_TOPIC_ID, 0)}
+        assert await consumer.fetch({}) == {0: anew[version]}
+        consumer.begin_anew()
+        assert await consumer.fetch({0: 0}) == {0: (0, SIZE)}
+
+
+async def test_an_id_that_the_broker_learns_later_is_found(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        topics = broker.broker.replicas.metadata.topics_by_id
+        consumer = Consumer(broker.connection)
+        consumer.version = 13
+        assert await consumer.fetch({7: 0}) == {7: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)}
+        assert consumer.topic_id is not None
+        known = topics.pop(consumer.topic_id)
+        assert await consumer.fetch({0: 0}) == {
+            0: (ErrorCode.UNKNOWN_TOPIC_ID, 0),
+            7: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
+        }
+        topics[consumer.topic_id] = known
+        broker.append(0)
+        assert await consumer.fetch({}, forgotten=(7,)) == {0: (0, SIZE)}
+
+
+async def test_a_session_has_names_or_ids(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        consumer = broker.consumer
+        await consumer.fetch({0: 0})
+        consumer.version = 25 - consumer.version
+        assert (await consumer.ask({})).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        consumer.version = 25 - consumer.version
+        assert await consumer.fetch({}) == {}
 
 
 async def test_a_poll_of_a_session_waits_for_any_of_its_partitions(tmp_path: Path) -> None:
@@ -172,7 +242,9 @@ async def test_a_full_request_ends_the_session_that_it_names(tmp_path: Path, epo
         )
 
 
-async def test_an_error_is_told_until_the_partition_is_well_or_forgotten(tmp_path: Path) -> None:
+async def test_an_error_is_told_until_the_partition_is_well_or_forgotten(
+    tmp_path: Path, version: int
+) -> None:
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
     async with serving(tmp_path) as broker:
         consumer = broker.consumer
@@ -182,7 +254,9 @@ async def test_an_error_is_told_until_the_partition_is_well_or_forgotten(tmp_pat
         await delete(broker.connection, "t")
         assert (await consumer.fetch({}))[0][0] != 0
         await create(broker.connection, "t", 3)
-        assert await consumer.fetch({}) == {0: (0, 0)}
+        assert await consumer.fetch({}) == {0: (0 if version == 12 else ErrorCode.INCONSISTENT_TOPIC_ID, 0)}
+        consumer.begin_anew()
+        assert await consumer.fetch({0: 0}) == {0: (0, 0)}
         broker.append(0)
         assert await consumer.fetch({}) == {0: (0, SIZE)}
 

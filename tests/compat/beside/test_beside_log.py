@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -13,14 +14,17 @@ from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import (
     delete_records,
+    delete_topics,
     fetch,
     init_producer_id,
     list_offsets,
+    metadata,
     offset_for_leader_epoch,
     produce,
 )
 
 T0 = 1_600_000_000_000
+NOBODY = UUID("12345678-1234-5678-1234-567812345678")
 
 
 def batch(*values: str, at: int = T0, key: bytes | None = b"k", **more: Any) -> bytes:
@@ -78,7 +82,17 @@ def read(
         "partition_max_bytes": partition_max_bytes,
     }
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1_000_000, **more}
-    beside.same(fetch.API, versions, but=but, topics=[{"topic": name, "partitions": [asked]}], **limits)
+    beside.same(fetch.API, versions, but=but, topics=[topic(beside, name, asked)], **limits)
+
+
+def topic(beside: Beside, name: str, *partitions: Any) -> dict[str, Any]:
+    """A topic of a Fetch request, with its name and its id."""
+    its = Its(f"id of {name}")
+    return {
+        "topic": name,
+        "topic_id": its if its.name in beside.ours.kept else NOBODY,
+        "partitions": list(partitions),
+    }
 
 
 def offsets(
@@ -292,7 +306,7 @@ def test_how_much_is_read(beside: Beside) -> None:
     beside.create("sized-too")
     send(beside, "sized-too", batch("d" * 500), versions=[9])
     topics = [
-        {"topic": name, "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}
+        topic(beside, name, {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000})
         for name in ("sized", "sized-too", "no-such")
     ]
     for most in (1, 150, 200, 10_000):
@@ -301,29 +315,29 @@ def test_how_much_is_read(beside: Beside) -> None:
     read(beside, "sized", 0, replica_id=-2)
 
 
-def test_fetch_sessions(beside: Beside) -> None:
+@pytest.mark.parametrize("version", [12, 13])
+def test_fetch_sessions(beside: Beside, version: int) -> None:
     def partition(index: int = 0, offset: int = 0) -> dict[str, int]:
         return {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1000}
 
-    asked = [{"topic": "written", "partitions": [partition()]}]
+    asked = [topic(beside, "written", partition())]
     for session_id, epoch in ((0, -1), (123, 1), (123, -1), (-5, 1), (0, 5)):
         beside.same(fetch.API, topics=asked, max_bytes=1000, session_id=session_id, session_epoch=epoch)
-    beside.same(fetch.API, range(7, 13), topics=asked, max_bytes=1000, session_epoch=0)
+    beside.same(fetch.API, range(7, 14), topics=asked, max_bytes=1000, session_epoch=0)
     # What comes with a new session is what is asked for, whatever the number of the old one.
-    beside.same(fetch.API, [12], topics=asked, max_bytes=1000, session_id=123, session_epoch=0)
+    beside.same(fetch.API, [version], topics=asked, max_bytes=1000, session_id=123, session_epoch=0)
 
-    beside.create("in-session", partitions=3)
+    name, other = f"in-session-{version}", 25 - version
+    beside.create(name, partitions=3)
     epoch = 0
 
     def go_on(*asked: dict[str, int], forgotten: tuple[int, ...] = ()) -> Answers:
         nonlocal epoch
         answers = beside.same(
             fetch.API,
-            [12],
-            topics=[{"topic": "in-session", "partitions": list(asked)}] if asked else [],
-            forgotten_topics_data=[{"topic": "in-session", "partitions": list(forgotten)}]
-            if forgotten
-            else [],
+            [version],
+            topics=[topic(beside, name, *asked)] if asked else [],
+            forgotten_topics_data=[topic(beside, name, *forgotten)] if forgotten else [],
             max_bytes=10_000,
             session_id=Its("session") if epoch else 0,
             session_epoch=epoch,
@@ -335,7 +349,7 @@ def test_fetch_sessions(beside: Beside) -> None:
         "session", go_on(*(partition(index) for index in range(3))), lambda answer: answer["session_id"]
     )
     go_on()
-    send(beside, "in-session", batch("a", "b"), versions=[9])
+    send(beside, name, batch("a", "b"), versions=[9])
     go_on()
     go_on()
     go_on(partition(0, 1))
@@ -346,14 +360,51 @@ def test_fetch_sessions(beside: Beside) -> None:
     go_on(partition(0, 2), partition(7))
     go_on()
     go_on(forgotten=(7, 1))
-    moved = [{"name": "in-session", "partitions": [{"partition_index": 0, "offset": 1}]}]
+    moved = [{"name": name, "partitions": [{"partition_index": 0, "offset": 1}]}]
     beside.same(delete_records.API, [2], topics=moved, timeout_ms=10_000)
     go_on()
     go_on()
-    for wrong in (epoch - 1, epoch + 1):
-        beside.same(fetch.API, [12], topics=[], max_bytes=100, session_id=Its("session"), session_epoch=wrong)
+    for asks, wrong in ((version, epoch - 1), (version, epoch + 1), (other, epoch), (other, epoch + 1)):
+        its = Its("session")
+        beside.same(fetch.API, [asks], topics=[], max_bytes=100, session_id=its, session_epoch=wrong)
     go_on(forgotten=(0, 2))
     go_on()
+
+
+def test_a_topic_made_anew_under_a_fetch_session(beside: Beside) -> None:
+    """With ids its consumers get an error until they learn the new id; with names they read on in the new topic."""
+    name = "made-anew"
+
+    def fetched(version: int, number: int, *, asks: bool = False) -> Answers:
+        partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000}
+        return beside.same(
+            fetch.API,
+            [version],
+            topics=[topic(beside, name, partition)] if asks else [],
+            max_bytes=10_000,
+            session_id=Its(f"session {version}") if number else 0,
+            session_epoch=number,
+        )
+
+    beside.create(name)
+    send(beside, name, batch("a", "b"), versions=[9])
+    for version in (12, 13):
+        beside.keep(f"session {version}", fetched(version, 0, asks=True), lambda answer: answer["session_id"])
+    beside.same(delete_topics.API, [6], topics=[{"name": name}], timeout_ms=10_000)
+    beside.until(
+        lambda answer: answer["topics"][0]["error_code"],
+        metadata.API,
+        12,
+        topics=[{"name": name}],
+        allow_auto_topic_creation=False,
+    )
+    fetched(13, 1)
+    fetched(13, 2)
+    beside.create(name)
+    send(beside, name, batch("c", "d", "e"), versions=[9])
+    fetched(13, 3)
+    fetched(13, 4, asks=True)
+    fetched(12, 1)
 
 
 def test_offsets_of_times(beside: Beside) -> None:

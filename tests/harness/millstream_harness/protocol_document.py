@@ -103,7 +103,7 @@ OWN: Final[dict[str, int]] = {"MirrorAppend": 31000, "MirrorTruncate": 31001}
 
 NEWER: Final[dict[str, str]] = {
     "Produce": "v12 adds partitions to a transaction by writing to them (KIP-890), v13 names topics by id (KIP-516)",
-    "Fetch": "v13 names topics by id, which clients do not need at v12 (KIP-516); v14 to v18 are for tiered storage, "
+    "Fetch": "v14 to v18 are for tiered storage, "
     "KRaft's replicas and hints of new leaders (KIP-405, KIP-903, KIP-951, KIP-853, KIP-1166)",
     "ListOffsets": "v8 and v9 return offsets of tiered storage (KIP-405, KIP-1005), v10 adds a timeout for them",
     "Metadata": "v13 can send a client back to its bootstrap servers (KIP-1102)",

@@ -15,8 +15,8 @@ number of partitions. A request without a session gets one that ends with the re
 - An error in any partition is answered at once. No wait outlasts `connections.max.idle.ms`: whether its client is still
   there may show only when it is answered.
 
-Since v13 requests have the ids of topics, and each read finds the topic of that id, so that nobody reads on in a topic
-that was created under the name of another (KIP-516). Older ones have names.
+Since v13 requests have the ids of topics (KIP-516): nobody reads on in a topic that was created under the name of a
+deleted one. Older requests have names.
 
 A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one that is in its
 rack (KIP-392). A follower reads up to the end of the leader's log. What it asks for tells how far it is
@@ -71,11 +71,13 @@ AT_ONCE = 20
 class Fetched:
     """A partition as one client fetches it."""
 
-    __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session")
+    __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session", "where")
 
     def __init__(self, key: Key, asked: FetchPartition) -> None:
         self.key = key
         """As the client names it."""
+        self.where: TopicPartition | None = None
+        """None until a topic with that id is found."""
         self.asked = asked
         self.is_new = True
         """The offset is new to us."""
@@ -372,7 +374,8 @@ class Session:
     def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
         """Read one partition; None if there is nothing new. Raises ApiError."""
         asked = one.asked
-        where = self._find(one.key)
+        if (where := one.where) is None:
+            where = one.where = self._find(one.key)
         replica = self._replicas.partitions.get(where) or self._followed(where)
         if replica is not one.replica:
             if self.by_id and replica.topic_id != one.key[0]:
@@ -529,8 +532,8 @@ class Session:
         self._due[one] = None
         is_unknown = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         leader = None
-        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-            leader = current_leader(self._replicas.metadata, *self._find(one.key))
+        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and one.where:
+            leader = current_leader(self._replicas.metadata, *one.where)
         return PartitionData(
             one.key[1],
             error.code,
