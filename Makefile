@@ -13,7 +13,7 @@ KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo test test-all mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-all mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
 timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
@@ -44,7 +44,7 @@ test-all: setup jars kafka-jars
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights docs/hooks.py
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights examples/failover docs/hooks.py
 	$(BIN)/lint-imports
 
 # Contexts are the folders themselves; the Spark image takes its jars from one of them.
@@ -88,7 +88,7 @@ lock: requirements-dev.in
 	$(PIP_COMPILE) --generate-hashes -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
 
 clean:
-	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	rm -rf .venv .jars .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out demo-failover-out
 
 # Beside Apache Kafka, in turn, with its own clients: ROUNDS=3, BENCH="--only start,producer-200b --scale 0.1".
 ROUNDS ?= 5
@@ -198,3 +198,6 @@ fetched = if [ $(1)/.complete -nt $(2) ]; then :; \
 
 demo: setup jars
 	@$(BIN)/python examples/flights/demo.py
+
+demo-failover: setup
+	@$(BIN)/python examples/failover/failover.py

@@ -110,6 +110,7 @@ LONG = {
     "the whole site, built, and pages run as a reader runs them": (
         "tests/test_site.py",
         "tests/examples/test_demo.py",
+        "tests/examples/test_failover_demo.py",
         "tests/examples/test_pages.py",
     ),
 }
