@@ -222,6 +222,8 @@ def test_the_recovery_point_counts_what_is_known() -> None:
         "1 topic promoted; 1 record of the source was not mirrored, as last known at 2026-11-24T00:00:00Z: the operator"
         " does not reach the source; of 1 partition it is not known"
     )
+    last = the_end([2], {t0: 10, t1: 20}, {t0: SourceEnd(7, NOW), t1: SourceEnd(15)})
+    assert last.topics[0].source_ends == (10, 15), "the source had what was mirrored after the last note"
     last = the_end([2], {t0: 10, t1: 20}, {})
     assert (last.not_mirrored, last.unknown_partitions) == (None, 2)
     assert last.message.endswith("were not mirrored is not known: the operator does not reach the source")

@@ -336,11 +336,18 @@ def _row(
         topic_id=topic.topic_id,
         source=source or None,
         ends=tuple(ends.get(where, -1) for where in places),
-        source_ends=tuple(source_ends[where].offset if where in source_ends else -1 for where in places),
+        source_ends=tuple(_source_end(source_ends.get(where), ends.get(where, -1)) for where in places),
         source_ends_from=("LastKnown" if times else "Source") if known else None,
         source_ends_at=min(times, default=None),
         not_mirrored=sum(max(0, source_ends[where].offset - ends[where]) for where in both) if both else None,
     )
+
+
+def _source_end(known: SourceEnd | None, mirrored: int) -> int:
+    """Workers note the source's ends about once a second: what they have copied since was in the source, too."""
+    if known is None:
+        return -1
+    return known.offset if known.at is None else max(known.offset, mirrored)
 
 
 def _most_important(rows: Sequence[PromotedTopic]) -> tuple[PromotedTopic, ...]:
