@@ -43,8 +43,9 @@ class Sandbox:
             check=False,
         )
 
-    def write(self, kind: str, name: str, spec: str) -> None:
-        head = f"apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\n"
+    def write(self, kind: str, name: str, spec: str, annotations: str = "{}") -> None:
+        metadata = f"{{name: {name}, annotations: {annotations}}}"
+        head = f"apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {metadata}\n"
         (self.manifests / f"{kind}-{name}.yaml").write_text(f"{head}spec: {spec}\n")
 
     def cluster(self, name: str = "west", config: str = "{}") -> None:

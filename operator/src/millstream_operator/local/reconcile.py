@@ -44,7 +44,7 @@ from ..reconcile.load_offsets import find_ends
 from ..reconcile.load_story import tell
 from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints
-from ..reconcile.problem import Problem, conditions_with
+from ..reconcile.problem import PAUSED, Problem, conditions_with, is_paused
 from ..reconcile.promotion import Promotion, with_last
 from ..reconcile.promotion import condition as promotion_condition
 from ..reconcile.promotion_kafka import advance
@@ -272,6 +272,11 @@ class Pass:
                 status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
                 self._write(mirror, status)
                 self._tell(MirrorMaker, ["/".join(_key(mirror))])
+                continue
+            if is_paused(mirror):  # workers that run continue with the configuration that they have
+                status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
+                self._write(mirror, status)
+                self.say(f"{_title(mirror)}: {PAUSED[3]}")
                 continue
             found = find_endpoints(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
             if isinstance(found, Problem):
