@@ -94,7 +94,19 @@ def test_it_is_read_only_until_it_is_promoted(namespace: Namespace) -> None:
         timeout=240,
         every=3,
     )
-    millstream(namespace, "east", "config", "reset", "topic/orders", "millstream.mirror.source")
+    namespace.patch(KIND, MIRROR, {"spec": {"promote": {"requestId": "planned"}}})
+    promoted = namespace.wait_condition(KIND, MIRROR, "Promoted", reason="Promoted", timeout=120)
+    last = promoted["status"]["lastPromotion"]
+    assert (last["requestId"], last["state"], last["notMirrored"]) == ("planned", "Done", 0)
+    (topic,) = last["topics"]
+    assert (topic["topic"], topic["sourceEndsFrom"]) == ("orders", "Source")
+    assert sum(topic["ends"]) == sum(topic["sourceEnds"]) == 2 * COUNT
+    namespace.wait_condition(KIND, MIRROR, reason="Promoted", timeout=120)
+    until(
+        "the workers have ended",
+        lambda: not namespace.list("pod", "-l", "app.kubernetes.io/component=mirror"),
+        timeout=120,
+    )
     produce(namespace, "east", range(2 * COUNT, 2 * COUNT + 10))
     found = consume(namespace, "east", 2 * COUNT + 10)
     assert len(found) == 2 * COUNT + 10

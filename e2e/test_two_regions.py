@@ -70,8 +70,16 @@ def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None
 
 def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
     (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west,app.kubernetes.io/component=broker")
+    # Paused, because the operator would put the broker back at once.
+    namespace.kubectl("annotate", "cluster.millstream.dev", "west", "millstream.dev/paused=true")
     namespace.kubectl("scale", "statefulset/west-brokers", "--replicas=0")
     namespace.kubectl("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=60s")
+    for condition in ("SourceReachable", "Ready"):
+        namespace.wait_condition(
+            KIND, MIRROR, condition, status="False", reason="SourceUnreachable", timeout=120
+        )
+        assert namespace.condition(KIND, MIRROR, condition)["message"].startswith("west: ")
+    namespace.kubectl("annotate", "cluster.millstream.dev", "west", "millstream.dev/paused-")
     namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator puts it back
     namespace.wait_condition(KIND, MIRROR, "SourceReachable", timeout=180)
     produce(namespace, "west", range(2 * HALF, 2 * HALF + 10))
