@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
+from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.throttle import BURST_S, LEAST_BYTES, MOST_BYTES, SHARE_S, TokenBucket
 
@@ -133,3 +135,53 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
     # From their starts on, each with a burst and a fetch of its share, which other partitions may have been part of.
     assert moved <= limit * (elapsed + 2 * (BURST_S + SHARE_S)) + 2 * (LEAST_BYTES + largest)
     assert admin(east).list_topics(hot, timeout=10).topics[hot].partitions.keys() == {0, 1, 2, 3}
+
+
+def test_a_mirror_knows_for_how_long_it_is_behind(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """The limit holds the worker back for a minute; a restart does not forget since when it is behind."""
+    topic, count = unique("behind"), 20_000
+    create(west, topic)
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        security={"west": {"maxBytesPerSecond": 15_000}},
+        topics={"include": [topic]},
+        name=topic,
+    )
+    produce(west, topic, range(10))
+    arrived(east, topic, [10])
+    eventually(lambda: lag(mirror), lambda now: now == (0, 0.0), "it is caught up")
+    produce(west, topic, range(10, count), batch_num_messages=100)
+
+    records, seconds = eventually(lambda: lag(mirror), lambda now: now[1] > 0, "the lag in seconds")
+    assert 0 < records < count
+    (metric,) = re.findall(
+        r'^millstream_mirror_lag_seconds{source="west"} (\S+)$', mirror.get("/metrics"), re.M
+    )
+    assert float(metric) >= seconds
+    caught_up = eventually(
+        lambda: conditions_of(mirror).get("CaughtUp", ("",)),
+        lambda now: now[0] == "False",
+        "more than ten seconds behind",
+        60,
+    )
+    assert caught_up == ("False", "Behind", "more than 10 seconds behind")
+
+    mirror.kill()
+    mirror.start()
+    again = eventually(lambda: lag(mirror), lambda now: now[0] > 0, "it finds out how far it is behind")
+    assert again[1] > 10, "it began before the restart"
+    assert mirror.stop() == 0
+    del mirror.config["sources"][0]["maxBytesPerSecond"]
+    mirror.start()
+    arrived(east, topic, [count])
+    eventually(lambda: lag(mirror), lambda now: now == (0, 0.0), "it has caught up")
+    assert conditions_of(mirror)["CaughtUp"][:2] == ("True", "CaughtUp")
+
+
+def lag(mirror: MirrorProcess) -> tuple[int, float]:
+    """Records, seconds."""
+    found = mirror.status()["lag"]
+    return found["records"], found["seconds"]
