@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
@@ -23,8 +25,9 @@ from confluent_kafka.admin import (
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.local import Sandbox
-from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_groups import commit, follows
+from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.secured_kafka import PASSWORD, USER, Authority, secured_kafka
 from millstream_kafka.client import (
@@ -121,6 +124,74 @@ def test_to_kafka_with_tls_and_a_login_positions_included(
     mirror.start()
     produce(west, topic, range(3000, 4000))
     arrived(kafka, topic, [4000])
+
+
+async def test_a_replica_from_kafka_with_tls_and_a_login(
+    kafka: KafkaProcess,
+    authority: Authority,
+    east: BrokerProcess,
+    start_mirror: StartMirror,
+    tmp_path: Path,
+) -> None:
+    """Mode Identity: the log, its start and positions of groups; then its promotion, for which the operator has no
+    credentials of the source."""
+    topic, group = unique("replica"), unique("app")
+    create(kafka, topic, 2)
+    for codec in ("none", "zstd"):
+        produce(kafka, topic, range(1000), 2, compression_type=codec, enable_idempotence=True)
+    admin(kafka).delete_records([TopicPartition(topic, 1, 100)])[TopicPartition(topic, 1)].result(20)
+    mirror = start_mirror(
+        {"kafka": kafka.addresses["SECURE"]},
+        east.bootstrap,
+        security={"kafka": {"tls": trusting(authority), "sasl": sasl(tmp_path)}},
+        mode="Identity",
+        topics={"include": [topic]},
+        groups={"include": [group]},
+        name=topic,
+    )
+    arrived(east, topic, [1000, 1000])
+    mirror.kill()
+    produce(kafka, topic, range(1000, 2000), 2)
+    mirror.start()
+    arrived(east, topic, [1500, 1500])
+    for partition in (0, 1):
+        theirs = await read_batches(kafka.bootstrap, topic, partition)
+        assert await read_batches(east.bootstrap, topic, partition) == theirs != []
+    start = admin(east).list_offsets({TopicPartition(topic, 1): OffsetSpec.earliest()})
+    assert start[TopicPartition(topic, 1)].result(20).offset == 100
+    commit(kafka, group, topic, 123)
+    follows(east, group, topic, 123)
+    status = eventually(mirror.status, lambda now: now["lag"]["records"] == 0, "lag")
+    assert (status["sources"][0]["lastError"], status["sources"][0]["problems"]) == ("", [])
+    assert PASSWORD not in mirror.output.read_text()
+
+    def reference(key: str) -> dict[str, Any]:
+        return {"secretKeyRef": {"name": "kafka", "key": key}}
+
+    source = {
+        "name": "kafka",
+        "bootstrap": kafka.addresses["SECURE"],
+        "tls": {"caCertificates": [reference("ca.crt")]},
+        "sasl": {
+            "mechanism": "SCRAM-SHA-512",
+            "username": {"value": USER},
+            "password": reference("password"),
+        },
+    }
+    world = World(east.bootstrap, topic, sources=[source])
+    try:
+        world.ask("r")
+        last = eventually(
+            lambda: world.look().get("lastPromotion", {}),
+            lambda now: now.get("state") == "Done",
+            "its promotion",
+        )
+    finally:
+        world.close()
+    (row,) = last["topics"]
+    assert (row["ends"], row["sourceEnds"], row["sourceEndsFrom"]) == ([1500] * 2, [1500] * 2, "LastKnown")
+    produce(east, topic, range(2000, 2010), 2)
+    arrived(east, topic, [1505, 1505])
 
 
 def test_with_a_client_certificate(
