@@ -1,13 +1,20 @@
 """Coordination by the brokers' group protocol: each stream is a member of the group.
 
 librdkafka speaks the protocol and calls back when partitions come and go, in the thread that fetches. Brokers fence
-commits by the member's generation; a stream fences them by what it owns. A process that slept (a paused machine) for
-half of its session or longer cannot know whether it is still a member: the coordinator counts from the last heartbeat
-before the pause. So it proves that by a commit before it hands out more.
+commits by the member's generation; a stream fences them by what it owns.
+
+A stream hands out messages while its lease lasts (`proofs`), so it stops before the coordinator gives its partitions to
+others because it has not heard from it. The coordinator also removes members that do not join a rebalance in time, even
+if their requests arrive. librdkafka joins by itself, and learns of a rebalance from its heartbeats. It gives up what it
+owns when none was answered for a session, and an answer may be as old. So it knows of a rebalance two sessions after its
+begin, a lease ends within the third, and the group waits for three or longer. Only a caller that works on one message
+can keep librdkafka from joining. So the group waits for a session more than that may take, and a stream whose caller was
+away for longer joins anew.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -15,9 +22,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millstream.connection import failed
+from millstream.consuming.clock import now
 from millstream.consuming.message import Partition
+from millstream.consuming.proofs import Proofs
 from millstream.consuming.settings import ConnectorSettings
-from millstream.consuming.stream import ATTEND_S, MessageStream, now
+from millstream.consuming.stream import ATTEND_S, MessageStream
 from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned, Unreachable
 
 COMMIT_TIMEOUT_S: Final = 10.0
@@ -42,6 +51,8 @@ SILENT: Final = (
 )
 """The coordinator is away, or its response to a rebalance is due first: no other comes before it."""
 
+log = logging.getLogger("millstream.streams")
+
 
 class GroupMembership:
     """One stream's membership."""
@@ -51,7 +62,8 @@ class GroupMembership:
     def __init__(self, settings: ConnectorSettings) -> None:
         self._cooperative = settings.strategy == "cooperative-sticky"
         self._session_s = settings.session_timeout_s
-        self._proven = True
+        self._longest_s = settings.rebalance_timeout_s - settings.session_timeout_s
+        self.proofs = Proofs(settings.session_timeout_s)
         self._midway = False  # still True after an interrupt in a call back
         self._problem: MillstreamError | None = None
         self._leaving_since: float | None = None  # when it unsubscribed to join anew
@@ -76,6 +88,8 @@ class GroupMembership:
             starts = stream.start_of(partitions)
         except MillstreamError as error:
             self._problem = error  # librdkafka's callbacks swallow exceptions: the stream raises it
+        if not stream.owned:  # perhaps as another member than before
+            self.proofs.begin()
         stream.take(starts)
         wanted = [TopicPartition(*at, offset) for at, offset in starts.items()]
         if self._cooperative:
@@ -86,13 +100,18 @@ class GroupMembership:
 
     def _unassign(self, stream: MessageStream, partitions: list[TopicPartition], *, commit: bool) -> None:
         self._midway = True
-        stream.give_up(_pairs(partitions), commit=commit)
+        self._give_up(stream, _pairs(partitions), commit=commit)
         if self._cooperative:
             stream.kafka.incremental_unassign(partitions)
         else:
             stream.kafka.unassign()
         self._revoked = True
         self._midway = False
+
+    def _give_up(self, stream: MessageStream, partitions: Collection[Partition], *, commit: bool) -> None:
+        stream.give_up(partitions, commit=commit)
+        if not stream.owned:
+            self.proofs.end()
 
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
         if self._problem is not None:
@@ -102,33 +121,23 @@ class GroupMembership:
         if self._midway:  # librdkafka and the stream may not agree about what it owns
             self._rejoin(stream, commit=True)
             self._midway = False
+        if elapsed_s > self._longest_s and stream.owned:
+            log.warning("%s: joins the group anew, as the last message took %.0f s", stream.topic, elapsed_s)
+            self._rejoin(stream, commit=True)
         if self._leaving_since is not None and not self._has_joined_anew(stream):
             return REJOIN_S
-        if elapsed_s > self._session_s / 2:  # a heartbeat is sent three times as often
-            self._proven = False
-        if not self._proven and stream.owned and not self._prove(stream):
-            return 0.0
-        self._proven = True
-        return ATTEND_S
+        if not stream.owned:
+            return ATTEND_S
+        self.proofs.ask(stream)
+        return self.proofs.lease.until - now()
 
-    def _prove(self, stream: MessageStream) -> bool:
-        """Commit again what is committed: the coordinator accepts it from a member only. False without an answer."""
-        owned = stream.owned
-        try:
-            known = self.committed(stream, owned)
-            self._commit(stream, known, wait=True)
-        except NotOwned:
-            known = {}
-        except (Unreachable, BufferFull):
-            return False
-        if not known:
-            self._rejoin(stream, commit=False)
-        return True
+    def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
+        return self.proofs.reported(error, partitions)
 
     def _rejoin(self, stream: MessageStream, *, commit: bool) -> None:
         """Leave, to join anew. In a rebalance librdkafka leaves after it, and to subscribe before that keeps it from
         leaving: it would go on with partitions that the stream has given up, and assign them to nobody."""
-        stream.give_up(stream.owned, commit=commit)
+        self._give_up(stream, stream.owned, commit=commit)
         self._leaving_since, self._revoked = now(), False
         stream.kafka.unsubscribe()
 

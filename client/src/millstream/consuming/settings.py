@@ -36,9 +36,11 @@ OURS: Final = {
     "group.protocol": "",
 }
 HEARTBEAT_S: Final = 1.0
+"""Longest time between heartbeats: they tell a member of rebalances."""
+LONGEST_REBALANCE_S: Final = 86_400
+"""The most that librdkafka allows."""
 QUEUE_BACKOFF_MS: Final = 50
 """How long fetches pause when a stream's queue is full; librdkafka's default is a second."""
-"""Longest time between heartbeats: they tell a member of rebalances."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "coordination": ("group", "zookeeper"),
     "strategy": ("cooperative-sticky", "range", "roundrobin"),
@@ -68,7 +70,8 @@ class ConnectorSettings:
     session_timeout_s: float = 45
     """How long a consumer may be silent until others take over its partitions."""
     processing_timeout_s: float = 300
-    """With "group": how long the processing of one message may take until others take over."""
+    """With "group": how long the processing of one message may take; others take over within three times
+    ``session_timeout_s`` after that."""
     max_buffered_bytes: int = 32 * 1024 * 1024
     """Bound of what a stream fetches ahead; one fetch may exceed it by ``fetch.max.bytes``."""
     unreachable_timeout_s: float = 60
@@ -112,6 +115,12 @@ class ConnectorSettings:
                     f"config: {key} is not allowed there", f"use the option {OURS[key]}" * bool(OURS[key])
                 )
 
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """How long a group waits in a rebalance for a member to join it, and librdkafka for its caller."""
+        session = self.session_timeout_s
+        return min(max(self.processing_timeout_s + session, 3 * session), LONGEST_REBALANCE_S)
+
     def client_config(self, cluster: Cluster, group: str) -> dict[str, Any]:
         """As librdkafka has it, for one stream."""
         return cluster.client_config() | {
@@ -120,7 +129,7 @@ class ConnectorSettings:
             "partition.assignment.strategy": self.strategy,
             "session.timeout.ms": int(self.session_timeout_s * 1000),
             "heartbeat.interval.ms": max(int(min(self.session_timeout_s / 6, HEARTBEAT_S) * 1000), 1),
-            "max.poll.interval.ms": int(max(self.processing_timeout_s, self.session_timeout_s) * 1000),
+            "max.poll.interval.ms": int(self.rebalance_timeout_s * 1000),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             # For what the log loses while it is read; a time then means what is left, or records would be skipped.

@@ -20,17 +20,20 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millstream.connection import Cluster, failed
+from millstream.consuming.clock import CLOCK, now
+from millstream.consuming.membership import Membership
 from millstream.consuming.message import Decoders, Message, Partition, Position, messages
 from millstream.consuming.offsets import starting_offsets, within_logs
+from millstream.consuming.patience import Patience
 from millstream.consuming.settings import ConnectorSettings, Target, check_target
 from millstream.consuming.turns import Turns
-from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic, Unreachable
+from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic
 
 BATCH: Final = 256
 """Most messages of a batch: they fit into the processor's cache, and are too few to start a garbage collection."""
@@ -44,7 +47,6 @@ RUN_S: Final = 0.001
 MAX_RUN: Final = 64
 NOT_YET: Final = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
 """Why librdkafka cannot seek in a partition whose fetches begin or end at this moment."""
-CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 log = logging.getLogger("millstream.streams")
 
@@ -52,34 +54,6 @@ log = logging.getLogger("millstream.streams")
 def _next_run(some: int, took_s: float) -> int:
     """How many messages to hand out until the clock is read again: about a millisecond's worth."""
     return min(some * 2, MAX_RUN) if took_s < RUN_S / 2 else max(some // 4, 1)
-
-
-def now() -> float:
-    """Seconds that also pass while the machine sleeps."""
-    return time.clock_gettime(CLOCK)
-
-
-class Membership(Protocol):
-    """How a stream gets partitions, and how its positions are kept. Called with the stream's lock held."""
-
-    silence: str
-    """Whose silence leaves it uncertain what the stream owns, for an error: "no ZooKeeper at … has answered"."""
-
-    def begin(self, stream: MessageStream) -> None:
-        """Start to take part; partitions arrive by `MessageStream.take`."""
-
-    def attend(self, stream: MessageStream, elapsed_s: float) -> float:
-        """Look whether the stream still owns what it has, ``elapsed_s`` after the last look; seconds until the next
-        look must happen at the latest. Zero or less: that is uncertain now, so no message is handed out."""
-
-    def commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
-        """Keep positions of owned partitions. NotOwned when the stream no longer owns one."""
-
-    def committed(self, stream: MessageStream, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The positions kept; partitions without one are left out."""
-
-    def end(self, stream: MessageStream) -> None:
-        """Leave: the partitions are free for others."""
 
 
 class MessageStream:
@@ -101,12 +75,13 @@ class MessageStream:
         self._owned: set[Partition] = set()
         self._batch: list[Message | None] = []
         self._left: Any = iter(self._batch)
+        self._began: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._by_caller: dict[Partition, int] = {}
         self._next: dict[Partition, int] = {}  # where each partition continues after the batch
         self._astray: set[Partition] = set()  # librdkafka is not there yet: what it has of them is dropped
-        self._due = self._heard = self._next_commit = self._uncertain_since = 0.0
-        self._down = False  # whether a connection failed since the last message
+        self._due = self._next_commit = 0.0
+        self.patience = Patience(topic, cluster, settings.unreachable_timeout_s)
         self._closed = False
         self._consuming = False  # still True after an interrupt between librdkafka's queue and the batch
         self._serving = False  # whether this is one of librdkafka's calls back
@@ -115,7 +90,7 @@ class MessageStream:
         self._thread: ThreadPoolExecutor | None = None
         try:
             self.kafka: Any = confluent_kafka.Consumer(
-                config | {"on_commit": self._commit_reported, "error_cb": self._error_reported}
+                config | {"on_commit": self._commit_reported, "error_cb": self.patience.failed}
             )
         except KafkaException as error:
             raise BadInput(f"config: {error.args[0].str()}", "see librdkafka's CONFIGURATION.md") from None
@@ -166,12 +141,14 @@ class MessageStream:
                     problem, self._problem = self._problem, None
                     raise problem
                 certain = self._membership_turn()
-                if certain and self._consume():
+                if not certain:
+                    self._serve()
+                elif self._consume():
                     return True
             if certain:
-                self._check_brokers()
+                self.patience.check_brokers()
             else:
-                self._check_session()
+                self._wait()
 
     def _consume(self) -> bool:
         """Get a batch; whether there is one. The lock is held."""
@@ -196,12 +173,12 @@ class MessageStream:
         finally:
             self._serving = False
 
-    def _settle(self) -> None:
+    def _settle(self, *, seek: bool = True) -> None:
         """Bring librdkafka to where partitions continue, after a seek or an interrupt that may have lost messages."""
         if self._consuming:
             self._astray |= self._owned
             self._consuming = False
-        for at in list(self._astray):
+        for at in list(self._astray) if seek else ():
             try:
                 self.kafka.seek(TopicPartition(*at, self._next[at]))
             except KafkaException as error:
@@ -228,7 +205,7 @@ class MessageStream:
             found = [kafka for kafka in found if (topic, kafka.partition()) in ours]
         if not found:
             return False
-        self._heard, self._down = now(), False
+        self.patience.heard()
         self._set_batch(messages(found, self._decoders))
         # Last: an interrupt before this repeats messages and loses none.
         for partition, kafka in last.items():
@@ -245,21 +222,26 @@ class MessageStream:
             with self.turns:
                 if self._closed:
                     return False
+                self._serve()
                 if self._membership_turn():
-                    self._serve()
                     return True
-            self._check_session()
+            self._wait()
 
     def _serve(self) -> None:
         """Let librdkafka call back. The lock is held."""
-        self._settle()
+        left = self._left.__length_hint__()
+        has_room = left <= BATCH  # it has none only while it waits
+        self._settle(seek=has_room)
         self._consuming = True
         while extra := self._poll(1, 0):  # a message joins the end of the batch
             at = (self.topic, extra[0].partition())
             if at in self._astray:
                 break
             if self._is_message(extra[0]) and at in self._owned:
-                if self._left.__length_hint__():
+                if not has_room:
+                    self._astray.add(at)  # librdkafka comes back to this message later
+                    break
+                if left:
                     self._batch += messages(extra, self._decoders)
                 else:
                     self._set_batch(messages(extra, self._decoders))
@@ -277,7 +259,7 @@ class MessageStream:
         if self.settings.commit == "processed" and at >= self._next_commit:
             self._next_commit = at + self.settings.commit_interval_s
             self._commit_processed(wait=False)
-        self._uncertain_since = 0.0
+        self.patience.certain(self._named)
         self._due = at + min(wait, ATTEND_S)
         return True
 
@@ -304,34 +286,10 @@ class MessageStream:
                 self._problem = Failed(error.str())
         return False
 
-    def _error_reported(self, error: KafkaError) -> None:
-        """librdkafka's report of a connection that failed, among others: it heals, or nobody answers for long."""
-        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
-            self._down = True
-
-    def _check_session(self) -> None:
+    def _wait(self) -> None:
+        """It is uncertain what the stream owns."""
         time.sleep(UNCERTAIN_S)
-        self._uncertain_since = self._uncertain_since or now()
-        if now() - self._uncertain_since > self.settings.unreachable_timeout_s:
-            self._uncertain_since = 0.0
-            raise Unreachable(
-                f"{self._membership.silence} for {self.settings.unreachable_timeout_s:g} s",
-                "iterate again once it does",
-            )
-
-    def _check_brokers(self) -> None:
-        at = now()
-        if not self._down:
-            self._heard = at
-        elif at - self._heard > self.settings.unreachable_timeout_s:
-            self._heard = at
-            if not self._cluster.why_unreachable():
-                self._down = False
-                return
-            raise Unreachable(
-                f"no broker at {self._cluster.bootstrap} has answered for {self.settings.unreachable_timeout_s:g} s",
-                "start one, then iterate again",
-            )
+        self.patience.uncertain(self._membership.silence, self._named)
 
     # Positions
 
@@ -368,6 +326,8 @@ class MessageStream:
 
     def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """librdkafka's report of a commit: what failed is committed again when the next one is due."""
+        if self._membership.reported(error, partitions or ()):
+            return
         for at in partitions or ():
             if error is not None or at.error is not None:
                 self._committed.pop((at.topic, at.partition), None)
@@ -420,6 +380,7 @@ class MessageStream:
     def take(self, partitions: Mapping[Partition, int]) -> None:
         """These are ours now, at these offsets."""
         self._next.update(partitions)
+        self._began.update(partitions)
         self._owned.update(partitions)
         for at in partitions:
             self._committed.pop(at, None)
@@ -463,6 +424,11 @@ class MessageStream:
         """Where a partition begins that was just taken."""
         return self._next[at]
 
+    def standing(self) -> Position:
+        """What it has committed in one of its partitions, or where it began there: to commit that skips nothing."""
+        at = min(self._owned)
+        return Position(*at, self._committed.get(at, self._began[at]))
+
     @property
     def owned(self) -> frozenset[Partition]:
         return frozenset(self._owned)
@@ -493,8 +459,12 @@ class MessageStream:
 
     def _check_owned(self, at: Partition) -> None:
         if at not in self._owned:
-            has = ", ".join(map(str, self.partitions)) or "none"
-            raise NotOwned(f"this stream does not own {at[0]}-{at[1]}", f"it owns {has} of {self.topic} now")
+            raise NotOwned(
+                f"this stream does not own {at[0]}-{at[1]}", f"it owns {self._named()} of {self.topic} now"
+            )
+
+    def _named(self) -> str:
+        return ", ".join(map(str, self.partitions)) or "none"
 
     def close(self) -> None:
         """Commit what is processed, leave, and end the iteration. The connector calls it."""
@@ -504,9 +474,7 @@ class MessageStream:
             self._closed = True
             self._due = 0.0
             try:
-                if self.settings.commit == "processed" and not (
-                    self._down and self._cluster.why_unreachable()
-                ):
+                if self.settings.commit == "processed" and not self.patience.is_down():
                     self._commit_processed(wait=True)
             finally:
                 self._membership.end(self)

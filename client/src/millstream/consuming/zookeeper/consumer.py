@@ -18,14 +18,15 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kazoo.client import KazooState
 
+from millstream.consuming.clock import now
+from millstream.consuming.lease import RENEW_EVERY, Lease
 from millstream.consuming.message import Partition
 from millstream.consuming.settings import ConnectorSettings
-from millstream.consuming.stream import MessageStream, now
+from millstream.consuming.stream import MessageStream
 from millstream.consuming.zookeeper.assignment import thread_name
-from millstream.consuming.zookeeper.lease import RENEW_EVERY, Lease
 from millstream.consuming.zookeeper.rebalance import (
     Claim,
     Read,
@@ -58,6 +59,9 @@ class ZooKeeperMembership:
 
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
         return self._consumer.lease.until - now()
+
+    def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
+        return False
 
     def commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
         if now() >= self._consumer.lease.until:
