@@ -3,13 +3,13 @@
 librdkafka speaks the protocol and calls back when partitions come and go, in the thread that fetches. Brokers fence
 commits by the member's generation; a stream fences them by what it owns.
 
-A stream hands out messages while its lease lasts (`proofs`), so it stops before the coordinator gives its partitions to
-others because it has not heard from it. The coordinator also removes members that do not join a rebalance in time, even
-if their requests arrive. librdkafka joins by itself, and learns of a rebalance from its heartbeats. It gives up what it
-owns when none was answered for a session, and an answer may be as old. So it knows of a rebalance two sessions after its
-begin, a lease ends within the third, and the group waits for three or longer. Only a caller that works on one message
-can keep librdkafka from joining. So the group waits for a session more than that may take, and a stream whose caller was
-away for longer joins anew.
+A stream hands out messages while its lease lasts (`proofs`), so it stops before the coordinator gives its partitions
+to others because it has not heard from it. The coordinator also removes members that do not join a rebalance in time,
+even if their requests arrive. librdkafka joins by itself, and learns of a rebalance from its heartbeats. It gives up
+what it owns when none was answered for a session, and an answer may be as old. So it knows of a rebalance two sessions
+after its begin, a lease ends within the third, and the group waits for three or longer. Only a caller that works on
+one message can keep librdkafka from joining. So the group waits for a session more than that may take, and a stream
+whose caller was away for longer joins anew.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 librdkafka does not say when it sent a heartbeat that the coordinator has answered. So a stream sends a request of its
 own: a commit with metadata longer than brokers allow. The coordinator first checks that it comes from a member of the
-current generation, and counts it as a heartbeat; then it refuses the metadata. So nothing is stored, and an answer needs
-no other broker. Where brokers allow longer metadata, they store the stream's standing position.
+current generation, and counts it as a heartbeat; then it refuses the metadata. So nothing is stored, and an answer
+needs no other broker. Where brokers allow longer metadata, they store the stream's standing position.
 
 The request goes out in the background, and the stream's next call of librdkafka brings the answer.
 """
