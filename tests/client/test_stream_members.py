@@ -1,4 +1,4 @@
-"""Members of a group as processes that join, stop, are killed and paused, with both kinds of coordination.
+"""Members of a group as processes that join, stop, are killed, paused and cut off, with both kinds of coordination.
 
 Their own records show that each partition has one owner at a time, that nothing is skipped, and that duplicates are
 younger than the last commit.
@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import millstream
 from millstream.topics import create_topic
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.gate import Gate
+from millstream_harness.gated_cluster import GatedCluster
 from millstream_harness.scenario import unique
 from millstream_harness.stream_member import StreamMember, all_events, check, owners
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -38,6 +40,16 @@ def brokers(
     with ClusterProcesses(
         tmp_path_factory.mktemp("brokers"), 1, config, zookeeper=shared_zookeeper
     ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gated(
+    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatedCluster]:
+    """Three brokers, each of which leads some partitions."""
+    config = {"group.min.session.timeout.ms": "1000"}
+    with GatedCluster(tmp_path_factory.mktemp("gated"), 3, config, zookeeper=shared_zookeeper) as cluster:
         yield cluster
 
 
@@ -82,6 +94,23 @@ class Group:
                 self.producer.send(self.topic, b"%d" % number, partition=partition)
         self.producer.flush()
         self.sent += each
+
+    @contextmanager
+    def fed(self) -> Iterator[None]:
+        """Meanwhile, messages come all the time."""
+        enough = threading.Event()
+
+        def feed() -> None:
+            while not enough.wait(0.02):
+                self.send(1)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            feeder.join()
 
     def settled(self, *members: StreamMember) -> bool:
         """Whether these members own all partitions, at least one each."""
@@ -179,6 +208,54 @@ def test_a_member_that_is_cut_from_zookeeper(
         else:
             gate.flow()
         group.await_settled(one, two)
+        group.await_all()
+        check(group.members)
+    finally:
+        group.end()
+
+
+@pytest.mark.parametrize(
+    ("way", "cut", "options"),
+    [
+        ("cooperative-sticky", "shut", {"commit_every": 1_000_000}),
+        ("range", "stall", {"commit": "processed", "commit_interval_s": 0.5}),
+        ("cooperative-sticky", "late", {"commit": "processed", "commit_interval_s": 60}),
+        ("range", "late", {"commit_every": 1_000_000}),
+    ],
+)
+def test_a_member_that_is_cut_from_its_coordinator(
+    gated: GatedCluster, tmp_path: Path, way: str, cut: str, options: dict[str, Any]
+) -> None:
+    """It stops before the coordinator gives its partitions to another member, although it still reaches the others.
+
+    "late": its last answers from the coordinator were long on their way.
+    """
+    group = Group(gated, tmp_path, way)
+    try:
+        one, two = group.start(**options), group.start(bootstrap=gated.gated_bootstrap, **options)
+        group.await_settled(one, two)
+        gate = gated.coordinator_gate(group.name)
+        with group.fed():
+            until(lambda: any(event.what == "message" for event in two.events()), "it is at work")
+            if cut == "late":
+                gate.hold_answers()
+                time.sleep(SESSION_S * 0.6)
+                gate.flow()
+                time.sleep(0.05)
+            at = time.monotonic_ns()
+            if cut == "stall":
+                gate.stall()
+            else:
+                gate.shut()
+            group.await_settled(one, timeout=60)
+            went_on = [event for event in two.events() if event.what == "message" and event.at > at]
+            assert went_on, "it received messages from other brokers"
+            until(lambda: "so no message is returned" in two.said(), "it says that it waits")
+            if cut == "stall":
+                gate.flow()
+            else:
+                gate.open()
+            group.await_settled(one, two)
         group.await_all()
         check(group.members)
     finally:

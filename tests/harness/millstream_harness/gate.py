@@ -1,7 +1,8 @@
 """A proxy for TCP connections that a test can shut or stall.
 
 A shut gate closes its connections and refuses new ones, as a rejecting firewall or an ended process does. A stalled
-gate accepts and keeps connections but forwards nothing, as a cut cable does.
+gate accepts and keeps connections but forwards nothing, as a cut cable does. One that holds answers forwards requests
+alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Gate:
         self._listening: socket.socket | None = None
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._flows = threading.Event()
-        self._flows.set()
+        self._requests_flow, self._answers_flow = threading.Event(), threading.Event()
+        self.flow()
         self.open()
 
     def open(self) -> None:
@@ -40,11 +41,16 @@ class Gate:
             self._sockets.clear()
 
     def stall(self) -> None:
-        self._flows.clear()
+        self._requests_flow.clear()
+        self._answers_flow.clear()
+
+    def hold_answers(self) -> None:
+        self._answers_flow.clear()
 
     def flow(self) -> None:
-        """After `stall`: forward all bytes that were sent meanwhile."""
-        self._flows.set()
+        """After `stall` or `hold_answers`: forward all bytes that were sent meanwhile."""
+        self._requests_flow.set()
+        self._answers_flow.set()
 
     def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -61,16 +67,19 @@ class Gate:
                 is_open = self._listening is listening
                 if is_open:
                     self._sockets |= {client, server}
-            for there, back in ((client, server), (server, client)):
+            for there, back, flows in (
+                (client, server, self._requests_flow),
+                (server, client, self._answers_flow),
+            ):
                 if not is_open:
                     there.close()
                 else:
-                    threading.Thread(target=self._pass_on, args=[there, back], daemon=True).start()
+                    threading.Thread(target=self._pass_on, args=[there, back, flows], daemon=True).start()
 
-    def _pass_on(self, there: socket.socket, back: socket.socket) -> None:
+    def _pass_on(self, there: socket.socket, back: socket.socket, flows: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := there.recv(65536):
-                self._flows.wait()
+                flows.wait()
                 back.sendall(data)
         for one in (there, back):
             _end(one)

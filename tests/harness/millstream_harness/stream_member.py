@@ -6,8 +6,8 @@
     message PARTITION OFFSET TIME   handed out
     commit PARTITION OFFSET TIME    committed, the offset of the next message
 
-Times are those of CLOCK_MONOTONIC in nanoseconds, the same for all processes. It commits after every few messages.
-SIGTERM closes it.
+Times are those of CLOCK_MONOTONIC in nanoseconds, the same for all processes. It commits after every few messages
+(option ``commit_every``), unless the options say that the stream commits by itself. SIGTERM closes it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import millstream
+from millstream.consuming.stream import MessageStream
 from millstream.errors import MillstreamError
 from millstream.groups import committed_offsets
 from millstream_harness.daemon import Daemon
@@ -37,7 +38,17 @@ def main(output: str, bootstrap: str, group: str, topic: str, options: str) -> N
     def tell(what: str, partition: int, offset: int, at: int = 0) -> None:
         os.write(out, b"%s %d %d %d\n" % (what.encode(), partition, offset, at or time.monotonic_ns()))
 
-    settings = {"commit": "manual", "start": "earliest", **json.loads(options)}
+    settings = {"commit": "manual", "start": "earliest", "commit_every": COMMIT_EVERY, **json.loads(options)}
+    commit_every = settings.pop("commit_every")
+    reported = MessageStream._commit_reported
+
+    def told_of_report(self: MessageStream, error: Any, partitions: Any) -> None:
+        reported(self, error, partitions)
+        for at in partitions:
+            if error is None and at.error is None:
+                tell("commit", at.partition, at.offset)
+
+    MessageStream._commit_reported = told_of_report  # type: ignore[method-assign]
     connector = millstream.connect(bootstrap, group=group, **settings)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -51,6 +62,15 @@ def main(output: str, bootstrap: str, group: str, topic: str, options: str) -> N
         take(partitions)
 
     stream.take = told  # type: ignore[method-assign]
+    commit = stream._membership.commit
+
+    def told_of_commit(stream: MessageStream, positions: Any, *, wait: bool) -> None:
+        commit(stream, positions, wait=wait)
+        if wait or "zookeeper" in settings:  # else it is reported
+            for (_, partition), offset in positions.items():
+                tell("commit", partition, offset)
+
+    stream._membership.commit = told_of_commit  # type: ignore[method-assign]
 
     def close_when_stopped() -> None:
         stopped.wait()
@@ -65,10 +85,8 @@ def main(output: str, bootstrap: str, group: str, topic: str, options: str) -> N
                 done[message.partition] = message.offset + 1
                 tell("message", message.partition, message.offset)
                 count += 1
-                if count % COMMIT_EVERY == 0:
-                    position = message.position
-                    stream.commit(position)
-                    tell("commit", position.partition, position.offset)
+                if settings["commit"] == "manual" and count % commit_every == 0:
+                    stream.commit(message.position)
                 time.sleep(0.002)
         except MillstreamError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
@@ -102,7 +120,8 @@ class StreamMember(Daemon):
         ]  # fmt: skip
 
     def start(self) -> StreamMember:
-        self.launch(self.command, {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])})
+        path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.launch(self.command, {**os.environ, "PYTHONPATH": os.pathsep.join(path)})
         return self
 
     def pause(self) -> None:

@@ -12,7 +12,7 @@ from millstream.connection import Cluster
 from millstream.consuming.clock import now
 from millstream.errors import Unreachable
 
-SAY_S: Final = 1.0
+SAY_S: Final = 0.5
 """How long a stream is uncertain what it owns before it says so in the log."""
 log = logging.getLogger("millstream.streams")
 
