@@ -248,6 +248,22 @@ def silence(story: Story) -> None:
     story.describe()
 
 
+def refused_commits(story: Story) -> None:
+    """A commit that is refused for its metadata alone counts as a heartbeat: the library's streams rely on it."""
+    a = story.member("a").enter(session_ms=4000, range=subscription("t")).joined().sync(a=b"all").synced()
+    for _ in range(4):
+        time.sleep(1.5)
+        a.commit(("t", 0, 1, "x" * 17))
+    a.heartbeat()
+    a.commit(("t", 0, 1, "x" * 17), generation=7)
+    story.commit(("t", 0, 1, "x" * 17), member_id="nobody", generation=a.generation)
+    story.committed()
+    b = story.member("b").enter(range=subscription("t"))
+    a.heartbeat_until("REBALANCE_IN_PROGRESS").commit(("t", 0, 1, "x" * 17)).join(range=subscription("t"))
+    b.joined()
+    a.joined().commit(("t", 0, 1, "x" * 17))
+
+
 def stragglers(story: Story) -> None:
     """Who does not join again, or does not ask for its assignment, within the rebalance timeout is out."""
     a, b = story.member("a"), story.member("b")
@@ -427,6 +443,7 @@ SCRIPTS: list[Script] = [
     static_doubles,
     static_choice,
     silence,
+    refused_commits,
     stragglers,
     pending,
     leaving_pending,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import pytest
+
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import Commit, GroupConfig, OffsetToCommit
 from millstream_harness.group_machine import START, Machine
@@ -101,12 +103,14 @@ def test_static_member_that_was_replaced_cannot_commit() -> None:
     assert machine.commit(1, member=second, generation=1, instance="a").result == OK
 
 
-def test_commit_counts_as_a_heartbeat() -> None:
-    machine = Machine()
+@pytest.mark.parametrize(("metadata", "error"), [("", NONE), ("x" * 11, ErrorCode.OFFSET_METADATA_TOO_LARGE)])
+def test_commit_counts_as_a_heartbeat(metadata: str, error: ErrorCode) -> None:
+    machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=10))
     (leader,), generation = machine.stable(1)
     for _ in range(3):
         machine.wait(9_000)
-        assert machine.commit(1, member=leader, generation=generation).result == OK
+        committed = machine.commit(1, metadata=metadata, member=leader, generation=generation)
+        assert committed.result == {("t", 0): error}
 
 
 def test_metadata_is_bounded() -> None:
