@@ -54,9 +54,8 @@ def gated(
 
 
 @pytest.fixture
-def gate(brokers: ClusterProcesses) -> Iterator[Gate]:
-    """In front of ZooKeeper."""
-    gate = Gate(int(brokers.connect.partition("/")[0].rpartition(":")[2]))
+def zookeeper_gate(shared_zookeeper: ZooKeeperProcess) -> Iterator[Gate]:
+    gate = Gate(int(shared_zookeeper.connect.partition("/")[0].rpartition(":")[2]))
     yield gate
     gate.flow()
     gate.shut()
@@ -191,22 +190,19 @@ def test_a_member_that_is_paused(group: Group) -> None:
 
 @pytest.mark.parametrize("cut", ["shut", "stall"])
 def test_a_member_that_is_cut_from_zookeeper(
-    brokers: ClusterProcesses, tmp_path: Path, gate: Gate, cut: str
+    brokers: ClusterProcesses, tmp_path: Path, zookeeper_gate: Gate, cut: str
 ) -> None:
     """It stops before another member can own its partitions, although it still reaches the brokers."""
     group = Group(brokers, tmp_path, "zookeeper")
     try:
         chroot = brokers.connect.partition("/")[2]
-        one, two = group.start(), group.start(zookeeper=f"127.0.0.1:{gate.port}/{chroot}")
+        one, two = group.start(), group.start(zookeeper=f"127.0.0.1:{zookeeper_gate.port}/{chroot}")
         group.await_settled(one, two)
         group.send(300)  # more than it has handed out when it is cut off
         until(lambda: any(event.what == "message" for event in two.events()), "it is at work")
-        getattr(gate, cut)()
+        getattr(zookeeper_gate, cut)()
         group.await_settled(one, timeout=60)
-        if cut == "shut":
-            gate.open()
-        else:
-            gate.flow()
+        zookeeper_gate.mend()
         group.await_settled(one, two)
         group.await_all()
         check(group.members)
@@ -251,10 +247,7 @@ def test_a_member_that_is_cut_from_its_coordinator(
             went_on = [event for event in two.events() if event.what == "message" and event.at > at]
             assert went_on, "it received messages from other brokers"
             until(lambda: "so no message is returned" in two.said(), "it says that it waits")
-            if cut == "stall":
-                gate.flow()
-            else:
-                gate.open()
+            gate.mend()
             group.await_settled(one, two)
         group.await_all()
         check(group.members)
@@ -262,33 +255,69 @@ def test_a_member_that_is_cut_from_its_coordinator(
         group.end()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_members_at_random(group: Group, seed: int) -> None:
-    """Members join, leave, are killed and paused in any order."""
+@pytest.mark.parametrize(("seed", "commit"), [(1, "manual"), (2, "processed")])
+@pytest.mark.parametrize("way", WAYS)
+def test_members_at_random(
+    gated: GatedCluster, zookeeper_gate: Gate, tmp_path: Path, way: str, seed: int, commit: str
+) -> None:
+    """Members join, leave, are killed, paused, and cut off from who decides, in any order."""
     dice = random.Random(seed)
-    running = [group.start(), group.start()]
+    group = Group(gated, tmp_path, way)
+    group.options |= {"commit": commit, "commit_interval_s": 0.3}
+    through_gate: dict[str, str] = {"bootstrap": gated.gated_bootstrap}
+    if way == "zookeeper":
+        chroot = gated.connect.partition("/")[2]
+        through_gate = {"zookeeper": f"127.0.0.1:{zookeeper_gate.port}/{chroot}"}
+    behind_gate: set[StreamMember] = set()
+    cut: list[Gate] = []
     paused: list[StreamMember] = []
-    for _ in range(8):
+
+    def start() -> None:
+        behind = not cut and dice.random() < 0.5
+        running.append(group.start(**(through_gate if behind else {})))
+        if behind:
+            behind_gate.add(running[-1])
+
+    def mend() -> None:
+        cut.pop().mend()
+
+    try:
+        running = [group.start(), group.start(**through_gate)]
+        behind_gate.add(running[1])
+        group.await_settled(*running)
+        for _ in range(8):
+            group.send(20)
+            what = dice.choice(["start", "start", "kill", "stop", "pause", "resume", "cut", "cut", "mend"])
+            if what == "start" and len(running) + len(paused) < 4:
+                start()
+            elif what in ("kill", "stop") and len(running) > 1:
+                member = running.pop(dice.randrange(len(running)))
+                is_cut_off = bool(cut) and member in behind_gate
+                member.kill() if what == "kill" or is_cut_off else member.stop(30)
+            elif what == "pause" and len(running) > 1:
+                paused.append(running.pop(dice.randrange(len(running))))
+                paused[-1].pause()
+            elif what == "resume" and paused:
+                paused[0].resume()
+                running.append(paused.pop(0))
+            elif what == "cut" and not cut:
+                cut.append(zookeeper_gate if way == "zookeeper" else gated.coordinator_gate(group.name))
+                dice.choice([cut[0].shut, cut[0].stall])()
+            elif what == "mend" and cut:
+                mend()
+            time.sleep(dice.random() * SESSION_S / 2)
+        if cut:
+            mend()
+        for member in paused:
+            member.resume()
+        group.await_settled(*running, *paused, timeout=60)
         group.send(20)
-        what = dice.choice(["start", "start", "kill", "stop", "pause", "resume"])
-        if what == "start" and len(running) + len(paused) < 4:
-            running.append(group.start())
-        elif what in ("kill", "stop") and len(running) > 1:
-            member = running.pop(dice.randrange(len(running)))
-            member.kill() if what == "kill" else member.stop(30)
-        elif what == "pause" and len(running) > 1:
-            paused.append(running.pop(dice.randrange(len(running))))
-            paused[-1].pause()
-        elif what == "resume" and paused:
-            paused[0].resume()
-            running.append(paused.pop(0))
-        time.sleep(dice.random() * SESSION_S / 2)
-    for member in paused:
-        member.resume()
-    group.await_settled(*running, *paused, timeout=60)
-    group.send(20)
-    group.await_all()
-    check(group.members)
+        group.await_all()
+        check(group.members)
+    finally:
+        if cut:
+            mend()
+        group.end()
 
 
 @pytest.mark.parametrize("way", WAYS)

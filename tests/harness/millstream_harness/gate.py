@@ -52,6 +52,12 @@ class Gate:
         self._requests_flow.set()
         self._answers_flow.set()
 
+    def mend(self) -> None:
+        """Whatever it was: the gate is open and forwards."""
+        self.flow()
+        if self._listening is None:
+            self.open()
+
     def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
