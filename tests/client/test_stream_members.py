@@ -285,33 +285,34 @@ def test_members_at_random(
         running = [group.start(), group.start(**through_gate)]
         behind_gate.add(running[1])
         group.await_settled(*running)
-        for _ in range(8):
-            group.send(20)
-            what = dice.choice(["start", "start", "kill", "stop", "pause", "resume", "cut", "cut", "mend"])
-            if what == "start" and len(running) + len(paused) < 4:
-                start()
-            elif what in ("kill", "stop") and len(running) > 1:
-                member = running.pop(dice.randrange(len(running)))
-                is_cut_off = bool(cut) and member in behind_gate
-                member.kill() if what == "kill" or is_cut_off else member.stop(30)
-            elif what == "pause" and len(running) > 1:
-                paused.append(running.pop(dice.randrange(len(running))))
-                paused[-1].pause()
-            elif what == "resume" and paused:
-                paused[0].resume()
-                running.append(paused.pop(0))
-            elif what == "cut" and not cut:
-                cut.append(zookeeper_gate if way == "zookeeper" else gated.coordinator_gate(group.name))
-                dice.choice([cut[0].shut, cut[0].stall])()
-            elif what == "mend" and cut:
+        with group.fed():
+            for _ in range(8):
+                what = dice.choice(
+                    ["start", "start", "kill", "stop", "pause", "resume", "cut", "cut", "mend"]
+                )
+                if what == "start" and len(running) + len(paused) < 4:
+                    start()
+                elif what in ("kill", "stop") and len(running) > 1:
+                    member = running.pop(dice.randrange(len(running)))
+                    is_cut_off = bool(cut) and member in behind_gate
+                    member.kill() if what == "kill" or is_cut_off else member.stop(30)
+                elif what == "pause" and len(running) > 1:
+                    paused.append(running.pop(dice.randrange(len(running))))
+                    paused[-1].pause()
+                elif what == "resume" and paused:
+                    paused[0].resume()
+                    running.append(paused.pop(0))
+                elif what == "cut" and not cut:
+                    cut.append(zookeeper_gate if way == "zookeeper" else gated.coordinator_gate(group.name))
+                    dice.choice([cut[0].shut, cut[0].stall])()
+                elif what == "mend" and cut:
+                    mend()
+                time.sleep(dice.random() * SESSION_S / 2)
+            if cut:
                 mend()
-            time.sleep(dice.random() * SESSION_S / 2)
-        if cut:
-            mend()
-        for member in paused:
-            member.resume()
-        group.await_settled(*running, *paused, timeout=60)
-        group.send(20)
+            for member in paused:
+                member.resume()
+            group.await_settled(*running, *paused, timeout=60)
         group.await_all()
         check(group.members)
     finally:
