@@ -13,7 +13,7 @@ import yaml
 from millstream_broker.metric_table import TABLE as BROKER
 from millstream_harness.tools import require
 from millstream_mirror.stats import TABLE as MIRROR
-from millstream_operator.metrics import TABLE as OPERATOR
+from millstream_operator.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
 ROOT = Path(__file__).resolve().parents[2]

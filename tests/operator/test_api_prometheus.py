@@ -22,7 +22,7 @@ from millstream_harness.prometheus import PrometheusProcess, Target
 from millstream_harness.scenario import eventually
 from millstream_mirror.stats import TABLE as MIRROR
 from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
-from millstream_operator.metrics import TABLE as OPERATOR
+from millstream_operator.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
 ROOT = Path(__file__).resolve().parents[2]

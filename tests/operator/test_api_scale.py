@@ -18,6 +18,7 @@ from millstream_operator.pace import BUDGET, PER_SECOND
 TOPICS = 1000
 READY_S = 180
 MAX_RESIDENT_BYTES = 120_000_000
+MAX_LAG_AGE_S = 10.0
 
 
 @pytest.mark.timeout(500)
@@ -62,7 +63,7 @@ def test_a_thousand_topics(
 
 @pytest.mark.timeout(600)
 def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> None:
-    """`make operator-scale` at a small size: writes do not grow with the traffic."""
+    """`make operator-scale` at a small size: writes do not grow with the traffic, and lags are up to date."""
     size = Size(
         clusters=4, topics=200, groups=40, brokers=4, period_s=2.0, steady_s=40.0, edits=20, frozen=0.25
     )
@@ -71,6 +72,7 @@ def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> No
     found = Measurement(api, tmp_path, size, print).run()
     assert found.restart_statuses == 0
     assert found.statuses_per_s * size.steady_s <= BUDGET + PER_SECOND * size.steady_s
+    assert found.lag_age_s <= MAX_LAG_AGE_S
     assert found.peak_bytes < MAX_RESIDENT_BYTES
     assert len(found.edits_s) == len(found.edits_beside_frozen_s) == size.edits
     assert max(found.edits_s + found.edits_beside_frozen_s) < EDIT_TIMEOUT_S

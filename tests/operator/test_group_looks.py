@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group
+from millstream_operator.controller import JITTER
 from millstream_operator.kafka_records import (
     EARLIEST,
     LATEST,
@@ -18,6 +20,7 @@ from millstream_operator.kafka_records import (
     Refusal,
     TopicIdentity,
 )
+from millstream_operator.metrics import Metrics
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
 from millstream_operator.status import FINALIZER
@@ -76,7 +79,51 @@ def test_a_group_is_shown_with_its_lag() -> None:
         {"topic": "b", "topicId": "id-b", "partitions": 1, "lag": 0},
     ]
     assert ready(found) == ("True", "GroupObserved", "the group exists")
-    assert found.again["watch"] == 10
+    assert found.again["watch"] == 7
+
+
+@pytest.mark.parametrize("took", [0.0, 1.0, 2.0])
+def test_a_lag_is_at_most_ten_seconds_old(took: float) -> None:
+    """The next look begins as late as it may and takes as long as this one; until it ends, this one counts."""
+    seconds = 0.0
+
+    def slow(ids: Sequence[str]) -> dict[str, GroupState]:
+        nonlocal seconds
+        seconds += took
+        return {one: GroupState("Empty", ()) for one in ids}
+
+    found = in_memory(CLUSTER, stored(group("watch")), **brokers({"watch": {A0: 4}}, groups=slow))
+    object.__setattr__(found.services, "now", lambda: NOW + timedelta(seconds=seconds))
+    metrics = found.services.metrics
+    metrics.lags.clock = lambda: seconds
+    metrics.show(found.services.store)
+    resource = decode_as(ConsumerGroup, stored(group("watch")))
+    (again,) = reconcile_groups(found.services, [resource]).values()
+    assert age(metrics) == seconds == took
+    seconds += (1 + JITTER) * again + took
+    assert took < age(metrics) <= 10
+
+
+def age(metrics: Metrics) -> float:
+    name = "millstream_group_lag_age_seconds"
+    found = metrics.registry.get_sample_value(name, {"namespace": "ns", "name": "watch"})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("took", "again"), [(4.0, 3.0), (6.0, 3.0), (30.0, 7.0)])
+def test_slow_brokers_get_a_rest(took: float, again: float) -> None:
+    seconds = 0.0
+
+    def slow(ids: Sequence[str]) -> dict[str, GroupState]:
+        nonlocal seconds
+        seconds += took
+        return {one: GroupState("Empty", ()) for one in ids}
+
+    found = in_memory(CLUSTER, stored(group("watch")), **brokers({}, groups=slow))
+    object.__setattr__(found.services, "now", lambda: NOW + timedelta(seconds=seconds))
+    resource = decode_as(ConsumerGroup, stored(group("watch")))
+    assert list(reconcile_groups(found.services, [resource]).values()) == [again]
 
 
 def test_a_paused_group_is_shown_and_commits_nothing() -> None:
@@ -193,7 +240,7 @@ def test_of_two_resources_of_one_group_the_older_has_it() -> None:
         "ConflictingGroup",
         "group watch of Cluster default belongs to the older ConsumerGroup old in namespace ns",
     )
-    assert found.again == {"new": 30, "old": 10}
+    assert found.again == {"new": 30, "old": 7}
 
 
 def test_only_a_group_to_be_deleted_with_its_resource_holds_the_resource() -> None:
@@ -212,7 +259,7 @@ def test_deleted_resources_take_the_offsets_along_that_they_are_to_delete() -> N
     assert found.brokers.requests("delete_groups") == [["doomed"]]
     assert found.brokers.requests("groups") == [["wanted"]]
     assert (finalizers(found, "doomed"), finalizers(found, "retained")) == ([], [])
-    assert found.again == {"doomed": 30, "retained": 30, "never-held": 30, "wanted": 10}
+    assert found.again == {"doomed": 30, "retained": 30, "never-held": 30, "wanted": 7}
 
 
 def test_a_deletion_policy_of_retain_asks_brokers_nothing() -> None:

@@ -15,7 +15,9 @@ from millstream_operator import scrape
 from millstream_operator.controller import FAILED, Runner
 from millstream_operator.handlers import CONTROLLERS
 from millstream_operator.kube import resource_of
-from millstream_operator.metrics import MOST_OBJECTS, Metrics
+from millstream_operator.lags import Measured
+from millstream_operator.metric_table import MOST_OBJECTS
+from millstream_operator.metrics import Metrics
 from millstream_operator.store import Key, Store
 from millstream_operator.workqueue import Batch, WorkQueue
 
@@ -124,10 +126,24 @@ def test_the_lag_that_was_seen_last_goes_before_the_one_in_the_status() -> None:
     store.put(resource("ConsumerGroup", "g", lag={"records": 5, "seconds": 60}))
     metrics.show(store)
     key = Key("ConsumerGroup", "ns", "g")
-    metrics.lags.put(key, 6, 61)
+    metrics.lags.put(key, Measured(6, 61, 0.0))
     assert samples(metrics)["millstream_group_lag_records", "g", "ns"] == 6
     metrics.lags.forget(key)
     assert samples(metrics)["millstream_group_lag_records", "g", "ns"] == 5
+
+
+def test_how_old_a_lag_is() -> None:
+    """Counted since it was measured, with the oldest first; not known of a lag that only the status has."""
+    store, metrics = Store(), Metrics()
+    metrics.lags.clock = lambda: 1000.0
+    for number in range(MOST_OBJECTS + 2):
+        store.put(resource("ConsumerGroup", f"g{number}", lag={"records": 5}))
+        metrics.lags.put(Key("ConsumerGroup", "ns", f"g{number}"), Measured(6, 61, float(number)))
+    store.put(resource("ConsumerGroup", "unmeasured", lag={"records": 5}))
+    metrics.show(store)
+    name = "millstream_group_lag_age_seconds"
+    found = {key[1]: value for key, value in samples(metrics).items() if key[0] == name}
+    assert found == {f"g{number}": 1000.0 - number for number in range(MOST_OBJECTS)}
 
 
 async def test_looks_and_their_errors_are_counted() -> None:

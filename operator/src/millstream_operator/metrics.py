@@ -1,4 +1,4 @@
-"""The operator's metrics for Prometheus: ``TABLE`` lists them all.
+"""The operator's metrics for Prometheus: metric_table.py lists them all.
 
 Counters are incremented as work proceeds, from any thread. Metrics of resources (conditions, lags, runs) are read from
 the store at each scrape, so a restart does not lose them. Series by object are bounded: those that need attention come
@@ -7,12 +7,11 @@ first, and another metric counts those left out.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from prometheus_client import (
@@ -28,215 +27,13 @@ from prometheus_client.core import GaugeMetricFamily
 
 from . import __version__
 from .conditions import ConditionType, Reason
+from .lags import Lags, Measured
+from .metric_table import BY_NAME, MOST_OBJECTS
 from .models import KINDS
 from .store import Key, Store
 
-MOST_OBJECTS = 500
-"""Largest number of series by object of one metric."""
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 OTHER = "Other"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table: the name as Prometheus shows it, without a histogram's endings."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    unit: str
-    text: str
-    labels: tuple[str, ...] = ()
-
-
-OBJECT = ("kind", "namespace", "name")
-TABLE = (
-    Metric("millstream_operator_info", "gauge", "1", "The operator's version.", ("version",)),
-    Metric(
-        "millstream_operator_leading",
-        "gauge",
-        "0 or 1",
-        "Whether this operator acts (not on standby); `lease` (NAMESPACE/NAME) names its release.",
-        ("lease",),
-    ),
-    Metric(
-        "millstream_operator_reconciles_total",
-        "counter",
-        "resources",
-        "Reconciled resources; `result` is ok or error.",
-        ("kind", "result"),
-    ),
-    Metric(
-        "millstream_operator_reconcile_seconds",
-        "histogram",
-        "seconds",
-        "Duration of a reconcile of one resource or a batch.",
-        ("kind",),
-    ),
-    Metric(
-        "millstream_operator_errors_total",
-        "counter",
-        "errors",
-        "Reconciles that failed, by the error's class.",
-        ("kind", "error"),
-    ),
-    Metric("millstream_operator_queue_keys", "gauge", "resources", "Resources with a scheduled reconcile."),
-    Metric(
-        "millstream_operator_queue_due",
-        "gauge",
-        "resources",
-        "Resources whose reconcile is due and has not begun.",
-    ),
-    Metric(
-        "millstream_operator_queue_oldest_seconds",
-        "gauge",
-        "seconds",
-        "Time that the most overdue reconcile has waited.",
-    ),
-    Metric("millstream_operator_looks_running", "gauge", "looks", "Reconciles in progress."),
-    Metric(
-        "millstream_operator_longest_look_seconds",
-        "gauge",
-        "seconds",
-        "Duration so far of the longest reconcile in progress.",
-    ),
-    Metric(
-        "millstream_operator_api_requests_total",
-        "counter",
-        "requests",
-        "Requests to the Kubernetes API, without watches; `code` is the HTTP status, 0 for no answer.",
-        ("method", "resource", "code"),
-    ),
-    Metric(
-        "millstream_operator_api_request_seconds",
-        "histogram",
-        "seconds",
-        "Time from a request to the Kubernetes API to its answer.",
-        ("method",),
-    ),
-    Metric("millstream_operator_events_total", "counter", "Events", "Events written.", ("type", "reason")),
-    Metric(
-        "millstream_operator_events_dropped_total",
-        "counter",
-        "Events",
-        "Events that were not written, because there were too many or Kubernetes refused them.",
-    ),
-    Metric("millstream_operator_resources", "gauge", "resources", "Custom resources known.", ("kind",)),
-    Metric(
-        "millstream_operator_conditions",
-        "gauge",
-        "resources",
-        "Resources by condition.",
-        ("kind", "type", "status", "reason"),
-    ),
-    Metric(
-        "millstream_operator_attention",
-        "gauge",
-        "1",
-        f"A resource whose condition needs attention; at most {MOST_OBJECTS}.",
-        (*OBJECT, "type", "reason"),
-    ),
-    Metric(
-        "millstream_operator_series_omitted",
-        "gauge",
-        "series",
-        "Series by object left out of a metric, because there were too many.",
-        ("metric",),
-    ),
-    Metric(
-        "millstream_cluster_brokers",
-        "gauge",
-        "brokers",
-        "Desired brokers of a Cluster.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_cluster_brokers_ready",
-        "gauge",
-        "brokers",
-        "Brokers of a Cluster that are ready.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_group_lag_records",
-        "gauge",
-        "records",
-        f"Records that a ConsumerGroup is behind; at most {MOST_OBJECTS}, the furthest behind.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_group_lag_seconds",
-        "gauge",
-        "seconds",
-        "Age of the oldest record that a ConsumerGroup has not consumed.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_run_state",
-        "gauge",
-        "1",
-        "State of a BatchLoad's last run: Pending, Running, Succeeded or Failed.",
-        ("namespace", "name", "state"),
-    ),
-    Metric(
-        "millstream_load_run_rows",
-        "gauge",
-        "rows",
-        "Rows that the last run published.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_run_seconds",
-        "gauge",
-        "seconds",
-        "Duration of the last run.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_run_end_timestamp_seconds",
-        "gauge",
-        "seconds since 1970",
-        "When the last run ended.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_run_corrupt_records",
-        "gauge",
-        "rows",
-        "Rows of the last run whose value could not be parsed completely.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_lag_records",
-        "gauge",
-        "records",
-        "Records that a BatchLoad has not loaded, as of the last reconcile.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_lag_seconds",
-        "gauge",
-        "seconds",
-        "Age of the oldest record that a BatchLoad has not loaded.",
-        ("namespace", "name"),
-    ),
-    Metric(
-        "millstream_load_late",
-        "gauge",
-        "0 or 1",
-        "Whether a BatchLoad with a schedule is late: a run failed, was skipped, or has not begun.",
-        ("namespace", "name"),
-    ),
-)
-BY_NAME = {metric.name: metric for metric in TABLE}
-PROCESS = (
-    Metric("process_cpu_seconds_total", "counter", "seconds", "Processor time of the process."),
-    Metric("process_max_fds", "gauge", "files", "Limit of open files."),
-    Metric("process_open_fds", "gauge", "files", "Open files of the process."),
-    Metric("process_resident_memory_bytes", "gauge", "bytes", "Resident memory of the process."),
-    Metric("process_start_time_seconds", "gauge", "seconds since 1970", "When it started."),
-    Metric("process_virtual_memory_bytes", "gauge", "bytes", "Virtual memory of the process."),
-)
-"""Metrics of any process, from prometheus-client."""
 
 UNEXPECTED = {
     ConditionType.READY: "True",
@@ -304,26 +101,6 @@ _CONDITIONS = frozenset(one.value for one in ConditionType)
 _REASONS = frozenset(one.value for one in Reason)
 
 
-@dataclass(slots=True)
-class Lags:
-    """The exact lags of groups and loads; their statuses show rounded numbers, and not at every moment."""
-
-    _lags: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def put(self, key: Key, records: int, seconds: int) -> None:
-        with self._lock:
-            self._lags[key] = (records, seconds)
-
-    def forget(self, key: Key) -> None:
-        with self._lock:
-            self._lags.pop(key, None)
-
-    def all(self) -> dict[Key, tuple[int, int]]:
-        with self._lock:
-            return dict(self._lags)
-
-
 class Metrics:
     """The metrics of one operator."""
 
@@ -389,7 +166,7 @@ class _Resources:
         attention = sorted(_attention(shown), key=lambda one: (one[0] != "Cluster", one))
         found.add("millstream_operator_attention", dict.fromkeys(attention, 1.0))
         found.add_clusters(shown)
-        found.add_lags(shown, self._lags.all())
+        found.add_lags(shown, self._lags.all(), self._lags.clock())
         found.add_loads(shown)
         omitted = {(name,): float(count) for name, count in found.omitted.items()}
         found.add("millstream_operator_series_omitted", omitted)
@@ -425,18 +202,25 @@ class _Series:
             "millstream_cluster_brokers_ready", {at: float(one.ready or 0) for at, one in counts.items()}
         )
 
-    def add_lags(self, shown: Mapping[Key, _Status], exact: Mapping[Key, tuple[int, int]]) -> None:
+    def add_lags(self, shown: Mapping[Key, _Status], measured: Mapping[Key, Measured], now: float) -> None:
         """Add the lags last measured; after a restart those in statuses, until each resource is looked at."""
         for kind, name in (("ConsumerGroup", "group"), ("BatchLoad", "load")):
             lags = {
-                (key.namespace, key.name): exact.get(key)
-                or (status.lag.records or 0, status.lag.seconds or 0)
+                (key.namespace, key.name): measured[key][:2]
+                if key in measured
+                else (status.lag.records or 0, status.lag.seconds or 0)
                 for key, status in shown.items()
                 if key.kind == kind and status.lag is not None
             }
             furthest = sorted(lags.items(), key=lambda one: (*(-lag for lag in one[1]), one[0]))
             self.add(f"millstream_{name}_lag_records", {at: float(records) for at, (records, _) in furthest})
             self.add(f"millstream_{name}_lag_seconds", {at: float(seconds) for at, (_, seconds) in furthest})
+        ages = {
+            (key.namespace, key.name): max(0.0, now - lag.at)
+            for key, lag in sorted(measured.items(), key=lambda one: (one[1].at, one[0]))
+            if key.kind == "ConsumerGroup" and key in shown
+        }
+        self.add("millstream_group_lag_age_seconds", ages)
 
     def add_loads(self, shown: Mapping[Key, _Status]) -> None:
         runs = {

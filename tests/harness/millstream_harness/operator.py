@@ -75,7 +75,8 @@ class OperatorProcess(Daemon):
         arguments = [self.level, ",".join(self.namespaces), self.liveness, metrics, self.lease, self.identity]
         command = [sys.executable, "-m", __name__, *arguments, *addresses]
         config = {"KUBECONFIG": str(self.kubeconfig)} if self.kubeconfig is not None else {}
-        self.launch(command, {**os.environ, "PYTHONPATH": str(HARNESS), **config})
+        path = os.pathsep.join(filter(None, (str(HARNESS), os.environ.get("PYTHONPATH"))))
+        self.launch(command, {**os.environ, "PYTHONPATH": path, **config})
         self.await_ready(lambda _: self._answers())
         return self
 

@@ -29,10 +29,12 @@ from typing import Any
 import click
 import msgspec
 from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError, Partition
 from millstream_operator.kube import Kube, KubeError, Manifest, path_of
+from millstream_operator.metric_table import MOST_OBJECTS
 from millstream_operator.models import API_VERSION
 
 from .broker import BrokerProcess
@@ -45,6 +47,8 @@ KINDS = ("Cluster", "Topic", "ConsumerGroup")
 CREATORS = 4
 RECORD = b"x" * 100
 SETTLE_S = 90.0
+AGES_S = 60.0
+SCRAPE_S = 0.5
 EDITS_PER_S = 1.0
 EDIT_TIMEOUT_S = 60.0
 
@@ -80,6 +84,8 @@ class Found:
     steady_bytes: int = 0
     steady_cpu: float = 0.0
     """Of one core."""
+    lag_age_s: float = 0.0
+    """The oldest lag of a group that the metrics showed under traffic."""
     writes_per_s: float = 0.0
     statuses_per_s: float = 0.0
     reads_per_s: float = 0.0
@@ -102,6 +108,7 @@ class Found:
             *(f"    {name:30} {rate:6.2f}" for name, rate in sorted(self.writes.items()) if rate >= 0.005),
             f"statuses among them               {self.statuses_per_s:6.2f} a second",
             f"reads from it: steady             {self.reads_per_s:6.2f} a second",
+            f"a group's lag: at most            {self.lag_age_s:6.1f} s old",
             f"an edit is reflected after        {quantiles(self.edits_s)}",
             f"  beside brokers that hang        {quantiles(self.edits_beside_frozen_s)}",
         ]
@@ -340,6 +347,7 @@ class Measurement:
             self._restart()
             traffic = Traffic(self.size, self.brokers)
             self._steady(traffic)
+            self._lag_ages()
             self.found.edits_s = self._edit(range(self.size.topics))
             self._beside_frozen()
             traffic.stopped.set()
@@ -434,6 +442,23 @@ class Measurement:
         self.found.steady_cpu = (self.operator.cpu_seconds() - cpu) / took
         self.found.steady_bytes = self.operator.resident_bytes()
         self.found.peak_bytes = max(self.found.peak_bytes, self.operator.peak_bytes())
+
+    def _lag_ages(self) -> None:
+        """Scrape often: so an age that lasts for less than a scrape's interval is missed, and none else."""
+        assert self.operator is not None
+        self.say(f"the age of lags for {min(AGES_S, self.size.steady_s):.0f} s")
+        deadline = time.monotonic() + min(AGES_S, self.size.steady_s)
+        while time.monotonic() < deadline:
+            ages = [
+                sample.value
+                for family in text_string_to_metric_families(self.operator.metrics())
+                for sample in family.samples
+                if sample.name == "millstream_group_lag_age_seconds"
+            ]
+            if len(ages) != min(self.size.groups, MOST_OBJECTS):
+                raise AssertionError(f"{len(ages)} groups of {self.size.groups} show the age of their lag")
+            self.found.lag_age_s = max(self.found.lag_age_s, *ages)
+            time.sleep(SCRAPE_S)
 
     def _edit(self, topics: Sequence[int]) -> list[float]:
         """Change topics, and measure the time until their status shows it."""

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from ..kafka_records import EARLIEST, LATEST, AdminError, Partition
 from ..lag_age import OffsetTimes, Wanted
+from ..lags import Measured
 from ..models import BatchLoad, BatchLoadStatus, Lag, LoadedPartition
 from ..services import Services
 from ..store import key_for
@@ -23,6 +24,7 @@ def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
         return load.status
     admin = services.admins.at(services.address_of(cluster))
     now_ms = int(services.now().timestamp() * 1000)
+    measured = services.metrics.lags.clock()
     try:
         there = admin.identities(load.spec.topics)
         if any(
@@ -49,5 +51,5 @@ def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
         replace(one, lag=lags.get(Partition(one.topic, one.partition))) for one in committed.offsets
     )
     lag = Lag(records=sum(lags.values()), seconds=max(ages.values(), default=0))
-    services.metrics.lags.put(key_for(load), lag.records or 0, lag.seconds or 0)
+    services.metrics.lags.put(key_for(load), Measured(lag.records or 0, lag.seconds or 0, measured))
     return replace(load.status, committed=replace(committed, offsets=offsets), lag=lag)
