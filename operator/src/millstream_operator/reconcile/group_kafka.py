@@ -34,7 +34,7 @@ from .reference import find_cluster, rival_problem
 from .report import report_problem
 from .together import sort_out
 
-INTERVAL_S = 7.0
+INTERVAL_S = 8.0
 """From the beginning of a look to the next: so a lag is at most 10 s old while a look takes no longer than 2 s."""
 WAITING_INTERVAL_S = 5.0
 SOON_S = 2.0
