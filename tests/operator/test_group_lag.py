@@ -46,7 +46,8 @@ def topic(admin: KafkaAdmin, shared_broker: BrokerProcess) -> str:
 
 def create(admin: KafkaAdmin, broker: BrokerProcess, name: str, records: int = 10) -> None:
     admin.create_topics([NewTopic(name, PARTITIONS, 1, {})])
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    more = {"queue.buffering.max.messages": PARTITIONS * records + 1}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **more})
     for partition in range(PARTITIONS):
         for _ in range(records):
             producer.produce(name, b"", partition=partition)
@@ -128,6 +129,30 @@ def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: Kaf
     assert by_metrics(shared_broker, name, topic) == expected
     assert by_command(shared_broker, name) == (16, expected)
     assert by_kafka(shared_broker, name) == expected
+
+
+def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess, admin: KafkaAdmin) -> None:
+    """And of the next one, of which only the last digit differs."""
+    topic, name = unique("lag"), unique("group")
+    create(admin, shared_broker, topic, records=30_864)
+    assert admin.commit(name, {Partition(topic, index): 0 for index in range(PARTITIONS)}) is None
+    found, manifest = services(admin), stored(group("watch", groupId=name, topics=[topic]))
+    registry, labels = found.services.metrics.registry, {"namespace": "ns", "name": "watch"}
+    found.services.metrics.show(found.services.store)
+    producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
+    for records in (123_457, 123_458):
+        producer.produce(topic, b"", partition=0)
+        assert producer.flush(20) == 0
+        status = look(found, manifest)
+        views = {
+            "status": status["lag"]["records"],
+            "its topic": status["topics"][0]["lag"],
+            "operator's metrics": registry.get_sample_value("millstream_group_lag_records", labels),
+            "brokers' metrics": sum(by_metrics(shared_broker, name, topic).values()),
+            "command": by_command(shared_broker, name)[0],
+            "Kafka's tool": sum(lag or 0 for lag in by_kafka(shared_broker, name).values()),
+        }
+        assert views == dict.fromkeys(views, records)
 
 
 def delete_before(broker: BrokerProcess, topic: str, before: Mapping[int, int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -19,46 +21,166 @@ from millstream_operator.models import (
     TopicStatus,
     decode_as,
 )
-from millstream_operator.pace import BUDGET, PER_SECOND, Pace, in_round_numbers, rounded
+from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE, SETTLED_S, UNSEEN_S, Pace
+from millstream_operator.reconcile.group_kafka import INTERVAL_S
 from millstream_operator.status import write_status
+from millstream_operator.store import Key
+
+RATE = PER_SECOND["ConsumerGroup"]
+GROUPS = 500
 
 
-def sized(size: int | None, **more: Any) -> TopicStatus:
-    return TopicStatus(size_bytes=size, partitions=3, **more)
+def key(number: int = 0, kind: str = "ConsumerGroup") -> Key:
+    return Key(kind, "ns", f"one-{number}")
 
 
-def spent(pace: Pace, now: float = 0.0) -> int:
-    """Number of small changes written before one is held back."""
-    count = 0
-    while not pace.holds_back(sized(100 + count), sized(101 + count), now):
-        count += 1
-    return count
+def behind(records: int | None, seconds: int = 1, **more: Any) -> ConsumerGroupStatus:
+    return ConsumerGroupStatus(lag=Lag(records=records, seconds=seconds), state="Stable", **more)
 
 
-def test_few_changes_are_all_written() -> None:
+class Groups:
+    """Groups that are looked at as the operator does it: all of them, every ``INTERVAL_S``."""
+
+    def __init__(self, count: int) -> None:
+        self.pace = Pace()
+        self.now = 0.0
+        self.shown = dict.fromkeys(range(count), 1000)
+        self.lags = dict(self.shown)
+        self.writes: list[float] = []
+        self.written_at = dict.fromkeys(self.shown, 0.0)
+        self.random = random.Random(1)
+
+    def look(self) -> None:
+        self.now += INTERVAL_S
+        for number in self.random.sample(sorted(self.lags), len(self.lags)):
+            shown, lag = self.shown[number], self.lags[number]
+            if shown == lag:
+                self.pace.shows(key(number))
+            elif not self.pace.holds_back(key(number), behind(shown), behind(lag), self.now):
+                self.shown[number] = lag
+                self.writes.append(self.now)
+                self.written_at[number] = self.now
+
+    def move(self) -> None:
+        self.lags = {
+            number: lag + self.random.choice((-3, -2, -1, 1, 2, 3)) for number, lag in self.lags.items()
+        }
+
+    def run(self, seconds: float) -> None:
+        """Under traffic."""
+        until = self.now + seconds
+        while self.now < until:
+            self.move()
+            self.look()
+
+
+def test_few_groups_show_each_number() -> None:
+    found = Groups(4)
+    for _ in range(1000):
+        found.move()
+        found.look()
+        assert found.shown == found.lags
+
+
+def test_many_groups_stay_within_the_budget_and_take_turns() -> None:
+    """Under constant traffic each is written as often as the others."""
+    found = Groups(200)
+    found.run(600)
+    found.writes.clear()
+    found.run(1000)
+    assert len(found.writes) == pytest.approx(RATE * 1000, rel=0.02)
+    assert found.now - min(found.written_at.values()) <= 200 / RATE + 2 * INTERVAL_S
+
+
+def test_the_last_number_of_all_is_written_once_they_stand_still() -> None:
+    """The reserve serves most of them at once, and the budget the others."""
+    found = Groups(GROUPS)
+    found.run(400)
+    before = found.now
+    assert found.shown != found.lags
+    while found.now <= before + SETTLED_S + 2 * INTERVAL_S:
+        found.look()
+    assert sum(found.shown[one] == lag for one, lag in found.lags.items()) >= RESERVE
+    while found.now <= before + SETTLED_S + 2 * INTERVAL_S + (GROUPS - RESERVE) / RATE:
+        found.look()
+    assert found.shown == found.lags
+    assert len(found.writes) <= BUDGET + RATE * found.now
+
+
+def test_no_pattern_of_traffic_exceeds_the_budget() -> None:
+    """Groups that stand still, move, and are tenfold in turn."""
+    found = Groups(GROUPS)
+    for number in range(150):
+        if number % 5 == 0:
+            found.lags = {one: found.random.choice((3, 1000, 123_457)) + number for one in found.lags}
+        found.look()
+    times = [0.0, *found.writes]
+    for begin in range(0, int(found.now), 100):
+        for length in (100, 300, 1000):
+            count = sum(begin <= at < begin + length for at in times)
+            assert count <= BUDGET + RATE * length, (begin, length)
+    assert len(found.writes) <= BUDGET + RATE * found.now
+
+
+def test_a_tenfold_number_does_not_wait_for_its_turn() -> None:
+    found = Groups(GROUPS)
+    found.run(600)
+    found.move()
+    found.lags |= {7: 10 * found.shown[7], 8: found.shown[8] // 10, 9: 9 * found.shown[9]}
+    found.look()
+    assert (found.shown[7], found.shown[8]) == (found.lags[7], found.lags[8])
+    assert found.shown[9] != found.lags[9]
+
+
+def test_kinds_have_budgets_of_their_own() -> None:
     pace = Pace()
-    assert not any(pace.holds_back(sized(n), sized(n + 1), n * 2.5 * 2) for n in range(1000))
+    written: Counter[str] = Counter()
+    for kind in PER_SECOND:
+        for number in range(int(BUDGET)):
+            one = key(number, kind)
+            written[kind] += not pace.holds_back(one, behind(5), behind(6), 0.0)
+    assert set(written.values()) == {BUDGET - RESERVE}
 
 
-def test_many_are_written_only_when_they_gain_or_lose_a_digit() -> None:
+def test_who_does_not_come_any_longer_keeps_nobody_waiting() -> None:
+    """Groups of which the Cluster hangs have the next turns, and are not looked at."""
+    found = Groups(GROUPS)
+    found.run(600)
+    for number in [one for one in range(GROUPS) if found.shown[one] != found.lags[one]][:400]:
+        del found.lags[number]
+    found.run(2 * UNSEEN_S)
+    found.writes.clear()
+    found.run(1000)
+    assert len(found.writes) == pytest.approx(RATE * 1000, rel=0.02)
+
+
+def test_an_age_that_grows_is_no_change_of_what_stands_still() -> None:
+    pace, now = spent(), 0.0
+    while pace.holds_back(key(2), behind(5, 10), behind(6, 11 + int(now)), now):
+        now += 1.0
+    assert now == SETTLED_S
+
+
+def test_a_number_that_comes_and_goes_does_not_stand_still() -> None:
+    pace = spent()
+    for now in range(0, 120, 8):
+        assert pace.holds_back(key(), behind(5), behind(6), now)
+        pace.shows(key())
+
+
+def spent() -> Pace:
+    """Without anything left for a small change, and with other groups that wait."""
     pace = Pace()
-    assert spent(pace) == BUDGET / 2 + 1
-    assert pace.holds_back(sized(99), sized(98), 0.0)
-    assert not pace.holds_back(sized(99), sized(100), 0.0)
-    assert not pace.holds_back(sized(1), sized(0), 0.0)
-
-
-def test_together_they_stay_within_the_budget() -> None:
-    pace = Pace()
-    written = sum(not pace.holds_back(sized(9), sized(10), second / 10) for second in range(36_000))
-    assert written <= BUDGET + 3600 * PER_SECOND + 1
+    for number in range(1000, 2000):
+        pace.holds_back(key(number), behind(5), behind(6), 0.0)
+    return pace
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (sized(None), sized(5)),
-        (sized(5), sized(6, under_replicated=1)),
+        (behind(None), behind(5)),
+        (behind(5), behind(6, member_count=1)),
         (ConsumerGroupStatus(), ConsumerGroupStatus(lag=Lag(records=1, seconds=1))),
         (
             ConsumerGroupStatus(topics=(TopicLag(topic="a", lag=1),)),
@@ -69,13 +191,10 @@ def test_together_they_stay_within_the_budget() -> None:
             ConsumerGroupStatus(state="Stable", lag=Lag(records=2, seconds=2)),
         ),
     ],
-    ids=["first known", "a state beside it", "first lag", "another topic", "another state"],
+    ids=["first known", "a count beside it", "first lag", "another topic", "another state"],
 )
 def test_anything_else_is_written_at_once(before: msgspec.Struct, after: msgspec.Struct) -> None:
-    pace = Pace()
-    while not pace.holds_back(sized(9), sized(10), 0.0):
-        pass
-    assert not pace.holds_back(before, after, 0.0)  # type: ignore[arg-type]
+    assert not spent().holds_back(key(), before, after, 0.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -89,43 +208,22 @@ def test_anything_else_is_written_at_once(before: msgspec.Struct, after: msgspec
             MirrorMakerStatus(sources=(MirrorSourceStatus(name="a", lag=Lag(records=1, seconds=1)),)),
             MirrorMakerStatus(sources=(MirrorSourceStatus(name="a", lag=Lag(records=2, seconds=1)),)),
         ),
+        (TopicStatus(size_bytes=5, partitions=3), TopicStatus(size_bytes=6, partitions=3)),
     ],
-    ids=["group", "mirror"],
+    ids=["group", "mirror", "topic"],
 )
-def test_lags_are_such_numbers(before: msgspec.Struct, after: msgspec.Struct) -> None:
-    pace = Pace()
-    spent(pace)
-    assert pace.holds_back(before, after, 0.0)  # type: ignore[arg-type]
+def test_lags_and_sizes_are_such_numbers(before: msgspec.Struct, after: msgspec.Struct) -> None:
+    assert spent().holds_back(key(), before, after, 0.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [(0, 0), (1, 1), (99, 99), (100, 100), (109, 100), (34_567, 34_000), (999_999, 990_000)],
-)
-def test_a_status_shows_two_digits(number: int, shown: int) -> None:
-    assert rounded(number) == shown
-    assert in_round_numbers(sized(number)) == sized(shown)
-    lag = Lag(records=number, seconds=5)
-    topics = (TopicLag(topic="a", partitions=number, lag=number),)
-    assert in_round_numbers(ConsumerGroupStatus(lag=lag, topics=topics)) == ConsumerGroupStatus(
-        lag=Lag(records=shown, seconds=5), topics=(TopicLag(topic="a", partitions=number, lag=shown),)
-    )
-
-
-def test_a_number_that_is_the_same_in_round_numbers_is_not_written() -> None:
-    found = in_memory(stored(topic("a"), {"sizeBytes": 12_000}))
+def test_what_is_held_back_is_not_written_and_the_rest_is_with_all_its_digits() -> None:
+    found = in_memory(stored(topic("a"), {"sizeBytes": 123_456}))
+    pace, now = found.services.pace, found.services.now().timestamp()
+    assert pace is not None
+    for number in range(1000):
+        pace.holds_back(key(number, "Topic"), TopicStatus(size_bytes=5), TopicStatus(size_bytes=6), now)
     shown = decode_as(Topic, found.kube.objects["Topic", "a"])
-    assert not write_status(found.services, shown, TopicStatus(size_bytes=12_999))
-    assert write_status(found.services, shown, TopicStatus(size_bytes=13_001))
-    assert found.status("Topic", "a") == {"sizeBytes": 13_000}
-
-
-def test_what_is_held_back_is_not_written_and_the_rest_is() -> None:
-    found = in_memory(stored(topic("a"), {"sizeBytes": 100}))
-    assert found.services.pace is not None
-    spent(found.services.pace, found.services.now().timestamp())
-    shown = decode_as(Topic, found.kube.objects["Topic", "a"])
-    assert not write_status(found.services, shown, TopicStatus(size_bytes=110))
+    assert not write_status(found.services, shown, TopicStatus(size_bytes=123_457))
     assert found.kube.applied == []
-    assert write_status(found.services, shown, TopicStatus(size_bytes=110, partitions=3))
-    assert found.status("Topic", "a") == {"sizeBytes": 110, "partitions": 3}
+    assert write_status(found.services, shown, TopicStatus(size_bytes=123_457, partitions=3))
+    assert found.status("Topic", "a") == {"sizeBytes": 123_457, "partitions": 3}

@@ -1,116 +1,157 @@
-"""Limits the precision and frequency of status numbers that change all the time; pure, the caller passes the time.
+"""Limits how often statuses are written for numbers alone that change all the time; pure, the caller passes the time.
 
 A size or a lag changes all the time, so thousands of resources would flood the API server with writes. The models mark
-such status fields as ``Gauge``. A status shows their first two digits: 99 is 99, and 34,567 is 34,000; the metrics have
-the exact numbers. Any other change is written at once. A change of gauges alone takes from a budget: while more than
-half of it is left, every change is written; below that, only one that changes the number of digits; and none when the
-budget is used up. So a few resources show each new number, and thousands the right order of magnitude, within
-``PER_SECOND`` writes a second for all of them together. A status that is held back is retried at the next look.
+such status fields as ``Gauge``. Their numbers are exact, but a status that differs in nothing else takes from a budget
+of its kind, which gains ``PER_SECOND`` writes a second. While few resources change, every change is written. While many
+do, they take turns: the one that has waited longest comes first, and writes what it has then.
+
+A part of the budget, ``RESERVE``, is for changes that matter more: a number that has become tenfold or a tenth, and one
+that stands still (``SETTLED_S``) and would stay wrong. A status with another change, such as a condition, is written at
+once, with all its numbers. A status that is held back is tried again at the next look.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from .models.base import Status
+from .store import Key
 
-PER_SECOND = 0.4
-BUDGET = 60.0  # writes
-
-DIGITS = 2  # of a number that a status shows
-
-StructT = TypeVar("StructT", bound=msgspec.Struct)
-
-
-def in_round_numbers(status: StructT) -> StructT:
-    """The status with each gauge rounded down to its first ``DIGITS`` digits."""
-    return _with_gauges(status, rounded)
+PER_SECOND = {"Topic": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad": 0.2}
+BUDGET = 500.0  # writes at once after a quiet time, of each kind
+RESERVE = 440.0  # the part of it for changes that matter more
+SETTLED_S = 30.0
+UNSEEN_S = 150.0  # a status loses its turn if its resource was not looked at for so long, or if it shows its numbers
+TENFOLD = 10
 
 
-def rounded(number: int) -> int:
-    """A number ≥ 0, rounded down to its first ``DIGITS`` digits."""
-    unit: int = 10 ** max(0, _digits(number) - DIGITS)
-    return number // unit * unit
+@dataclass(slots=True)
+class _Held:
+    """A status that is held back. ``numbers``: its gauges at the last look, without ages; ``since``: since when they
+    are these."""
+
+    numbers: list[int]
+    since: float
+    seen: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """The budget of a kind, and the statuses that wait for it in the order in which they came."""
+
+    per_second: float
+    left: float = BUDGET
+    at: float | None = None
+    swept: float = 0.0
+    waiting: dict[Key, _Held] = field(default_factory=dict)
+
+    def holds_back(self, key: Key, before: Status, after: Status, now: float) -> bool:
+        self._pass(now)
+        numbers = list(_gauges(after, ages=False))
+        held = self.waiting.setdefault(key, _Held(numbers, now, now))
+        held.seen = now
+        if held.numbers != numbers or now < held.since:
+            held.numbers, held.since = numbers, now
+        if now - held.since >= SETTLED_S or any(map(_is_tenfold, _gauges(before), _gauges(after))):
+            is_next = self.left >= 1.0
+        else:
+            is_next = key in itertools.islice(self.waiting, max(0, int(self.left - RESERVE)))
+        if is_next:
+            self.left -= 1.0
+            del self.waiting[key]
+        return not is_next
+
+    def _pass(self, now: float) -> None:
+        passed = max(0.0, now - (now if self.at is None else self.at))
+        self.left, self.at = min(BUDGET, self.left + self.per_second * passed), now
+        if not 0.0 <= now - self.swept < UNSEEN_S / 2:
+            self.swept = now
+            self.waiting = {
+                key: held for key, held in self.waiting.items() if abs(now - held.seen) < UNSEEN_S
+            }
 
 
 class Pace:
-    """The budget of one operator. Thread-safe."""
+    """The budgets of one operator. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._left = BUDGET
-        self._at: float | None = None
+        self._lines = {kind: _Line(rate) for kind, rate in PER_SECOND.items()}
 
-    def holds_back(self, before: Status, after: Status, now: float) -> bool:
+    def holds_back(self, key: Key, before: Status, after: Status, now: float) -> bool:
         """Whether a changed status must wait; ``now`` in seconds. Counts a status that need not wait as written."""
-        if _with_gauges(before, _zero) != _with_gauges(after, _zero):
+        line = self._lines.get(key.kind)
+        if line is None:
             return False
-        magnitudes = [list(map(_digits, _gauges(status))) for status in (before, after)]
-        crosses = magnitudes[0] != magnitudes[1]
         with self._lock:
-            self._left = min(
-                BUDGET, self._left + PER_SECOND * max(0.0, now - (now if self._at is None else self._at))
-            )
-            self._at = now
-            if self._left < (1.0 if crosses else BUDGET / 2):
-                return True
-            self._left -= 1.0
-            return False
+            if not _differ_in_gauges(before, after):
+                line.waiting.pop(key, None)
+                return False
+            return line.holds_back(key, before, after, now)
+
+    def shows(self, key: Key) -> None:
+        """The status of a resource shows its numbers. If it waits, it keeps its turn for when they change soon."""
+        if (line := self._lines.get(key.kind)) is not None:
+            with self._lock:
+                if (held := line.waiting.get(key)) is not None:
+                    held.numbers.clear()
 
 
-def _digits(number: int) -> int:
-    return len(str(number)) if number else 0
+def _is_tenfold(one: int, other: int) -> bool:
+    return max(one, other) >= TENFOLD * max(1, min(one, other))
 
 
-def _zero(_: int) -> int:
-    return 0
-
-
-def _gauges(status: msgspec.Struct) -> Iterator[int]:
+def _gauges(status: msgspec.Struct, *, ages: bool = True) -> Iterator[int]:
     """Every gauge of a status that has a value, in the order of its fields."""
     names = _gauge_names(type(status))
     for name in status.__struct_fields__:
         value = getattr(status, name)
         if name in names:
-            if value is not None:
+            if value is not None and (ages or not names[name]):
                 yield value
         else:
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, msgspec.Struct):
-                    yield from _gauges(part)
+                    yield from _gauges(part, ages=ages)
 
 
-def _with_gauges(status: StructT, change: Callable[[int], int]) -> StructT:
-    """The status with ``change`` applied to every gauge that has a value."""
-    names = _gauge_names(type(status))
-    changed: dict[str, Any] = {}
-    for name in status.__struct_fields__:
-        value = getattr(status, name)
-        if name in names:
-            changed[name] = None if value is None else change(value)
-        elif isinstance(value, msgspec.Struct):
-            changed[name] = _with_gauges(value, change)
-        elif isinstance(value, tuple):
-            changed[name] = tuple(
-                _with_gauges(one, change) if isinstance(one, msgspec.Struct) else one for one in value
-            )
-    return msgspec.structs.replace(status, **changed)
+def _differ_in_gauges(before: Any, after: Any) -> bool:
+    """Whether nothing but the values of gauges differs, if anything does."""
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, tuple):
+        return len(before) == len(after) and all(map(_differ_in_gauges, before, after))
+    if not isinstance(before, msgspec.Struct):
+        return bool(before == after)
+    names = _gauge_names(type(before))
+    for name in before.__struct_fields__:
+        one, other = getattr(before, name), getattr(after, name)
+        if one == other or (name in names and one is not None and other is not None):
+            continue
+        if not _differ_in_gauges(one, other):
+            return False
+    return True
 
 
 @functools.cache
-def _gauge_names(cls: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(one.name for one in msgspec.structs.fields(cls) if _is_gauge(one.type))
+def _gauge_names(cls: type[msgspec.Struct]) -> dict[str, bool]:
+    """The gauges among a record's fields, and whether they are ages."""
+    found = {one.name: _gauge(one.type) for one in msgspec.structs.fields(cls)}
+    return {name: gauge == "age" for name, gauge in found.items() if gauge}
 
 
-def _is_gauge(kind: Any) -> bool:
-    """Whether a type is ``Gauge`` or ``Gauge | None``."""
+def _gauge(kind: Any) -> str:
+    """The mark of a type that is ``Gauge`` or ``Age``, or one of them or None; empty for any other."""
     marks = getattr(kind, "__metadata__", ())
-    if any(isinstance(mark, msgspec.Meta) and (mark.extra or {}).get("gauge") for mark in marks):
-        return True
-    return any(map(_is_gauge, typing.get_args(kind) if not marks else ()))
+    for mark in marks:
+        if isinstance(mark, msgspec.Meta) and (found := (mark.extra or {}).get("gauge")):
+            return str(found)
+    return next(filter(None, map(_gauge, typing.get_args(kind) if not marks else ())), "")

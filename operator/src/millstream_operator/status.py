@@ -11,7 +11,6 @@ from typing import Any
 from .events import record
 from .kube import Kube, KubeError, Manifest
 from .models import API_VERSION, KINDS, ManifestError, Resource, Status, decode_as, encode_status
-from .pace import in_round_numbers
 from .services import Services
 from .store import Key, key_for
 from .transitions import events_of
@@ -21,16 +20,18 @@ FINALIZER = "millstream.dev/delete"
 
 
 def write_status(services: Services, resource: Resource, status: Status) -> bool:
-    """Write a status, with its gauges rounded, if it differs from the resource's in more than gauges that pace.py holds
-    back. Returns whether it was written."""
+    """Write a status if it differs from the resource's in more than gauges that pace.py holds back. Returns whether it
+    was written."""
     shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
-    status = in_round_numbers(status)
-    before, after = encode_status(shown), encode_status(status)
-    if before == after:
+    key = key_for(resource)
+    if shown == status or (before := encode_status(shown)) == (after := encode_status(status)):
+        if services.pace is not None:
+            services.pace.shows(key)
         return False
-    if services.pace is not None and services.pace.holds_back(shown, status, services.now().timestamp()):
+    now = services.now().timestamp()
+    if services.pace is not None and services.pace.holds_back(key, shown, status, now):
         return False
-    return write_raw_status(services, key_for(resource), resource.metadata.uid, before, after)
+    return write_raw_status(services, key, resource.metadata.uid, before, after)
 
 
 def write_raw_status(

@@ -88,6 +88,8 @@ class Found:
     """The oldest lag of a group that the metrics showed under traffic."""
     writes_per_s: float = 0.0
     statuses_per_s: float = 0.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    """Written under traffic, by kind."""
     reads_per_s: float = 0.0
     writes: dict[str, float] = field(default_factory=dict)
     """Per second, by verb and kind."""
@@ -426,7 +428,7 @@ class Measurement:
         self.say(f"settling under traffic, then measuring for {self.size.steady_s:.0f} s")
         until("traffic", lambda: traffic.rounds >= 2, 300)
         time.sleep(SETTLE_S if self.size.steady_s >= SETTLE_S else self.size.steady_s)
-        statuses = self.seen.total()
+        statuses = self.seen.changes.copy()
         before, cpu, begun = self.api.requests(), self.operator.cpu_seconds(), time.monotonic()
         time.sleep(self.size.steady_s)
         took = time.monotonic() - begun
@@ -435,7 +437,8 @@ class Measurement:
             f"{verb} {name}": count / took for (verb, name), count in asked.items() if is_ours(verb, name)
         }
         self.found.writes_per_s = sum(self.found.writes.values())
-        self.found.statuses_per_s = (self.seen.total() - statuses) / took
+        self.found.statuses = dict(self.seen.changes - statuses)
+        self.found.statuses_per_s = sum(self.found.statuses.values()) / took
         self.found.reads_per_s = (
             sum(count for (verb, _), count in asked.items() if verb in ("GET", "LIST")) / took
         )

@@ -15,8 +15,10 @@ API_VERSION = f"{GROUP}/{VERSION}"
 TopicName = str
 Natural = int
 Timestamp = Annotated[datetime, Meta(tz=True)]
-Gauge = Annotated[int, Meta(extra={"gauge": True})]
-"""A status number that changes all the time: pace.py rounds it and limits how often it is written."""
+Gauge = Annotated[int, Meta(extra={"gauge": "number"})]
+"""A status number that changes all the time: pace.py limits how often it is written."""
+Age = Annotated[int, Meta(extra={"gauge": "age"})]
+"""A gauge that also grows while nothing happens."""
 Quantity = int | str
 DeletionPolicy = Literal["Retain", "Delete"]
 
@@ -54,7 +56,7 @@ class ClusterRef(Spec, frozen=True):
 
 class Lag(Status, frozen=True):
     records: Gauge | None = None
-    seconds: Gauge | None = None
+    seconds: Age | None = None
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

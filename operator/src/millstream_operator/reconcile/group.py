@@ -29,7 +29,6 @@ from ..models import (
     Standstill,
     TopicLag,
 )
-from ..pace import rounded
 from .group_stuck import is_stuck
 from .problem import conditions_with
 
@@ -176,7 +175,7 @@ def _stuck(group: ConsumerGroup, observed: Observed, stuck: bool) -> tuple[Condi
 
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
     """While nothing is consumed or produced, the age only grows: show it only when it has grown by a tenth."""
-    old = before.seconds if before is not None and before.records == rounded(records) else None
+    old = before.seconds if before is not None and before.records == records else None
     return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
 
 
