@@ -1,16 +1,19 @@
-"""Resets of groups: the resulting positions, and that each runs once, even if a process ends between any two steps.
+"""Resets of groups: where they lead, and that each runs once, even if a process ends between any two steps.
 
 The operator here is its own code with a real broker; Kubernetes is in memory. Consumers are their commits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+import copy
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
@@ -18,104 +21,11 @@ from millstream_harness.kube import until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.mortal import Died, Life
 from millstream_harness.scenario import unique
+from millstream_operator.conditions import rfc3339
 from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
-from millstream_operator.kafka_records import GroupMember, NewTopic, Partition, TopicIdentity
-from millstream_operator.models import ConsumerGroup, LastReset, Reset, ResetOffset, decode_as
+from millstream_operator.kafka_records import NewTopic, Partition
+from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.reconcile.group_reset import (
-    Logs,
-    Refused,
-    plan,
-    positions,
-    steps,
-    topics_of,
-    waiting_words,
-)
-
-NOW = datetime(2026, 11, 24, tzinfo=UTC)
-A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
-LOGS = Logs(
-    {"a": TopicIdentity("id-a", 2), "b": TopicIdentity("id-b", 1)},
-    {A0: 2, A1: 0, B0: 0},
-    {A0: 10, A1: 20, B0: 30},
-    {A0: 7, A1: -1, B0: 5},
-)
-COMMITTED = {A0: 4, B0: 30}
-
-
-def planned(to: Any, topics: tuple[str, ...] = ("a", "b"), **more: Any) -> dict[Partition, int] | str:
-    """The resulting positions of a request, or why it is refused."""
-    found = plan(Reset(request_id="r", to=to, **more), topics, COMMITTED, LOGS, NOW)
-    return found.message if isinstance(found, Refused) else positions(found)
-
-
-def offsets(*wanted: tuple[str, int, int]) -> tuple[ResetOffset, ...]:
-    return tuple(ResetOffset(topic=topic, partition=index, offset=at) for topic, index, at in wanted)
-
-
-def test_where_a_time_leads() -> None:
-    """To the first record at or after it; to the end of a log without one."""
-    assert planned("Timestamp", timestamp=NOW) == {A0: 7, A1: 20, B0: 5}
-
-
-def test_a_shift_moves_what_was_committed_and_stays_in_the_log() -> None:
-    assert planned("Shift", shift=-1) == {A0: 3, B0: 29}
-    assert planned("Shift", shift=-100) == {A0: 2, B0: 0}
-    assert planned("Shift", shift=5) == {A0: 9, B0: 30}
-
-
-def test_offsets_set_what_they_name() -> None:
-    assert planned("Offsets", ("a",), offsets=offsets(("a", 1, 3))) == {A1: 3}
-    assert planned("Offsets", ("a",), offsets=offsets(("a", 0, 1), ("a", 1, 99))) == {A0: 2, A1: 20}
-
-
-@pytest.mark.parametrize(
-    ("to", "topics", "more", "words"),
-    [
-        ("Earliest", ("a", "nowhere"), {}, "there is no topic nowhere: "),
-        ("Offsets", ("a",), {"offsets": offsets(("a", 2, 0))}, "offsets: a has 2 partitions, and no 2"),
-        (
-            "Offsets",
-            ("a",),
-            {"offsets": offsets(("a", 0, 3), ("a", 0, 4))},
-            "offsets: a partition is there twice",
-        ),
-        (
-            "Shift",
-            ("a",),
-            {"shift": -3, "on_out_of_range": "Refuse"},
-            "outside the log: a-0 has 2 to 10, not 1; ",
-        ),
-        ("Shift", (), {"shift": 1}, "there is no position to reset: "),
-    ],
-)
-def test_what_is_refused(to: Any, topics: tuple[str, ...], more: dict[str, Any], words: str) -> None:
-    found = planned(to, topics, **more)
-    assert isinstance(found, str)
-    assert found.startswith(words)
-
-
-def test_too_many_positions_are_refused() -> None:
-    many = {Partition("a", index): 0 for index in range(10_001)}
-    logs = Logs({"a": TopicIdentity("id", len(many))}, many, many, many)
-    found = plan(Reset(request_id="r", to="Earliest"), ["a"], {}, logs, NOW)
-    assert isinstance(found, Refused)
-    assert found.message.startswith("10,001 positions are too many; at most: 10,000: ")
-
-
-def test_the_topics_of_a_reset() -> None:
-    one = decode_as(ConsumerGroup, stored(group("watch", topics=["b"])))
-    assert topics_of(one, Reset(request_id="r", to="Latest"), COMMITTED) == ["a", "b"]
-    assert topics_of(one, Reset(request_id="r", to="Latest", topics=("b",)), COMMITTED) == ["b"]
-    assert topics_of(one, Reset(request_id="r", to="Offsets", offsets=offsets(("c", 0, 0))), COMMITTED) == [
-        "c"
-    ]
-
-
-def test_a_reset_names_those_for_whom_it_waits() -> None:
-    members = [GroupMember(f"c-{number}", "10.0.0.1", ()) for number in range(7)]
-    words = ", ".join(f"c-{number} (10.0.0.1)" for number in range(5))
-    assert waiting_words(members) == f"waiting until the group has no members: stop {words} and 2 more"
 
 
 class MortalKube(MemoryKube):
@@ -266,6 +176,158 @@ def test_a_reset_is_neither_lost_nor_repeated(
     assert deaths == 6, "the intent, two commits, the end, the removal of the mark"
 
 
+BEGAN = datetime(2026, 11, 20, tzinfo=UTC)
+"""The time of the first record; each next one is a second younger."""
+WAS = {"x": [5, 4, -1], "y": [6, 6]}
+"""Committed positions by topic and partition; -1 for none. Each log ends at 10; that of x-0 begins at 2."""
+
+
+def at(seconds: int) -> str:
+    return rfc3339(BEGAN + timedelta(seconds=seconds))
+
+
+def each(**offsets: int) -> list[dict[str, Any]]:
+    """``x_1=3``: offset 3 for partition 1 of topic x."""
+    return [
+        {"topic": name[0], "partition": int(name[2:]), "offset": offset} for name, offset in offsets.items()
+    ]
+
+
+CLAMPED = "x-0, x-1"
+OUTSIDE = "outside the log: x-0 has 2 to 10, not 1; onOutOfRange: Clamp takes the nearest offset"
+RESETS: dict[str, tuple[dict[str, Any], dict[str, list[int]], str]] = {
+    "earliest": ({"to": "Earliest"}, {"x": [2, 0, 0], "y": [0, 0]}, ""),
+    "latest": ({"to": "Latest"}, {"x": [10, 10, 10], "y": [10, 10]}, ""),
+    "latest of a topic": ({"to": "Latest", "topics": ["y"]}, {"y": [10, 10]}, ""),
+    "a time": ({"to": "Timestamp", "timestamp": at(7)}, {"x": [7, 7, 7], "y": [7, 7]}, ""),
+    "a time in a topic": ({"to": "Timestamp", "timestamp": at(7), "topics": ["x"]}, {"x": [7, 7, 7]}, ""),
+    "a time before the log": ({"to": "Timestamp", "timestamp": at(-9)}, {"x": [2, 0, 0], "y": [0, 0]}, ""),
+    "a time after the log": (
+        {"to": "Timestamp", "timestamp": at(99)},
+        {"x": [10, 10, 10], "y": [10, 10]},
+        "",
+    ),
+    "offsets": ({"to": "Offsets", "offsets": each(x_0=3, y_1=9)}, {"x": [3, -1, -1], "y": [-1, 9]}, ""),
+    "offsets clamped": (
+        {"to": "Offsets", "offsets": each(x_0=1, x_1=99, x_2=5)},
+        {"x": [2, 10, 5]},
+        f"2 positions clamped to the log: {CLAMPED}",
+    ),
+    "offsets refused": (
+        {"to": "Offsets", "offsets": each(x_0=1, x_2=5), "onOutOfRange": "Refuse"},
+        {},
+        OUTSIDE,
+    ),
+    "offsets within": (
+        {"to": "Offsets", "offsets": each(x_0=2, x_1=10), "onOutOfRange": "Refuse"},
+        {"x": [2, 10, -1]},
+        "",
+    ),
+    "back": ({"to": "Shift", "shift": -3}, {"x": [2, 1, -1], "y": [3, 3]}, ""),
+    "on in a topic": ({"to": "Shift", "shift": 3, "topics": ["y"]}, {"y": [9, 9]}, ""),
+    "back clamped": (
+        {"to": "Shift", "shift": -4},
+        {"x": [2, 0, -1], "y": [2, 2]},
+        "1 position clamped to the log: x-0",
+    ),
+    "on clamped": (
+        {"to": "Shift", "shift": 100, "topics": ["x"]},
+        {"x": [10, 10, -1]},
+        f"2 positions clamped to the log: {CLAMPED}",
+    ),
+    "back refused": ({"to": "Shift", "shift": -4, "onOutOfRange": "Refuse"}, {}, OUTSIDE),
+}
+
+
+@pytest.mark.parametrize(("reset", "after", "message"), RESETS.values(), ids=RESETS.keys())
+def test_where_each_kind_of_reset_leads(
+    world: NewWorld,
+    admin: KafkaAdmin,
+    shared_broker: BrokerProcess,
+    reset: dict[str, Any],
+    after: dict[str, list[int]],
+    message: str,
+) -> None:
+    """The status shows the positions before and after, and a client finds them and reads from there. Partitions that
+    the request does not concern keep theirs."""
+    names = {short: unique(short) for short in WAS}
+    for short, offsets in WAS.items():
+        fill(admin, shared_broker, names[short], len(offsets))
+    trim(shared_broker, names["x"], before=2)
+    one = world(topics=sorted(names.values()))
+    committed = {
+        Partition(names[short], index): offset
+        for short, offsets in WAS.items()
+        for index, offset in enumerate(offsets)
+        if offset >= 0
+    }
+    assert admin.commit(one.group, committed) is None
+    wanted = copy.deepcopy(reset)
+    wanted["topics"] = [names[short] for short in reset["topics"]] if "topics" in reset else None
+    for entry in wanted.get("offsets", ()):
+        entry["topic"] = names[entry["topic"]]
+    one.ask(**{name: value for name, value in wanted.items() if value is not None})
+
+    last = one.look()["lastReset"]
+    said = last.get("message", "")
+    for short, name in names.items():
+        said = said.replace(name, short)
+    assert (last["state"], said) == ("Done" if after else "Refused", message)
+    shown = {topic["topic"]: (topic["before"], topic["after"]) for topic in last.get("topics", ())}
+    assert shown == {names[short]: (WAS[short], offsets) for short, offsets in after.items()}
+    assert (one.condition() or ())[:2] == (("True", "ResetDone") if after else ("False", "ResetRefused"))
+    expected = {
+        (names[short], index): offset
+        for short, before in WAS.items()
+        for index, (old, new) in enumerate(zip(before, after.get(short, before), strict=True))
+        if (offset := old if new < 0 else new) >= 0
+    }
+    assert as_a_client_sees(shared_broker, one.group, names.values()) == (expected, expected)
+
+
+def fill(admin: KafkaAdmin, broker: BrokerProcess, topic: str, partitions: int) -> None:
+    """Ten records in each partition."""
+    admin.create_topics([NewTopic(topic, partitions, 1, {})])
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(partitions):
+        for number in range(10):
+            stamp = int(BEGAN.timestamp() + number) * 1000
+            producer.produce(topic, str(number), partition=partition, timestamp=stamp)
+    assert producer.flush(20) == 0
+
+
+def trim(broker: BrokerProcess, topic: str, before: int) -> None:
+    """Delete the first records of partition 0."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for one in client.delete_records([TopicPartition(topic, 0, before)]).values():
+        one.result(10)
+
+
+def as_a_client_sees(
+    broker: BrokerProcess, group_id: str, topics: Iterable[str]
+) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+    """Committed offsets, and the offsets at which a consumer of the group begins to read."""
+    config = {"bootstrap.servers": broker.bootstrap, "group.id": group_id, "enable.auto.commit": False}
+    consumer = Consumer({**config, "auto.offset.reset": "error", "enable.partition.eof": True})
+    try:
+        every = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in consumer.list_topics(topic, 10).topics[topic].partitions
+        ]
+        known = [one for one in consumer.committed(every, 10) if one.offset >= 0]
+        consumer.assign([TopicPartition(one.topic, one.partition) for one in known])
+        begun: dict[tuple[str, int], int] = {}
+        deadline = time.monotonic() + 30
+        while len(begun) < len(known) and time.monotonic() < deadline:
+            if (message := consumer.poll(0.2)) is not None:
+                assert message.error() is None or message.error().code() == KafkaError._PARTITION_EOF
+                begun.setdefault((message.topic(), message.partition()), message.offset())
+        return {(one.topic, one.partition): one.offset for one in known}, begun
+    finally:
+        consumer.close()
+
+
 def test_a_reset_waits_for_its_members_and_names_them(
     world: NewWorld, admin: KafkaAdmin, shared_broker: BrokerProcess, topic: str
 ) -> None:
@@ -356,9 +418,3 @@ def test_a_refused_request_changes_nothing_and_is_not_tried_again(
     admin.create_topics([NewTopic(missing, 1, 1, {})])
     one.look()
     assert set(one.committed().values()) == {7}
-
-
-def test_steps_cover_all_positions_in_order() -> None:
-    last = plan(Reset(request_id="r", to="Latest"), ["a", "b"], {}, LOGS, NOW)
-    assert isinstance(last, LastReset)
-    assert steps(last) == [positions(last)]
