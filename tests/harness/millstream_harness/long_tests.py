@@ -35,6 +35,7 @@ LONG = {
         "tests/client/test_streams.py",
         "tests/client/test_stream_members.py",
         "tests/client/test_stream_rejoin.py",
+        "tests/client/test_stream_topics.py",
         "tests/client/test_zookeeper_streams.py",
     ),
     "ports that do not answer, waited for": ("tests/client/test_doctor.py",),
