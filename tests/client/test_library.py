@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import millstream
-from millstream import errors
+from millstream import errors, retriable
+from millstream.connection import failed
 from millstream.errors import MillstreamError
+from millstream.producing.undelivered import Failures
+from millstream_kafka.protocol.errors import ErrorCode
 
 SOURCE = Path(millstream.__file__).parent
 OF_THE_STANDARD_LIBRARY_AT_MOST = 80
@@ -80,6 +84,33 @@ def test_one_tree_of_errors_is_as_documented() -> None:
             if found["name"] != "Failed":
                 assert classes[found["name"]].retriable == ("(retriable)" in found["text"]), found["name"]
     assert drawn == {name: one.__bases__[0].__name__ for name, one in classes.items()}
+
+
+def test_retriable_codes_are_those_of_kafka() -> None:
+    """An unknown topic is an error of the caller here, as UnknownTopic is."""
+    named = {getattr(KafkaError, name) for name in dir(KafkaError) if name.isupper() and name[0] != "_"}
+    of_kafka = {int(code) for code in ErrorCode if code.retriable and int(code) in named}
+    topics = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}
+    of_share_groups = {
+        KafkaError.SHARE_SESSION_NOT_FOUND,
+        KafkaError.INVALID_SHARE_SESSION_EPOCH,
+        KafkaError.SHARE_SESSION_LIMIT_REACHED,
+    }
+    assert of_kafka - topics - of_share_groups == retriable.OF_BROKERS
+    assert all(code < 0 for code in retriable.LOCAL)
+    for code, expected in (
+        (KafkaError.NOT_LEADER_FOR_PARTITION, True),
+        (KafkaError._TRANSPORT, True),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
+        (KafkaError._FATAL, False),
+    ):
+        error = KafkaError(code)
+        assert failed(KafkaException(error)).retriable is expected
+        failures = Failures()
+        failures.add("t", 0, b"k", error)
+        with pytest.raises(errors.NotDelivered) as raised:
+            failures.raise_any()
+        assert raised.value.retriable is expected
 
 
 def test_retriable_follows_kafka() -> None:

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
+from millstream.retriable import is_retriable
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -123,7 +124,7 @@ def kafka_errors() -> Iterator[None]:
 
 def failed(error: KafkaException) -> Failed:
     """An error of the client library as ours."""
-    return Failed(_one_line(error.args[0].str()), retriable=error.args[0].retriable())
+    return Failed(_one_line(error.args[0].str()), retriable=is_retriable(error.args[0]))
 
 
 def results(futures: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -44,7 +44,10 @@ REPORT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Where a record is in the log. ``offset`` is -1 with ``acks=0``; ``timestamp`` in milliseconds since 1970."""
+    """Where a record is in the log. ``timestamp``: milliseconds since 1970.
+
+    With ``acks=0`` it says only that the record was sent: ``offset`` is -1, and ``timestamp`` the record's own.
+    """
 
     topic: str
     partition: int

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from millstream.errors import NotDelivered, Undelivered
+from millstream.retriable import is_retriable
 
 KEYS = 3
 """How many keys are kept for each topic, partition and reason."""
@@ -29,7 +30,7 @@ class Failures:
             count, keys, retriable = self._found.get(where, (0, [], True))
             if len(keys) < KEYS:
                 keys.append(key)
-            self._found[where] = (count + 1, keys, retriable and error.retriable())
+            self._found[where] = (count + 1, keys, retriable and is_retriable(error))
 
     def raise_any(self) -> None:
         """NotDelivered if there are any, which then count as told."""
