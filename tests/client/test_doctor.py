@@ -1,4 +1,4 @@
-"""`millstream doctor` with brokers that are healthy, down, advertise wrong addresses, or speak TLS."""
+"""`millstream doctor` with a broker that is well, behind TLS or not, and with other services."""
 
 from __future__ import annotations
 
@@ -8,29 +8,16 @@ import select
 import socket
 import ssl
 import subprocess
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
+from millstream_harness.doctor import findings, served
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-
-
-def findings(bootstrap: str, status: int = 1, **client_config: object) -> dict[str, dict[str, Any]]:
-    """Findings by step; ``client_config``: librdkafka's settings, with "_" for "."."""
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.writelines(f"{key.replace('_', '.')}={value}\n" for key, value in client_config.items())
-        file.flush()
-        ended = millstream("doctor", "-o", "json", "--client-config-file", file.name, bootstrap=bootstrap)
-    assert ended.returncode == status, ended.stderr
-    assert b"Traceback" not in ended.stderr
-    return {one["step"]: one for one in json.loads(ended.stdout)}
 
 
 def test_a_cluster_that_is_well(run: Run, topic: str) -> None:
@@ -41,31 +28,6 @@ def test_a_cluster_that_is_well(run: Run, topic: str) -> None:
     assert not [
         one for one in json.loads(run("group", "list", "-o", "json").stdout) if "doctor" in one["group"]
     ]
-
-
-def test_names_and_ports() -> None:
-    assert findings("no-such-host.invalid:9092")["name"]["problem"].startswith("unknown host (")
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        found = findings(f"127.0.0.1:{held.getsockname()[1]}")
-    assert found["port"]["problem"].startswith("connection refused; is the broker up")
-    assert set(found) == {"name", "port"}
-
-
-def test_addresses_that_are_advertised_and_lead_nowhere(start_broker: Callable[..., BrokerProcess]) -> None:
-    port = fixed_port()
-    advertised = f"PLAINTEXT://127.0.0.1:{port},ELSEWHERE://no-such-host.invalid:9092"
-    start_broker(
-        {
-            "listeners": f"PLAINTEXT://127.0.0.1:{fixed_port()},ELSEWHERE://127.0.0.1:{port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ELSEWHERE:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "advertised.listeners": advertised,
-        }
-    )
-    ended = millstream("doctor", bootstrap=f"127.0.0.1:{port}")
-    assert ended.returncode == 1
-    assert "no-such-host.invalid:9092" in (ended.stdout + ended.stderr).decode()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +56,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def secured(certificate: Path, shared_broker: BrokerProcess) -> Iterator[Callable[..., str]]:
     """``secured()``: the address of a TLS listener in front of the broker; ``clients=True``: it verifies clients."""
-    servers: list[socket.socket] = []
     port = int(shared_broker.bootstrap.rpartition(":")[2])
 
     def start(*, clients: bool = False) -> str:
@@ -111,14 +72,10 @@ def secured(certificate: Path, shared_broker: BrokerProcess) -> Iterator[Callabl
             ):
                 relay(client, broker)
 
-        server, number = serve(answer)
-        servers.append(server)
-        return f"localhost:{number}"
+        return servers.enter_context(served(answer)).replace("127.0.0.1", "localhost")
 
-    yield start
-    for server in servers:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
+    with contextlib.ExitStack() as servers:
+        yield start
 
 
 def relay(client: ssl.SSLSocket, broker: socket.socket) -> None:
@@ -129,25 +86,6 @@ def relay(client: ssl.SSLSocket, broker: socket.socket) -> None:
             if not (data := one.recv(65536)):
                 return
             (broker if one is client else client).sendall(data)
-
-
-def serve(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def loop() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            threading.Thread(target=answer_one, args=[connection], daemon=True).start()
-
-    def answer_one(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            answer(connection)
-
-    threading.Thread(target=loop, daemon=True).start()
-    return server, server.getsockname()[1]
 
 
 def test_a_cluster_behind_tls_that_is_well(secured: Callable[..., str], certificate: Path) -> None:
@@ -212,21 +150,15 @@ def test_certificates_that_are_none(secured: Callable[..., str], tmp_path: Path)
 
 
 def test_tls_at_a_port_of_another_service() -> None:
-    server, port = serve(lambda connection: (connection.recv(100), connection.sendall(b"220 mail ready\r\n")))
-    try:
-        problem = findings(f"127.0.0.1:{port}", security_protocol="ssl")["tls"]["problem"]
-        assert problem.startswith("it does not speak TLS (")
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
+    with served(
+        lambda connection: (connection.recv(100), connection.sendall(b"220 mail ready\r\n"))
+    ) as address:
+        problem = findings(address, security_protocol="ssl")["tls"]["problem"]
+    assert problem.startswith("it does not speak TLS (")
 
 
 @pytest.mark.parametrize("said", [b"220 mail ready\r\n", b"\0\0\0\x0a" + bytes(10), b"\x7f\xff\xff\xff", b""])
 def test_a_port_of_another_service(said: bytes) -> None:
-    server, port = serve(lambda connection: (connection.recv(100), connection.sendall(said)))
-    try:
-        problem = findings(f"127.0.0.1:{port}")["protocol"]["problem"]
-        assert problem.startswith("it does not answer as a Kafka broker (")
-    finally:
-        server.shutdown(socket.SHUT_RDWR)
-        server.close()
+    with served(lambda connection: (connection.recv(100), connection.sendall(said))) as address:
+        problem = findings(address)["protocol"]["problem"]
+    assert problem.startswith("it does not answer as a Kafka broker (")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
@@ -22,6 +22,7 @@ from millstream.retriable import is_retriable
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
+REFUSAL_WAIT_S: Final = 2.0
 LEADER_WAIT_S: Final = 5.0
 """How long a partition may be without a leader (an election is short) before that is an error."""
 
@@ -63,9 +64,13 @@ class Cluster:
         try:
             brokers: list[Any] = list(admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values())
         except KafkaException as error:
+            if refused := _why_refused(self.client_config()):
+                raise Unreachable(
+                    f"{self.bootstrap} refuses this client ({refused})", "check its settings of TLS and SASL"
+                ) from None
             raise Unreachable(
                 f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
-                "name another address with --bootstrap",
+                "name another address with --bootstrap, or see what millstream doctor says",
             ) from None
         advertised: dict[str, str] = {
             f"{broker.host}:{broker.port}": _why_unreachable(broker.host, broker.port) for broker in brokers
@@ -164,6 +169,25 @@ def _why_unreachable(host: str, port: int) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
+
+
+def _why_refused(config: Config) -> str:
+    """What TLS or SASL say about a connection; "" if they say nothing soon.
+
+    A client of its own: nobody serves the callbacks of an AdminClient later, and its errors would pile up.
+    """
+    found: list[str] = []
+
+    def add(error: KafkaError) -> None:
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            found.append(re.sub(r"^\w+://\S+: | \(after \d+ms in state \w+.*$", "", error.str()))
+
+    client = AdminClient(config | {"error_cb": add})
+    client.describe_cluster(request_timeout=REFUSAL_WAIT_S)
+    deadline = time.monotonic() + REFUSAL_WAIT_S
+    while not found and time.monotonic() < deadline:
+        client.poll(0.05)
+    return found[0] if found else ""
 
 
 def _one_line(text: str) -> str:

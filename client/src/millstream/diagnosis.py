@@ -1,5 +1,5 @@
-"""Why can I not connect? Each step on the way to a cluster by itself: names, ports, TLS, protocol, versions, advertised
-addresses, clocks.
+"""Why can I not connect? Each step on the way to a cluster by itself: names, ports, TLS, protocol, versions, SASL,
+advertised addresses, clocks.
 
 `diagnose` yields findings in order; a step that fails says what to do, and steps that need it are left out.
 """
@@ -8,32 +8,30 @@ from __future__ import annotations
 
 import socket
 import struct
-import time
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, TopicPartition
-
-from millstream import tls
+from millstream import sasl, tls
+from millstream.clocks import clocks
 from millstream.connection import Cluster
-from millstream.errors import Failed, MillstreamError
-from millstream.groups import commit_offsets, delete_groups
-from millstream.topics import watermarks
+from millstream.errors import MillstreamError
 
 TIMEOUT_S: Final = 3.0
 MAX_ANSWER: Final = 1 << 20
-NEEDED: Final = {
-    "Produce": (0, 3),
-    "Fetch": (1, 4),
-    "Metadata": (3, 4),
-    "OffsetCommit": (8, 2),
-    "JoinGroup": (11, 1),
+API_VERSIONS: Final = 18
+SPOKEN: Final = {
+    "ApiVersions": (API_VERSIONS, 0, 3),
+    "Produce": (0, 3, 10),
+    "Fetch": (1, 4, 16),
+    "Metadata": (3, 4, 13),
+    "OffsetCommit": (8, 2, 9),
+    "JoinGroup": (11, 1, 5),
 }
-"""API keys and the oldest version that this client needs."""
+"""API keys, and the oldest and newest versions that this client speaks: those of librdkafka, beginning with records of
+today's format ("Supported protocol versions" in its INTRODUCTION.md)."""
+UNSUPPORTED_VERSION: Final = 35
 CLOCK_LIMIT_S: Final = 1.0
-POSITIONS: Final = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +45,12 @@ class Finding:
 
 
 def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
-    """All findings. ``clock`` commits an offset of a new group, which is deleted again, to learn a broker's time."""
+    """All findings. ``clock`` commits an offset of a new group, which is deleted again, to learn each broker's time."""
     usable = False
     for host, port in cluster.addresses:
         for finding in _address(host, port, cluster.config):
             yield finding
-            usable = usable or (finding.step == "versions" and not finding.problem)
+        usable = usable or (finding.step in ("versions", "sasl") and not finding.problem)
     if not usable:
         return
     try:
@@ -71,7 +69,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
         )
         yield Finding("advertised", where, f"broker {broker.id}", problem if reason else "")
     if clock:
-        yield _clock(cluster, metadata)
+        yield from _clocks(cluster, metadata)
 
 
 def _address(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -109,7 +107,8 @@ def _connects(host: str, port: int) -> str:
 def _plaintext(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
     where = f"{host}:{port}"
     try:
-        versions = _plaintext_versions(host, port)
+        with socket.create_connection((host, port), TIMEOUT_S) as sock:
+            versions, mechanisms = _asked(sock)
     except (OSError, ValueError, struct.error) as error:
         if tls.speaks_tls(host, port, TIMEOUT_S):
             problem = (
@@ -120,7 +119,7 @@ def _plaintext(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Find
         yield Finding("protocol", where, problem=problem)
         return
     yield Finding("protocol", where, "Kafka, plaintext")
-    yield _versions(where, versions)
+    yield from _usable(where, config, versions, mechanisms)
 
 
 def _tls(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
@@ -137,7 +136,7 @@ def _tls(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
             context.wrap_socket(plain, server_hostname=host) as secured,
         ):
             said = f"{secured.version()}, {secured.cipher()[0]}"  # type: ignore[index]
-            versions = _api_versions(secured)
+            versions, mechanisms = _asked(secured)
     except (OSError, ValueError, struct.error) as error:
         if _speaks_kafka(host, port):
             problem = (
@@ -145,7 +144,8 @@ def _tls(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
             )
             yield Finding("tls", where, problem=problem)
         elif problem := tls.why_refused(error) or (said and tls.why_refused_later(host, port, context)):
-            yield Finding("tls", where, problem=problem)
+            has_none = problem.startswith(tls.OUR_CERTIFICATE) and not tls.has_certificate(config)
+            yield Finding("tls", where, problem=tls.NO_CERTIFICATE if has_none else problem)
         elif said:
             yield Finding("tls", where, said)
             problem = f"it does not answer as a Kafka broker ({error}); is it another service's port?"
@@ -157,44 +157,75 @@ def _tls(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
         return
     yield Finding("tls", where, said)
     yield Finding("protocol", where, "Kafka, TLS")
-    yield _versions(where, versions)
+    yield from _usable(where, config, versions, mechanisms)
+
+
+def _usable(
+    where: str,
+    config: Mapping[str, Any],
+    versions: dict[int, tuple[int, int]],
+    mechanisms: tuple[str, ...],
+) -> Iterator[Finding]:
+    finding = _versions(where, versions)
+    yield finding
+    if not finding.problem and (mechanisms or sasl.is_used(config)):
+        yield Finding("sasl", where, ", ".join(mechanisms), sasl.problem(config, mechanisms))
 
 
 def _versions(where: str, versions: dict[int, tuple[int, int]]) -> Finding:
-    lacking = [
-        f"{name} {oldest}"
-        for name, (key, oldest) in NEEDED.items()
-        if not (key in versions and versions[key][1] >= oldest)
-    ]
-    problem = f"it is too old: it lacks {', '.join(lacking)}; upgrade it" if lacking else ""
+    new, old = [], []
+    for name, (key, oldest, newest) in SPOKEN.items():
+        low, high = versions.get(key, (-1, -1))
+        if low > newest:
+            new.append(f"{name} from {low}, this client to {newest}")
+        elif high < oldest:
+            old.append(f"{name} {oldest}")
+    if new:
+        problem = f"it is too new for this client: it speaks {', '.join(new)}; upgrade confluent-kafka"
+    elif old:
+        problem = f"it is too old: it lacks {', '.join(old)}; upgrade it"
+    else:
+        problem = ""
     return Finding("versions", where, f"{len(versions)} APIs, Fetch to {versions.get(1, (0, 0))[1]}", problem)
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
     """In plaintext."""
     try:
-        return bool(_plaintext_versions(host, port))
+        with socket.create_connection((host, port), TIMEOUT_S) as sock:
+            return bool(_api_versions(sock))
     except (OSError, ValueError, struct.error):
         return False
 
 
-def _plaintext_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
-    with socket.create_connection((host, port), TIMEOUT_S) as sock:
-        return _api_versions(sock)
+def _asked(sock: socket.socket) -> tuple[dict[int, tuple[int, int]], tuple[str, ...]]:
+    """The versions of a listener's APIs, and its mechanisms of SASL; none if it does not use SASL."""
+    versions = _api_versions(sock)
+    if sasl.SASL_HANDSHAKE not in versions:
+        return versions, ()
+    return versions, sasl.mechanisms(_call(sock, sasl.SASL_HANDSHAKE, sasl.handshake()))
 
 
 def _api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
-    """Oldest and newest version by API key, from ApiVersions v0."""
+    """Oldest and newest version by API key, from ApiVersions v0; a broker that refuses v0 names only ApiVersions."""
+    error, count = struct.unpack_from(">hi", answer := _call(sock, API_VERSIONS))
+    if error not in (0, UNSUPPORTED_VERSION) or count < 0 or count * 6 > len(answer) - 6:
+        raise ValueError("its answer is no ApiVersions response")
+    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + count * 6])}
+
+
+def _call(sock: socket.socket, api: int, body: bytes = b"") -> bytes:
+    """The body of the response to a request of version 0."""
     client = b"millstream-doctor"
-    request = struct.pack(">hhih", 18, 0, 1, len(client)) + client
+    request = struct.pack(">hhih", api, 0, 1, len(client)) + client + body
     sock.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _receive(sock, 4))
     if not 10 <= size <= MAX_ANSWER:
         raise ValueError("its answer is no Kafka response")
-    correlation, error, count = struct.unpack_from(">ihi", answer := _receive(sock, size))
-    if correlation != 1 or error or count < 0 or count * 6 > size - 10:
-        raise ValueError("its answer is no ApiVersions response")
-    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[10 : 10 + count * 6])}
+    answer = _receive(sock, size)
+    if answer[:4] != struct.pack(">i", 1):
+        raise ValueError("its answer is no Kafka response")
+    return answer[4:]
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:
@@ -206,49 +237,22 @@ def _receive(sock: socket.socket, size: int) -> bytes:
     return found
 
 
-def _clock(cluster: Cluster, metadata: Any) -> Finding:
-    """The coordinator stamps what it writes about groups: its time, beside ours."""
-    topic = next((name for name in sorted(metadata.topics) if not name.startswith("__")), "")
-    if not topic:
-        return Finding(
-            "clock", cluster.bootstrap, problem="there is no topic to commit an offset of; create one"
-        )
-    group = f"millstream-doctor-{uuid.uuid4().hex[:8]}"
+def _clocks(cluster: Cluster, metadata: Any) -> Iterator[Finding]:
     try:
-        before = _ends(cluster)
-        asked = time.time()
-        commit_offsets(cluster, group, {(topic, 0): 0})
-        answered = time.time()
-        try:
-            stamped = _stamp_of(cluster, group, before)
-        finally:
-            delete_groups(cluster, [group])
+        for clock in clocks(cluster):
+            broker = metadata.brokers.get(clock.broker)
+            where = cluster.bootstrap if broker is None else f"{broker.host}:{broker.port}"
+            if clock.unknown:
+                problem = f"the time of broker {clock.broker} cannot be read: {clock.unknown}"
+            elif abs(clock.ahead_s) > CLOCK_LIMIT_S:
+                direction = "ahead of" if clock.ahead_s > 0 else "behind"
+                problem = (
+                    f"the clock of broker {clock.broker} is {abs(clock.ahead_s):.1f} s {direction} this machine's; "
+                    "synchronise both (NTP)"
+                )
+            else:
+                problem = ""
+            said = f"broker {clock.broker}, within {max(abs(clock.ahead_s), 0.001):.3f} s of this machine's"
+            yield Finding("clock", where, "" if problem else said, problem)
     except MillstreamError as error:
-        return Finding("clock", cluster.bootstrap, problem=f"a broker's time cannot be read: {error}")
-    off = max(asked - stamped, stamped - answered, 0.0)
-    said = f"within {max(off, 0.001):.3f} s of this machine's"
-    problem = f"it is {off:.1f} s off this machine's; synchronise both (NTP)" if off > CLOCK_LIMIT_S else ""
-    return Finding("clock", cluster.bootstrap, said, problem)
-
-
-def _ends(cluster: Cluster) -> dict[tuple[str, int], int]:
-    if POSITIONS not in cluster.metadata().topics:
-        return {}
-    partitions = [(POSITIONS, number) for number in cluster.led_partitions(POSITIONS)]
-    return {at: latest for at, (_, latest) in watermarks(cluster, partitions).items()}
-
-
-def _stamp_of(cluster: Cluster, group: str, before: dict[tuple[str, int], int]) -> float:
-    """When the coordinator wrote the group's commit, in seconds since 1970."""
-    consumer = Consumer(cluster.client_config(group_id=group, enable_auto_commit=False))
-    try:
-        grown = [(at, before.get(at, 0)) for at, end in _ends(cluster).items() if end > before.get(at, 0)]
-        consumer.assign([TopicPartition(*at, offset) for at, offset in grown])
-        deadline = time.monotonic() + TIMEOUT_S
-        while grown and time.monotonic() < deadline:
-            for message in consumer.consume(100, 0.1):
-                if message.error() is None and group.encode() in (message.key() or b""):
-                    return message.timestamp()[1] / 1000
-    finally:
-        consumer.close()
-    raise Failed(f"{POSITIONS} does not show the commit")
+        yield Finding("clock", cluster.bootstrap, problem=f"no broker's time can be read: {error}")

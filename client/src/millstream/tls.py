@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NO_CERTIFICATE = "it requires a certificate of the client; set ssl.certificate.location and ssl.key.location"
+OUR_CERTIFICATE = "it does not accept the client's certificate"
 
 LATER_S = 1.0
 """How long after its handshake a server may take to refuse a certificate."""
@@ -17,6 +18,11 @@ LATER_S = 1.0
 def is_used(config: Mapping[str, Any]) -> bool:
     """Whether librdkafka's settings have connections use TLS."""
     return str(config.get("security.protocol", "")).lower() in ("ssl", "sasl_ssl")
+
+
+def has_certificate(config: Mapping[str, Any]) -> bool:
+    """Whether librdkafka's settings name a certificate of the client."""
+    return any(str(key).startswith(("ssl.certificate.", "ssl.keystore.")) for key in config)
 
 
 def context(config: Mapping[str, Any]) -> ssl.SSLContext:
@@ -68,7 +74,7 @@ def why_refused(error: Exception) -> str:
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return NO_CERTIFICATE
     if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
-        return f"it does not accept the client's certificate ({_reason(error)}); use one that its authorities signed"
+        return f"{OUR_CERTIFICATE} ({_reason(error)}); use one that its authorities signed"
     return ""
 
 

@@ -38,7 +38,7 @@ LONG = {
         "tests/client/test_stream_topics.py",
         "tests/client/test_zookeeper_streams.py",
     ),
-    "ports that do not answer, waited for": ("tests/client/test_doctor.py",),
+    "ports that do not answer, waited for": ("tests/client/test_doctor*.py",),
     "mirrors broken under load, beyond tests/mirror/test_mirror_flow.py": (
         "tests/faults/test_mirror_rounds.py",
         "tests/mirror/test_mirror_faults.py",

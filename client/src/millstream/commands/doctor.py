@@ -18,7 +18,7 @@ from millstream.words import count
 @click.command("doctor")
 @click.option(
     "--clock", is_flag=True,
-    help="Compare clocks, too: commits an offset of a new group, and deletes the group.",
+    help="Compare clocks, too: commits an offset of a new group for each broker, and deletes the group.",
 )  # fmt: skip
 @click.option(
     "--client-config-file", "config_file", metavar="FILE",
@@ -27,7 +27,7 @@ from millstream.words import count
 @common
 @click.pass_obj
 def doctor(settings: Settings, clock: bool, config_file: str | None) -> None:
-    """Say why a cluster cannot be reached: names, ports, TLS, versions, advertised addresses, clocks.
+    """Say why a cluster cannot be reached: names, ports, TLS, versions, SASL, advertised addresses, clocks.
 
     The exit status is 1 if a step has a problem.
     """
