@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import ConfigResource, NewPartitions, OffsetSpec, ResourceType
+from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
@@ -19,10 +16,6 @@ from millstream_kafka.batch import HEADER_SIZE, read_header, read_records
 from millstream_kafka.compression import Compression
 
 StartMirror = Callable[..., MirrorProcess]
-
-
-def left_out(topic: str) -> str:
-    return f"topic {topic}: left out: its records come from the target: exclude it in one of the mirrors"
 
 
 async def test_batches_arrive_byte_by_byte_with_every_codec(
@@ -175,68 +168,6 @@ def test_one_cluster_may_be_mirrored_under_a_prefix(west: BrokerProcess, start_m
     arrived(west, f"loop.{topic}", [10])
     names = [name for name in admin(west).list_topics(timeout=10).topics if name.endswith(topic)]
     assert sorted(names) == sorted([topic, f"loop.{topic}"])
-
-
-def test_mirrors_in_both_directions_do_not_go_in_circles(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
-) -> None:
-    topic = unique("circle")
-    create(west, topic)
-    produce(west, topic, range(100))
-    there = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
-    arrived(east, topic, [100])
-    back = start_mirror({"east": east.bootstrap}, west.bootstrap, topics={"include": [topic]}, name=topic)
-    message = left_out(topic)
-    eventually(
-        back.status, lambda status: status["sources"][0]["lastError"] == message, "the circle to be seen"
-    )
-    produce(west, topic, range(100, 110))
-    arrived(east, topic, [110])
-    arrived(west, topic, [110])
-    assert there.status()["sources"][0]["lastError"] == ""
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_circle_of_three_is_left_open(
-    west: BrokerProcess,
-    east: BrokerProcess,
-    tmp_path: Path,
-    start_mirror: StartMirror,
-    at_once: bool,
-) -> None:
-    topic = unique("three")
-    config: dict[str, Any] = {"topics": {"include": [topic]}, "name": topic}
-    with BrokerProcess(tmp_path / "south", {"offsets.topic.num.partitions": "3"}) as south:
-        around = [west, south, east]
-
-        def ends() -> list[int]:
-            at = TopicPartition(topic, 0)
-            latest = [admin(broker).list_offsets({at: OffsetSpec.latest()})[at] for broker in around]
-            return [one.result(20).offset for one in latest]
-
-        for broker in around if at_once else [west]:
-            create(broker, topic)
-        mirrors = []
-        for number, broker in enumerate(around):
-            following = around[(number + 1) % 3]
-            mirrors.append(start_mirror({f"s{number}": broker.bootstrap}, following.bootstrap, **config))
-            if not at_once and following is not west:
-                produce(west, topic, range(50))
-                arrived(following, topic, [50 * (number + 1)])
-        message = left_out(topic)
-
-        def said() -> list[str]:
-            return [each.status()["sources"][0]["lastError"] for each in mirrors]
-
-        if at_once:  # they find one another, and at least one of them opens the circle
-            produce(west, topic, range(50))
-            eventually(said, lambda now: message in now, "an open circle")
-            eventually(lambda: (ends(), time.sleep(3), ends()), lambda now: now[0] == now[2], "an end")
-        else:
-            eventually(said, lambda now: now == ["", "", message], "an open circle")
-            produce(west, topic, range(100, 150))
-            for broker in around:
-                arrived(broker, topic, [150])
 
 
 def test_port_in_use(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:

@@ -65,8 +65,8 @@ def test_two_mirrors_of_one_topic_into_one_topic(
     assert problem == {
         "reason": "MirroredTwice",
         "message": f"topic {topic}: group millstream-mirror.first.west in the target has its progress from the same"
-        " source: left out, because each record would be copied twice: exclude it in one of the two mirrors, or delete"
-        " that group if its mirror is gone",
+        " source: left out, because each record would be copied twice: exclude it here, or delete that group if its"
+        " mirror is gone for good",
     }
     assert second.status()["sources"][0]["topicNames"] == [other]
     # From another source it is another topic's records.

@@ -24,6 +24,7 @@ WHOLE = Progress(
     is_begun=True,
     source_end=120,
     seen_ms=88,
+    is_left=True,
 )
 PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)
 

@@ -369,7 +369,7 @@ def test_a_source_that_has_deleted_all_that_was_common(
 
 
 def test_topics_that_cannot_be_compared(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     compacted, larger, replica = unique("compacted"), unique("larger"), unique("replica")
     create(west, compacted, 2, cleanup_policy="compact")
@@ -380,8 +380,9 @@ def test_topics_that_cannot_be_compared(
     create(east, larger, 2)
     what = "it has 3 partitions in the target and 2 in the source: delete it in the target"
     refused(start_mirror, west, east, larger, what)
-    create(west, replica, 2)
-    worker = out(start_mirror, west, east, replica)
+    for broker in (north, west):
+        create(broker, replica, 2)
+    worker = out(start_mirror, north, east, replica)
     arrived(east, replica, [0, 0])
     worker.stop()
     what = "in the source it is itself a read-only mirror, of "

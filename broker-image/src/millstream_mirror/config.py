@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -98,6 +98,11 @@ class MirrorConfig:
         if _INTERNAL.fullmatch(topic):
             return False
         return _matches(topic, self.include, self.exclude)
+
+    def selects_target(self, source: Source) -> Callable[[str], bool]:
+        """Whether a topic of the target is the copy of one of the source's that is to be mirrored."""
+        prefix = self.target_topic(source, "")
+        return lambda name: name.startswith(prefix) and self.includes(name.removeprefix(prefix))
 
     def includes_group(self, group: str) -> bool:
         """Whether to copy the positions of a consumer group; those of a mirror's own never are."""

@@ -5,7 +5,7 @@ as the offset, and as metadata a JSON object:
 
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
      "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"], "rejoin": "…", "begun": true,
-     "source": [end, ms]}
+     "left": true, "source": [end, ms]}
 """
 
 from __future__ import annotations
@@ -74,12 +74,15 @@ class Progress:
     """The end of the source's log, as last seen; -1: not known. A promotion without the source reports it."""
     seen_ms: int = 0
     """When that end was first seen."""
+    is_left: bool = False
+    """The mirror's patterns do not select the topic any more (leaving.py)."""
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
         origins = {"origins": self.origins} if self.origins else {}
         rejoin: dict[str, Any] = {"rejoin": self.rejoin} if self.rejoin else {}
         begun = {"begun": True} if self.is_begun else {}
+        left = {"left": True} if self.is_left else {}
         source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
         return json.dumps(
             {
@@ -87,6 +90,7 @@ class Progress:
                 **origins,
                 **rejoin,
                 **begun,
+                **left,
                 **source,
                 "v": _VERSION,
                 "producer": [self.producer_id, self.producer_epoch, self.sequence],
@@ -127,6 +131,7 @@ class Progress:
                 stored.get("begun", False) is True,
                 _number("source", source_end, 63),
                 _number("source", seen_ms, 63),
+                stored.get("left", False) is True,
             )
         except RecursionError:
             problem = "nested too deeply"

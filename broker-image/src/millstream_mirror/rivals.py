@@ -7,15 +7,13 @@ an earlier name of this mirror. Two that begin at the same moment both go on, an
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
 
-from .committed import groups_in, positions_of
-from .config import GROUP_PREFIX
-from .progress import Progress
+from .committed import positions_of
+from .others import MirrorsInto
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,44 +25,30 @@ class Rival:
 
     def problem(self, topic: str) -> str:
         subject = f"topic {topic}: group {self.group} in the target has its progress from the same source"
-        consequence = (
-            "each record is copied twice"
-            if self.begun
-            else "left out, because each record would be copied twice"
+        if self.begun:
+            return f"{subject}: each record is copied twice: exclude it in one of the two mirrors"
+        return (
+            f"{subject}: left out, because each record would be copied twice: exclude it here, or delete that group if"
+            " its mirror is gone for good"
         )
-        remedy = "exclude it in one of the two mirrors, or delete that group if its mirror is gone"
-        return f"{subject}: {consequence}: {remedy}"
 
 
 class RivalFinder:
     def __init__(self, at_target: ClusterClient, group_id: str) -> None:
         """``group_id``: this mirror's own group."""
         self._at_target = at_target
+        self._mirrors = MirrorsInto(at_target)
         self._group_id = group_id
 
     async def find(self, source_cluster: str, topics: Mapping[str, str]) -> dict[str, Rival]:
         """``topics``: the source's id of each, by its name in the target. Raises BrokerError, ApiError."""
-        groups = [
-            group.group_id
-            for group in await groups_in(self._at_target)
-            if group.group_id.startswith(GROUP_PREFIX)
-        ]
-        others = sorted({*groups} - {self._group_id})
-        if not others:
-            return {}
-        own, *found = await asyncio.gather(
-            *(positions_of(self._at_target, group) for group in (self._group_id, *others))
-        )
-        begun = {topic for topic, _ in own}
-        rivals: dict[str, Rival] = {}
-        for group, positions in zip(others, found, strict=True):
-            for (topic, _), position in positions.items():
-                if topic not in topics or topic in rivals:
-                    continue
-                try:
-                    progress = Progress.read(position.offset, position.metadata)
-                except ValueError:
-                    continue  # not a mirror's after all
+        found = await self._mirrors.progress(topics, besides=self._group_id)
+        groups: dict[str, str] = {}
+        for group, positions in found.items():
+            for (topic, _), progress in positions.items():
                 if progress.cluster_id == source_cluster and progress.topic_id == topics[topic]:
-                    rivals[topic] = Rival(group, topic in begun)
-        return rivals
+                    groups.setdefault(topic, group)
+        if not groups:
+            return {}
+        begun = {topic for topic, _ in await positions_of(self._at_target, self._group_id)}
+        return {topic: Rival(group, topic in begun) for topic, group in groups.items()}

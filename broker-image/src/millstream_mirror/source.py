@@ -27,6 +27,7 @@ from .copies import CopyFlow
 from .flow import DRAIN_S, TRANSIENT, Flow
 from .groups import LOOK_S, GroupSync
 from .lanes import LaneKeeper
+from .leaving import LeftTopics
 from .loops import LoopFinder
 from .member import GroupMembership
 from .peers import Doorplate
@@ -75,6 +76,9 @@ class SourceMirror:
         self._store = ProgressStore(self._target, group_id)
         self._promoted = PromotedTopics(self._store)
         self._loops = LoopFinder(self._source)
+        self._left = LeftTopics(config, source, self._target, self._commit_now)
+        self._noted_left = -1
+        """In which generation of the group."""
         self._rivals = RivalFinder(self._target, group_id)
         self._rivals_looked = -RIVALS_LOOK_S
         self._doubled: dict[str, str] = {}
@@ -206,32 +210,48 @@ class SourceMirror:
         try:
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
-            found = await self._loops.origins()
-            self._origins = {topic: tuple(sorted(clusters)) for topic, clusters in found.items()}
-            for lane in self._flow.lanes.values():
-                lane.origins = self._origins.get(lane.topic, ())
-            looping = {
-                topic.name or ""
-                for topic in topics
-                if self._target.cluster_id in found.get(topic.name or "", ())
-            }
-            self._left_out = {
-                name: f"topic {name}: left out: its records come from the target: exclude it in one of the mirrors"
-                for name in sorted(looping)
-            }
+            await self._find_loops(topics)
             self._matched = len(topics)
             doubled = await self._find_doubled(topics)
             ready = await self._topics.ensure(
-                [topic for topic in topics if topic.name not in looping and topic.name not in doubled]
+                [topic for topic in topics if topic.name not in self._left_out and topic.name not in doubled]
             )
             if ready != self._ready:
                 self._ready, self._changed = ready, time.monotonic()
             self.member.offer(ready)
+            await self._note_left()
             self._target_error = ""
         except TRANSIENT as error:
             if not self._target_error:
                 logger.warning("source %s: looking after topics: %s", self.source.name, error)
             self._target_error = str(error)
+
+    async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
+        """Topics whose records come from the target, and where those of the others come from."""
+        found = await self._loops.feeds({topic.name or "": id_of(topic) for topic in topics})
+        self._origins = {
+            topic: tuple(sorted({one for feed in feeds if not feed.is_promoted for one in feed.clusters}))
+            for topic, feeds in found.items()
+        }
+        for lane in self._flow.lanes.values():
+            lane.origins = self._origins.get(lane.topic, ())
+        left_out = {}
+        for topic, feeds in sorted(found.items()):
+            for feed in feeds:
+                may_follow = feed.is_promoted and self.config.mode is Mode.IDENTITY
+                if self._target.cluster_id in feed.clusters and not may_follow:
+                    left_out[topic] = feed.problem(topic)
+        for topic in left_out.keys() - self._left_out.keys():
+            logger.warning("source %s: %s", self.source.name, left_out[topic])
+        self._left_out = left_out
+
+    async def _note_left(self) -> None:
+        """Once in each generation that this worker leads. A replica's setting says more than its progress could."""
+        member = self.member
+        if member.is_leader and member.is_stable and self._noted_left != (generation := member.generation):
+            if self.config.mode is Mode.AGGREGATE:
+                await self._left.note()
+            self._noted_left = generation
 
     async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
         """Topics with which another mirror has begun, and this one has not; looks sometimes, and when one is new."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
@@ -162,6 +162,23 @@ def group_states(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str,
     with kafka_errors():
         asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
     return {name: (_camel(one.state.name), len(one.members)) for name, one in results(asked).items()}
+
+
+def group_states_of_any_kind(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """The same also for groups whose members do not consume, such as those of mirrors."""
+    found = {}
+    with kafka_errors():
+        asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
+        for name, answer in asked.items():
+            try:
+                one = answer.result()
+                found[name] = _camel(one.state.name), len(one.members)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._INVALID_ARG:
+                    raise
+                listed = cluster.admin.list_groups(name, timeout=REQUEST_TIMEOUT_S)
+                found[name] = (str(listed[0].state), len(listed[0].members)) if listed else ("Dead", 0)
+    return found
 
 
 def unknown_group(name: str) -> UnknownGroup:

@@ -88,7 +88,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.WORKER_FAILED: ("MirrorMaker", "A worker ended with an error.", "Read the message and the worker's log."),
     R.NO_WORKERS: ("MirrorMaker", "`replicas` is 0.", "Raise it to resume."),
     R.SAME_CLUSTER: ("MirrorMaker", "Source and target are one cluster.", "Name another Cluster."),
-    R.MIRROR_LOOP: ("MirrorMaker", "Records would go round between mirrors.", "Use `naming: Prefixed`, or exclude the topics that the message names."),
+    R.MIRROR_LOOP: ("MirrorMaker", "Records would go round between mirrors.", "Use `naming: Prefixed`, or exclude the topics that the message names ([more](../mirroring.md#topics))."),
     R.SOURCES_REACHABLE: ("MirrorMaker", "Workers reach every source.", ""),
     R.SOURCE_UNREACHABLE: ("MirrorMaker", "A source does not respond.", "Check its address and its NetworkPolicies, and whether its listener requires `tls` or `sasl`."),
     R.TARGET_UNREACHABLE: ("MirrorMaker", "The target does not respond.", "Check its address and its NetworkPolicies, and whether its listener requires `tls` or `sasl`."),

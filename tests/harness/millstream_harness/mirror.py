@@ -213,3 +213,23 @@ def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) ->
         return bool(now) and all(one >= wanted for one, wanted in zip(now, counts, strict=True))
 
     assert eventually(ends, enough, f"records of {topic} in the target", seconds) == counts
+
+
+class Looks:
+    """Makes sure that a worker has looked at its source since: it takes topics that are new there.
+
+    Its ``topics.include`` needs ``pattern``."""
+
+    def __init__(self, source: Peer, target: Peer, prefix: str) -> None:
+        self._source, self._target = source, target
+        self._prefix = f"{prefix}-own-"
+        self.pattern = f"{self._prefix}.*"
+        self._count = 0
+
+    def twice(self) -> None:
+        for _ in range(2):  # by the second time, it has begun with what the first look found
+            self._count += 1
+            topic = f"{self._prefix}{self._count}"
+            create(self._source, topic)
+            produce(self._source, topic, range(10))
+            arrived(self._target, topic, [10])

@@ -8,7 +8,13 @@ from dataclasses import asdict
 import click
 
 from millstream.errors import BadInput, Failed, Interrupted
-from millstream.groups import delete_groups, describe_group, group_states, list_groups, unknown_group
+from millstream.groups import (
+    delete_groups,
+    describe_group,
+    group_states_of_any_kind,
+    list_groups,
+    unknown_group,
+)
 from millstream.options import GROUP, TOPIC, Settings, common, confirm, dry_run, yes
 from millstream.output import show, show_json, show_table, tell
 from millstream.resets import Position, Target, parse_datetime, plan_reset, reset
@@ -131,7 +137,7 @@ def group_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes:
     """Delete groups and their committed offsets. Their consumers must be stopped. Asks for confirmation."""
     cluster = settings.cluster
     names = tuple(dict.fromkeys(names))
-    for name, (state, members) in group_states(cluster, names).items():
+    for name, (state, members) in group_states_of_any_kind(cluster, names).items():
         if state == "Dead":
             raise unknown_group(name)
         if members:
