@@ -21,6 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -133,9 +134,13 @@ class Load:
         except BaseException as error:  # handed to the test's thread
             self._broken = error
 
+    def message(self, number: int) -> dict[str, Any]:
+        """What the producer sends as record ``number`` of a partition."""
+        return {"value": b"%s:%d:%s" % (self.name.encode(), number, self._padding)}
+
     def _send(self, producer: Producer, partition: int) -> None:
         number = self.ledger.sent[partition]
-        value = b"%s:%d:%s" % (self.name.encode(), number, self._padding)
+        message = self.message(number)
 
         def told(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -147,7 +152,7 @@ class Load:
 
         while not self._stop.is_set():
             try:
-                producer.produce(self.topic, value, partition=partition, on_delivery=told)
+                producer.produce(self.topic, partition=partition, on_delivery=told, **message)
             except BufferError:
                 producer.poll(0.05)
                 continue

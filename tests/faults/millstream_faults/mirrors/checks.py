@@ -2,7 +2,7 @@
 
 Identity: from the source's log start on, the copy has the source's batch at each offset, byte for byte, and nothing
 beyond the source. Aggregate: the copy has the source's values, each once, in order; only records that the source
-deleted before they were mirrored may be absent.
+deleted before they were mirrored may be absent. Copies of compacted topics are compared otherwise (keyed.py).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_log(cluster: ClusterProcesses, topic: str, partition: int, *, since: in
             return Log(start, await batches_from(client, where, start))
 
     for _ in range(ATTEMPTS - 1):
-        with contextlib.suppress(ApiError, BrokerError):
+        with contextlib.suppress(ApiError, BrokerError, AssertionError):  # the last: retention was quicker
             return asyncio.run(read())
         time.sleep(PAUSE_S)
     return asyncio.run(read())

@@ -12,17 +12,19 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.links import CUT, FINE, SLOW, Condition
 from millstream_harness.mirror import MirrorProcess
 
 from ..draws import Fault
 from .checks import DIFFERS, read_log
-from .lab import ANEW, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
+from .keyed import removed
+from .lab import ANEW, BACK_S, COMPACTED, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
 from .plan import Kind
 
 RECORDS = 40
 """Sent to each of the other topics in each round."""
+LEAST_REMOVED = 20
 CODECS = ("producer", "lz4", "zstd", "gzip")
 SEGMENTS = ("300000", "1000000", "4000000")
 
@@ -125,6 +127,30 @@ class Faults:
         for worker in lab.workers:
             worker.start()
 
+    def compact(self, seconds: float) -> None:
+        """Half the time another replica leads then, which was compacted by itself."""
+        lab = self._lab
+        for worker in lab.workers:
+            worker.kill()
+        ends = [read_log(lab.east, COMPACTED, number, last=1).end for number in range(PARTITIONS[COMPACTED])]
+
+        def is_compacted() -> bool:
+            """Also of what no mirror has."""
+            logs = [read_log(lab.west, COMPACTED, number, since=end) for number, end in enumerate(ends)]
+            return all(removed(log) > LEAST_REMOVED for log in logs)
+
+        self._expect(is_compacted, f"the source has compacted {COMPACTED} behind offsets {ends}")
+        if self._chance.random() < 0.5:
+            self.kill_leader(lab.west, COMPACTED, seconds)
+        for worker in lab.workers:
+            worker.start()
+
+    def _expect(self, condition: Callable[[], object], what: str) -> None:
+        try:
+            until(condition, what, BACK_S)
+        except AssertionError as error:
+            self.violations.append(str(error))
+
     def _delete(self, offset: int) -> None:
         part = TopicPartition(GAPPED, 0, offset)
         client = self._lab.admin()
@@ -151,5 +177,6 @@ STRIKES: dict[Kind, Callable[[Faults, float], None]] = {
     Kind.CONFIGURE: Faults.configure,
     Kind.ANEW: Faults.recreate,
     Kind.DELETE: Faults.delete_records,
+    Kind.COMPACT: Faults.compact,
     Kind.GAP: Faults.gap,
 }

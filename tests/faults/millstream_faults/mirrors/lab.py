@@ -1,8 +1,9 @@
 """Two clusters of three brokers, a link, two workers of each mode, and what producers send.
 
-    STEADY    under load all the time; it gets more partitions
-    ANEW      deleted and created again
-    GAPPED    loses records, some of them before they are mirrored
+    STEADY      under load all the time; it gets more partitions
+    ANEW        deleted and created again
+    GAPPED      loses records, some of them before they are mirrored
+    COMPACTED   under load all the time, with keys that are overwritten and deleted
 
 An Identity mirror copies each topic as it is, an Aggregate mirror to SOURCE.TOPIC. Of each, one worker is at the far
 end of the link, the other with the brokers.
@@ -24,11 +25,25 @@ from millstream_harness.links import HERE, THERE, Link
 from millstream_harness.mirror import MirrorProcess, new_admin, produce
 from millstream_harness.zookeeper import ZooKeeperProcess
 
-STEADY, ANEW, GAPPED = "steady", "anew", "gapped"
+from .keyed import KeyedLoad
+
+STEADY, ANEW, GAPPED, COMPACTED = "steady", "anew", "gapped", "compacted"
 GROUP = "app"
-PARTITIONS = {STEADY: 3, ANEW: 2, GAPPED: 1}
+PARTITIONS = {STEADY: 3, ANEW: 2, GAPPED: 1, COMPACTED: 2}
+SETTINGS = {
+    COMPACTED: {
+        "cleanup.policy": "compact",
+        "segment.bytes": "5000",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "7200000",  # longer than any mirror is behind
+    },
+}
+"""Of topics in the source."""
+BROKERS = {"log.cleaner.backoff.ms": "500"}
 MOST_PARTITIONS = 8
-PAUSE_S, LINGER_MS = 0.05, 200
+BACK_S = 120.0
+"""Until all that must come to be has come to be."""
+LOAD: dict[str, Any] = {"pause_s": 0.05, "config": {"linger.ms": "200"}}
 IDENTITY = "identity"
 MODES: dict[str, dict[str, Any]] = {
     IDENTITY: {"mode": "Identity"},
@@ -61,11 +76,15 @@ class Lab:
             self.west, self.east = (stack.enter_context(self._cluster(side)) for side in ("west", "east"))
             for topic, partitions in PARTITIONS.items():
                 self.create(topic, partitions)
+            self.keyed = KeyedLoad(
+                self.west.bootstrap, COMPACTED, partitions=range(PARTITIONS[COMPACTED]), **LOAD
+            )
             self.workers = [self._worker(mode, is_far) for mode in MODES for is_far in (False, True)]
             for worker in self.workers:
                 stack.callback(worker.kill)
                 worker.start()
             self.load(range(PARTITIONS[STEADY]))
+            self.keyed.start()
             stack.callback(self.end_loads)
             self._stack = stack.pop_all()
         return self
@@ -74,7 +93,7 @@ class Lab:
         self._stack.close()
 
     def _cluster(self, side: str) -> ClusterProcesses:
-        cluster = ClusterProcesses(self.out / side, zookeeper=self.zookeeper)
+        cluster = ClusterProcesses(self.out / side, config=BROKERS, zookeeper=self.zookeeper)
         for number, broker in cluster.brokers.items():
             broker.config["listeners"] = f"PLAINTEXT://{HERE}:{self._ports[f'{side} {number}']}"
         return cluster
@@ -105,7 +124,8 @@ class Lab:
             """The name is free once every replica of its predecessor is deleted."""
             if not self.west.partitions(topic):
                 client = self.admin()
-                client.create_topics([NewTopic(topic, partitions, 3)])[topic].exception(30)
+                spec = NewTopic(topic, partitions, 3, config=SETTINGS.get(topic, {}))
+                client.create_topics([spec])[topic].exception(30)
             return len(self.west.partitions(topic)) == partitions
 
         until(created, f"{topic} is created", 60)
@@ -122,19 +142,12 @@ class Lab:
 
     def load(self, partitions: range) -> None:
         """Send records to these partitions of STEADY until the end."""
-        load = Load(
-            self.west.bootstrap,
-            STEADY,
-            partitions=partitions,
-            name=f"load{len(self.loads)}",
-            pause_s=PAUSE_S,
-            config={"linger.ms": str(LINGER_MS)},
-        )
+        load = Load(self.west.bootstrap, STEADY, partitions=partitions, name=f"load{len(self.loads)}", **LOAD)
         self.loads.append(load.start())
         load.until(10 * len(partitions))
 
     def end_loads(self) -> None:
-        for load in self.loads:
+        for load in (*self.loads, self.keyed):
             load.stop()
 
     def steady_partitions(self) -> int:

@@ -27,4 +27,5 @@ class Kind(Lasting):
     ANEW = ("recreate topic", 0.0, 2.0)
     DELETE = ("delete records", 0.0, 0.0)
     """Records that are mirrored."""
+    COMPACT = ("compact records before they are mirrored", 0.0, 3.0)
     GAP = ("delete records before they are mirrored", 0.0, 0.0)

@@ -25,10 +25,22 @@ from ..isolation import inside, reenter, unshare
 from ..options import add_rounds, kinds_of, parsed
 from .checks import DIFFERS, Log, lacks, out_of_step, read_log
 from .faults import RECORDS, Faults
-from .lab import ANEW, GAPPED, GROUP, IDENTITY, MODES, PARTITIONS, STEADY, Lab, copy_of
+from .keyed import KEYED, Produced, altered, lacks_keyed, unequal_keyed
+from .lab import (
+    ANEW,
+    BACK_S,
+    COMPACTED,
+    GAPPED,
+    GROUP,
+    IDENTITY,
+    MODES,
+    PARTITIONS,
+    STEADY,
+    Lab,
+    copy_of,
+)
 from .plan import Kind
 
-BACK_S = 120.0
 LOOK_S = 0.5
 TAIL = 2000
 """Offsets at the end of a copy to look for the source's last record in: producers go on."""
@@ -63,10 +75,7 @@ class Rounds:
         self._faults.strike(fault)
         ended = time.monotonic()
         self._lab.west.await_in_sync(STEADY, timeout=BACK_S)
-        source = self._read_source()
-        here = [max(source[STEADY, number].records) for number in self._steady()]
-        commit(self._lab.west, GROUP, STEADY, *here)
-        found = self._await_copies(source, here) or self._differences()
+        found = self._compare()
         took = time.monotonic() - ended
         self.struck.setdefault(fault.kind.text, []).append(took)
         found += self._faults.violations
@@ -77,6 +86,12 @@ class Rounds:
             f"{number}: {fault.kind.text} for {fault.seconds} s, all mirrored after {took:.1f} s{said}",
             flush=True,
         )
+
+    def _compare(self) -> list[str]:
+        source = self._read_source()
+        here = [max(source[STEADY, number].records) for number in self._steady()]
+        commit(self._lab.west, GROUP, STEADY, *here)
+        return self._await_copies(source, here) or self._differences()
 
     def _steady(self) -> range:
         return range(self._lab.steady_partitions())
@@ -114,7 +129,8 @@ class Rounds:
 
     def _lag(self, mode: str, topic: str, number: int, source: Log) -> str:
         copy = read_log(self._lab.east, copy_of(topic, mode), number, last=TAIL)
-        return "records are absent" if lacks(source, copy, is_identity=mode == IDENTITY) else ""
+        late = (lacks_keyed if topic == COMPACTED else lacks)(source, copy, is_identity=mode == IDENTITY)
+        return "records are absent" if late else ""
 
     def _wrong_positions(self, mode: str, source: Source, here: list[int]) -> str:
         name = copy_of(STEADY, mode)
@@ -138,19 +154,33 @@ class Rounds:
         }
         source = self._read_source()
         said = {
-            f"{copy_of(topic, mode)}-{number}": DIFFERS[mode](source[topic, number], copy)
+            f"{copy_of(topic, mode)}-{number}": self._differs(
+                mode, topic, number, source[topic, number], copy
+            )
             for (topic, number, mode), copy in copies.items()
         }
         return [f"{what}: {one}" for what, one in said.items() if one]
 
+    def _differs(self, mode: str, topic: str, number: int, source: Log, copy: Log) -> str:
+        if topic != COMPACTED:
+            return DIFFERS[mode](source, copy)
+        produced = Produced.by(self._lab.keyed.ledger, number)
+        return KEYED[mode](produced, copy) or altered(source, copy)
+
     def end(self) -> None:
-        """Stop the producers: each got an answer to each record, and the source has what it acknowledged."""
+        """Stop the producers: each got an answer to each record, and the source and all copies have what it
+        acknowledged."""
         self._lab.end_loads()
+        self.violations += [f"at the end: {one}" for one in self._compare()]
         try:
             check(self._lab.west.bootstrap, STEADY, self._lab.loads)
         except AssertionError as error:
             self.violations.append(f"the source itself: {error}")
-        for load in self._lab.loads:
+        for number in range(PARTITIONS[COMPACTED]):
+            produced = Produced.by(self._lab.keyed.ledger, number)
+            if said := unequal_keyed(produced, read_log(self._lab.west, COMPACTED, number)):
+                self.violations.append(f"the source itself: {COMPACTED}-{number}: {said}")
+        for load in (*self._lab.loads, self._lab.keyed):
             self.violations += [f"not acknowledged: {one}" for one in load.ledger.failed]
 
 
