@@ -77,9 +77,7 @@ def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
     assert records_in(namespace, "flights") == ROWS
     until(
         "the group's lag is the year",
-        lambda: (
-            namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records") == ROWS
-        ),
+        lambda: namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records") == ROWS,
     )
     until(
         "the topic's size",

@@ -29,7 +29,9 @@ PER_SECOND = {"Topic": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad
 BUDGET = 500.0  # writes at once after a quiet time, of each kind
 RESERVE = 440.0  # the part of it for changes that matter more
 SETTLED_S = 30.0
-UNSEEN_S = 150.0  # a status loses its turn if its resource was not looked at for so long, or if it shows its numbers
+UNSEEN_S = (
+    150.0  # a status loses its turn if its resource was not looked at for so long, or if it shows its numbers
+)
 TENFOLD = 10
 
 
