@@ -237,7 +237,7 @@ def static_choice(story: Story) -> None:
 
 
 def silence(story: Story) -> None:
-    """Whose session ends is out, and the others rebalance; a static member too."""
+    """A member whose session expires is removed, even a static one, and the others rebalance."""
     a, b = story.member("a"), story.member("b", "instance-b")
     assemble(a, b)
     b.member_id = ""
@@ -249,7 +249,7 @@ def silence(story: Story) -> None:
 
 
 def stragglers(story: Story) -> None:
-    """Who does not join again, or does not ask for its assignment, within the rebalance timeout is out."""
+    """A member that neither rejoins nor syncs within the rebalance timeout is removed."""
     a, b = story.member("a"), story.member("b")
     assemble(a, b, rebalance_ms=2500)
     a.join(rebalance_ms=2500)
@@ -270,7 +270,7 @@ def stragglers(story: Story) -> None:
 
 
 def pending(story: Story) -> None:
-    """Who got a member id and does not come with it holds up the rebalance until its session is over."""
+    """A new member that got an id but does not join holds up the rebalance until its session expires."""
     a, b, c = (story.member(name) for name in "abc")
     assemble(a, b)
     c.join(session_ms=1000).joined().heartbeat()
@@ -284,7 +284,7 @@ def pending(story: Story) -> None:
 
 
 def leaving_pending(story: Story) -> None:
-    """Who got a member id and leaves with it no longer holds up the rebalance."""
+    """A new member that leaves before it joins no longer holds up the rebalance."""
     a, b, c = (story.member(name) for name in "abc")
     assemble(a, b)
     c.join(session_ms=60_000).joined()
@@ -296,7 +296,7 @@ def leaving_pending(story: Story) -> None:
 
 
 def full(story: Story) -> None:
-    """Whose place was taken is out; the rebalance goes on (at Kafka not before its time is up, as nobody looks)."""
+    """A member whose place was taken is removed, and the rebalance ends (in Kafka only at its timeout)."""
     a, b, c, d = (story.member(name) for name in "abcd")
     assemble(a, b, c, rebalance_ms=2500)
     d.join().joined()
