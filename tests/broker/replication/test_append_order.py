@@ -117,7 +117,7 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
 async def test_a_batch_waits_behind_one_whose_records_are_read_to_refuse_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The header shows that a timestamp is too late; the thread finds out which. The next batch continues the sequence."""
+    """The header shows that a timestamp is late; the thread finds out which. The next batch continues the sequence."""
     async with running(tmp_path) as broker, connected(broker) as one, connected(broker) as other:
         await create(one, "t")
         held = HeldAdmission(monkeypatch)
