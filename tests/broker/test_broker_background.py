@@ -75,7 +75,7 @@ def test_compacted_topics_keep_the_last_value_of_each_key(start_broker: StartBro
 
 
 def test_compaction_of_several_topics_with_little_of_everything(start_broker: StartBroker) -> None:
-    """Two threads with memory for three keys each, a throttle, and a topic that is due only by the age of its records."""
+    """Two threads, each with memory for three keys; a throttle; and a topic that is due only by its records' age."""
     broker = start_broker(
         {
             "log.cleaner.backoff.ms": "20",
