@@ -1,4 +1,4 @@
-"""Each kind of fault: `strike` does it, waits, and undoes it."""
+"""Each kind of fault: `strike` causes it, waits, and undoes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .lab import ANEW, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
 from .plan import Kind
 
 RECORDS = 40
-"""Sent to each of the other topics in each round."""
+"""Number of records sent to each of the other topics in each round."""
 CODECS = ("producer", "lz4", "zstd", "gzip")
 SEGMENTS = ("300000", "1000000", "4000000")
 
@@ -99,7 +99,7 @@ class Faults:
         client.incremental_alter_configs([resource])[resource].result(30)
 
     def recreate(self, seconds: float) -> None:
-        """The new topic gets fewer records than the old one; the copies are deleted later, as the condition says."""
+        """The new topic gets fewer records. The old copies are deleted later, as the mirror's condition advises."""
         lab = self._lab
         before = {number: read_log(lab.west, ANEW, number) for number in range(PARTITIONS[ANEW])}
         lab.delete(lab.west, ANEW)
