@@ -1,6 +1,6 @@
-"""Resets of groups: the resulting positions, and that each runs once, even if a process ends between any two steps.
+"""Resets of groups: the resulting positions; and each runs once, even if a process ends between any two steps.
 
-The operator here is its own code with a real broker; Kubernetes is in memory. Consumers are their commits.
+The operator is its own code with a real broker; Kubernetes is in memory. Commits stand in for consumers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMITTED = {A0: 4, B0: 30}
 
 
 def planned(to: Any, topics: tuple[str, ...] = ("a", "b"), **more: Any) -> dict[Partition, int] | str:
-    """The resulting positions of a request, or why it is refused."""
+    """The resulting positions of a request, or the reason for its refusal."""
     found = plan(Reset(request_id="r", to=to, **more), topics, COMMITTED, LOGS, NOW)
     return found.message if isinstance(found, Refused) else positions(found)
 
@@ -54,7 +54,7 @@ def offsets(*wanted: tuple[str, int, int]) -> tuple[ResetOffset, ...]:
 
 
 def test_where_a_time_leads() -> None:
-    """To the first record at or after it; to the end of a log without one."""
+    """The first record at or after that time, or the end of the log."""
     assert planned("Timestamp", timestamp=NOW) == {A0: 7, A1: 20, B0: 5}
 
 
@@ -155,7 +155,7 @@ class World:
         self.kube = MortalKube(stored(cluster("default")), manifest)
 
     def look(self, life: Life | None = None) -> dict[str, Any]:
-        """One reconcile of a newly started operator; returns the status."""
+        """Reconcile once with a new operator; return the status."""
         self.kube.life = self.mortal.life = life or Life()
         operator = InMemory(self.kube, ToldBrokers())
         object.__setattr__(operator.services, "admins", Pool(self.mortal))
@@ -240,8 +240,10 @@ def test_a_reset_runs_once_and_shows_what_it_did(world: NewWorld, admin: KafkaAd
 def test_a_reset_is_neither_lost_nor_repeated(
     world: NewWorld, admin: KafkaAdmin, topic: str, after: bool, consumes: bool
 ) -> None:
-    """The operator dies before or after each of its writes in turn, and the next one takes over. Meanwhile consumers
-    may have committed positions everywhere, even those from before: they stay where the reset was done."""
+    """The operator dies before or after each of its writes in turn, and the next one takes over.
+
+    Meanwhile consumers may commit anywhere, even old positions; these stay in partitions that were reset already.
+    """
     deaths = 0
     while True:
         deaths += 1
@@ -287,7 +289,7 @@ def test_a_reset_waits_for_its_members_and_names_them(
 def test_a_member_that_joins_in_mid_reset_keeps_the_group_until_it_leaves(
     world: NewWorld, admin: KafkaAdmin, shared_broker: BrokerProcess, topic: str
 ) -> None:
-    """The operator dies after the first of two commits, and a consumer joins: the rest is done when it has left."""
+    """The operator dies after the first of two commits, and a consumer joins: the reset continues once it has left."""
     one = world(topics=[topic])
     assert admin.commit(one.group, everywhere(topic, 7)) is None
     one.ask(to="Earliest")
@@ -336,7 +338,7 @@ def test_a_topic_that_is_replaced_in_mid_reset_gets_no_position_of_the_old_one(
     assert last["state"] == "Done"
     there = admin.committed([one.group])[one.group]
     assert there[Partition(other, 0)] == 0
-    if writes == 1:  # planned anew, for the new topic
+    if writes == 1:  # planned again, for the new topic
         assert [there[one] for one in everywhere(topic, 0)] == [0] * PARTITIONS
     else:
         assert {partition.topic for partition in there} == {other}

@@ -1,4 +1,4 @@
-"""How often statuses are written for numbers alone."""
+"""How often a status is written when only numbers changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sized(size: int | None, **more: Any) -> TopicStatus:
 
 
 def spent(pace: Pace, now: float = 0.0) -> int:
-    """Number of small changes written before one is held back."""
+    """Number of small changes written before the first is held back."""
     count = 0
     while not pace.holds_back(sized(100 + count), sized(101 + count), now):
         count += 1
