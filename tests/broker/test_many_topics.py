@@ -124,9 +124,7 @@ async def test_topics_of_one_request_are_deleted_together(
         "the topics are gone",
     )
     asks = 1 + TOPICS // topics.BEGUN_AT_ONCE
-    removals = (
-        1 + TOPICS // REMOVALS_AT_ONCE
-    )  # one more if the first begins before all deletions are requested
+    removals = 1 + TOPICS // REMOVALS_AT_ONCE  # one more if the first begins before the last request
     assert counts.writes <= asks + removals * 3 * 2, "each removal has three steps, begun in two slices"
     assert counts.passes <= 2 * (1 + TOPICS // topics.AT_ONCE)
     assert sum(counts.stopped.values()) == 2 * TOPICS * PARTITIONS, "as the topic goes, and as its log does"

@@ -153,9 +153,7 @@ async def test_a_waiting_fetch_ends_and_offsets_behind_the_end_are_out_of_range(
         cut = await truncate(client, topic, **as_it_is(before), offset=3)
         assert cut.error_code == 0
         (answer,) = (await waiting).responses[0].partitions
-        if (
-            answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        ):  # the fetch came while the log was being cut
+        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it came while the log was being cut
             (answer,) = (await other.call(fetch.API, 12, request)).responses[0].partitions
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -234,7 +234,7 @@ def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replic
 
 
 def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:
-    """Nor has it anything left to delete of a partition that had moved away before."""
+    """A reassignment had removed its replica before the topic was deleted."""
     moved = PartitionRecord((2, 3), 2, 4, (2, 3), 9, 1, removing=(1,))
     controller = Controller(replace(topic("t"), partitions=(moved,)), brokers=(2, 3))
     controller.silent = {1, 2, 3}
