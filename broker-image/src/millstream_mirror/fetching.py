@@ -1,8 +1,8 @@
-"""Fetch requests to one broker of the source, in a fetch session (KIP-227) if it grants one. No I/O.
+"""Fetch requests to one broker of the source, in a fetch session (KIP-227) if the broker grants one. No I/O.
 
-In a session a request names only partitions of which something has changed since the last one, and a response only
-those of which there is something new: thousands of idle partitions cost neither side much. A broker that has no room
-for a session, or is older, answers with session 0; then each request names every partition.
+In a session, a request names only partitions that changed since the last one, and a response only those with news:
+thousands of idle partitions cost neither side much. A broker that has no room for a session, or is older, responds with
+session 0; then each request names every partition.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FETCH_WAIT_MS = 250
 PARTITION_BYTES = 1024 * 1024
 NO_SESSION = -1
 Asked = tuple[int, int]
-"""From which offset, and under which leader epoch."""
+"""Offset to fetch from, and leader epoch."""
 
 
 class FetchSession:
     def __init__(self, *, is_wanted: bool = True) -> None:
-        """``is_wanted``: False where the order of the partitions in a request matters."""
+        """``is_wanted`` is False if the order of the partitions in a request matters."""
         self._begin = 0 if is_wanted else NO_SESSION
         self._held: dict[TopicPartition, tuple[int, int, int]] = {}
         self._id = 0
@@ -37,7 +37,7 @@ class FetchSession:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a response leaves out partitions of which there is nothing new."""
+        """Whether a response leaves out partitions without news."""
         return self._id != 0
 
     def request(self, asked: Mapping[TopicPartition, Asked], max_bytes: int, rack: str) -> FetchRequest:
@@ -73,7 +73,7 @@ class FetchSession:
         )
 
     def answered(self, response: FetchResponse) -> ErrorCode:
-        """Take the response to the last request; with an error it has no partitions, and the next one names all."""
+        """Process the response to the last request; after an error, the next request names all partitions."""
         error = ErrorCode.of(response.error_code)
         if error or not response.session_id or self._begin == NO_SESSION:
             self._id, self._epoch = 0, self._begin

@@ -1,11 +1,11 @@
-"""Circles: topics of the source whose records come from the target, which must not be mirrored back.
+"""Loops: the source's topics whose records come from the target must not be mirrored back.
 
-Every mirror keeps its progress in the cluster it writes to, under a group ``millstream-mirror.…``, and with it the id
-of the cluster that it reads from, and of those from which the records came there. So the groups in our source show all
-clusters that a topic's records have passed, however long the way. A lane commits this before it sends records, so a
-circle is seen before it is closed. If all mirrors of a circle start at once on topics that are there already, records
-may go round for a second or two; then one of them or more skip the topic and report it. A mirror that does not run (its
-group is empty) does not count: once it has ended, the opposite direction may start.
+Every mirror keeps its progress in the cluster that it writes to, under a group ``millstream-mirror.…``. The progress
+has the ids of the cluster that the mirror reads from, and of the clusters from which the records came there. So the
+groups in our source show all clusters that a topic's records have passed, however many. A lane commits these ids before
+it sends records, so workers see a loop before it closes. If all mirrors of a loop start at once on existing topics,
+records may loop for a second or two; then at least one mirror skips the topic and reports it. A mirror that does not
+run (its group is empty) does not count: once it has ended, the opposite direction may start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LoopFinder:
         self._at_source = at_source
 
     async def origins(self) -> dict[str, set[str]]:
-        """By topic of the source, the ids of the clusters from which it gets records. Raises BrokerError, ApiError."""
+        """Ids of the clusters from which each topic of the source gets records. Raises BrokerError, ApiError."""
         mirrors = [
             group.group_id
             for group in await groups_in(self._at_source)
@@ -36,6 +36,6 @@ class LoopFinder:
                 try:
                     progress = Progress.read(position.offset, position.metadata)
                 except ValueError:
-                    continue  # not a mirror's after all
+                    continue  # not a mirror's progress after all
                 origins.setdefault(topic, set()).update({progress.cluster_id, *progress.origins} - {""})
         return origins
