@@ -1,7 +1,7 @@
 """One source: the topics to mirror, this worker's partitions of them, and their progress.
 
-    refresh   looks at the source's topics, makes them in the target, tells the group's leader what there is
-    member    shares the partitions with the other workers; lanes start to flow when they come and stop before they go
+    refresh   finds the source's topics, creates them in the target, and offers them to the group's leader
+    member    shares the partitions with the other workers; lanes start when assigned, and stop before they are revoked
     commit    stores the progress of all lanes in one request
     groups    copies the positions of consumer groups
 
@@ -41,7 +41,7 @@ from .topics import MirroredTopic, TopicKeeper, id_of, select
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
-"""After a topic came, looks are more frequent for a while: a circle of mirrors that start together soon opens."""
+"""Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
 RIVALS_LOOK_S = 30.0
 CONNECT_TIMEOUT_S = 3.0
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class MirrorRefused(Exception):
-    """The configured mirror is not allowed; the message is one line for people."""
+    """The configured mirror is not allowed; the message is one line for users."""
 
 
 class SourceMirror:
@@ -78,9 +78,9 @@ class SourceMirror:
         self._rivals = RivalFinder(self._target, group_id)
         self._rivals_looked = -RIVALS_LOOK_S
         self._doubled: dict[str, str] = {}
-        """What another mirror copies, too, by topic."""
+        """The group of the other mirror that copies a topic, too, by topic."""
         self._left_out: dict[str, str] = {}
-        """Topics whose records come from the target."""
+        """Topics that are not mirrored because their records come from the target."""
         self._origins: dict[str, tuple[str, ...]] = {}
         self._matched: int | None = None
         self._rate = Rate()
@@ -97,7 +97,7 @@ class SourceMirror:
         )
 
     def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow]:
-        """What the mode is about: how topics are kept, and how records get there."""
+        """The parts that differ by mode: the keeper of topics and the flow of records."""
         config, source, counters = self.config, self.source, self._counters
 
         def origins(topic: str) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class SourceMirror:
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
         try:
-            await self._refresh()  # so that the first assignment is not empty
+            await self._refresh()  # otherwise the first assignment would be empty
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
@@ -158,7 +158,7 @@ class SourceMirror:
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
         if (
             self.config.mode is Mode.IDENTITY
-        ):  # mirrors of the other mode may well meet: each copies its own topics
+        ):  # mirrors of different modes may meet: each copies its own topics
             problems += [Problem("MirrorLoop", error) for error in self._left_out.values()]
         return SourceStatus(
             self.source.name,
@@ -184,7 +184,7 @@ class SourceMirror:
             min((lane.seen_ms for lane in lanes), default=0),
         )
 
-    # ---- what there is to mirror
+    # ---- the topics to mirror
 
     async def _refresh_on(self) -> None:
         while True:
@@ -193,7 +193,7 @@ class SourceMirror:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Reports temporary errors in the status instead of raising them."""
+        """Report temporary errors in the status instead of raising them."""
         source, _ = await asyncio.gather(
             _reach(self._source, self._reachability, None),
             _reach(self._target, self._target_reachability, []),
@@ -202,7 +202,7 @@ class SourceMirror:
             await self._follow(source)
 
     async def _follow(self, cluster: MetadataResponse) -> None:
-        """Look after the topics of the target."""
+        """Create and update the topics of the target."""
         try:
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
@@ -234,7 +234,7 @@ class SourceMirror:
             self._target_error = str(error)
 
     async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
-        """Topics with which another mirror has begun, and this one has not; looks sometimes, and when one is new."""
+        """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""
         names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
         known = {topic.target_topic for topic in self._ready}
         if names.keys() <= known and time.monotonic() - self._rivals_looked < RIVALS_LOOK_S:
@@ -257,7 +257,7 @@ class SourceMirror:
             )
 
     def _bytes_per_second(self, lanes: int) -> float:
-        """The limit for so many lanes: workers share it as they share the source's partitions."""
+        """The limit for a number of lanes: workers share it in proportion to their lanes."""
         partitions = sum(topic.partitions for topic in self._ready)
         return (self.source.max_bytes_per_second or 0) * lanes / max(partitions, lanes, 1)
 
@@ -270,7 +270,7 @@ class SourceMirror:
             except TRANSIENT as error:
                 self._groups_error = f"consumer groups: {error}"
 
-    # ---- which lanes are this worker's, and how far they are
+    # ---- this worker's lanes, and their progress
 
     async def _revoked(self, lost: bool) -> None:
         """Stop; wait for pending responses and commit, unless another worker may already have the lanes."""
@@ -301,7 +301,7 @@ class SourceMirror:
                 lanes[target].committed = one
 
     async def _commit_now(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """Raises BrokerError or ApiError unless all of it is stored."""
+        """Raises BrokerError or ApiError unless all progress is stored."""
         try:
             async with self._committing:
                 answers = await self._store.commit(progress, self.member.member_id, self.member.generation)
