@@ -91,7 +91,7 @@ def who(namespace: Namespace, account: str) -> tuple[str, ...]:
 
 
 def refused(namespace: Namespace, account: str, manifest: dict[str, Any]) -> str:
-    """The admission policy's refusal to let the account create this; "" without one."""
+    """The error if an admission policy denies the account to create this object; "" if none does."""
     arguments = ("create", "--dry-run=server", "-f", "-", *who(namespace, account))
     try:
         namespace.kubectl(*arguments, stdin=json.dumps(manifest).encode())

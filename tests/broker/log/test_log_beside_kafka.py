@@ -301,7 +301,7 @@ def comparable(header: BatchHeader) -> BatchHeader:
 
 
 def await_cleaned(process: BrokerProcess | KafkaProcess, topic: str, offset: int) -> None:
-    """Wait until the broker's checkpoint, a file of one format in both, says that the log is compacted up to here."""
+    """Wait until the cleaner checkpoint, which both brokers write in one format, has this offset for the topic."""
     path, deadline = Path(process.data) / "cleaner-offset-checkpoint", time.monotonic() + PATIENCE_S
     while not (path.exists() and f"{topic} 0 {offset}\n" in path.read_text()):
         assert time.monotonic() < deadline, process.said()[-3000:]

@@ -1,4 +1,4 @@
-"""Leaders, followers, elections and ISR writes in any order: every acknowledged record stays wherever it must be.
+"""Leaders, followers, elections and ISR writes in any order: all members of ISR and ELR have each acknowledged record.
 
 Three replicas of one partition, each a list of records with leader epochs. State is stored as in coordination, on
 condition of its version, and a writer may never learn the outcome. A controller elects only from the ISR and the ELR.
