@@ -163,7 +163,7 @@ def found(daemon: Daemon) -> Daemon | None:
         return daemon
     for pid in _marked(f"{MARK}={daemon.mark}"):
         with contextlib.suppress(ProcessLookupError):
-            if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # not a daemon itself
+            if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # a daemon, not its child
                 return msgspec.structs.replace(daemon, pid=pid, started=started)
     return None
 

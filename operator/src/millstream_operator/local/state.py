@@ -110,7 +110,7 @@ class Store:
             raise StateError(f"{self.file} cannot be read: {error}") from error
 
     def _with_pids(self, state: State) -> State:
-        """The state with its running daemons, even those whose pid was not recorded."""
+        """The state; daemons with an unrecorded pid are searched for, and dropped if there is none."""
         found = {key: processes.found(daemon) for key, daemon in state.daemons.items()}
         state.daemons = {key: daemon for key, daemon in found.items() if daemon is not None}
         return state
