@@ -1,9 +1,9 @@
 """Coordination by the brokers' group protocol: each stream is a member of the group.
 
-librdkafka speaks the protocol and calls back when partitions come and go, in the thread that fetches. Brokers fence
-commits by the member's generation; a stream fences them by what it owns. A process that slept (a paused machine) for
-half of its session or longer cannot know whether it is still a member: the coordinator counts from the last heartbeat
-before the pause. So it proves that by a commit before it hands out more.
+librdkafka implements the protocol and calls back when partitions are assigned or revoked, in the thread that fetches.
+Brokers fence commits by the member's generation; a stream fences them by its owned partitions. A process that slept (a
+paused machine) for half of its session or longer cannot know whether it is still a member: the coordinator counts from
+the last heartbeat before the pause. So it proves its membership by a commit before it returns more messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned, Unr
 
 COMMIT_TIMEOUT_S: Final = 10.0
 REJOIN_S: Final = 0.05
-"""Time between two looks whether librdkafka has left the group."""
+"""Time between checks whether librdkafka has left the group."""
 FENCED: Final = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -40,7 +40,7 @@ SILENT: Final = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
-"""The coordinator is away, or its response to a rebalance is due first: no other comes before it."""
+"""The coordinator is unavailable, or its response to a rebalance is due first: no other comes before it."""
 
 
 class GroupMembership:
@@ -54,7 +54,7 @@ class GroupMembership:
         self._proven = True
         self._midway = False  # still True after an interrupt in a call back
         self._problem: MillstreamError | None = None
-        self._leaving_since: float | None = None  # when it unsubscribed to join anew
+        self._leaving_since: float | None = None  # when it unsubscribed in order to rejoin
         self._revoked = False  # whether librdkafka has called back since
 
     def begin(self, stream: MessageStream) -> None:
@@ -97,9 +97,9 @@ class GroupMembership:
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
         if self._problem is not None:
             problem, self._problem = self._problem, None
-            self._rejoin(stream, commit=True)  # the partitions are nobody's until they are assigned again
+            self._rejoin(stream, commit=True)  # nobody owns the partitions until they are assigned again
             raise problem
-        if self._midway:  # librdkafka and the stream may not agree about what it owns
+        if self._midway:  # librdkafka and the stream may disagree about the owned partitions
             self._rejoin(stream, commit=True)
             self._midway = False
         if self._leaving_since is not None and not self._has_joined_anew(stream):
@@ -112,7 +112,7 @@ class GroupMembership:
         return ATTEND_S
 
     def _prove(self, stream: MessageStream) -> bool:
-        """Commit again what is committed: the coordinator accepts it from a member only. False without an answer."""
+        """Repeat the last commit: the coordinator accepts it only from a member. False without a response."""
         owned = stream.owned
         try:
             known = self.committed(stream, owned)
@@ -126,8 +126,11 @@ class GroupMembership:
         return True
 
     def _rejoin(self, stream: MessageStream, *, commit: bool) -> None:
-        """Leave, to join anew. In a rebalance librdkafka leaves after it, and to subscribe before that keeps it from
-        leaving: it would go on with partitions that the stream has given up, and assign them to nobody."""
+        """Leave the group in order to rejoin.
+
+        During a rebalance librdkafka leaves only afterwards, and subscribing earlier would keep it from leaving: it
+        would continue with partitions that the stream has given up, and assign them to nobody.
+        """
         stream.give_up(stream.owned, commit=commit)
         self._leaving_since, self._revoked = now(), False
         stream.kafka.unsubscribe()
@@ -179,7 +182,7 @@ class GroupMembership:
 
 
 def _within(call: Any) -> list[TopicPartition]:
-    """What a blocking call returns; BufferFull rather than wait longer than COMMIT_TIMEOUT_S for a coordinator."""
+    """The result of a blocking call; BufferFull rather than waiting longer than COMMIT_TIMEOUT_S for a coordinator."""
     found: list[Any] = []
 
     def run() -> None:
@@ -187,7 +190,7 @@ def _within(call: Any) -> list[TopicPartition]:
             found.append(call() or [])
         except KafkaException as error:
             found.append(error)
-        except RuntimeError:  # closed meanwhile: nobody waits for an answer any more
+        except RuntimeError:  # closed meanwhile: nothing waits for the result
             pass
 
     thread = threading.Thread(target=run, name="millstream-commit", daemon=True)

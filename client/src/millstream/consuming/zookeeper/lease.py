@@ -1,9 +1,9 @@
 """How long a consumer may be sure of its ZooKeeper session, by its own clock.
 
 ZooKeeper ends a session when it has not heard from the client for the session's timeout. A client that is cut off or
-paused does not see that, so it counts itself: a request that the leader answered was sent at a time when the session
-was alive, and the session lives at least until the timeout after that. A consumer stops at two thirds of it; the rest
-covers followers, which tell the leader of sessions every half tick only.
+paused does not notice that, so it counts itself: if the leader responded to a request, the session was alive when the
+request was sent, and lives at least for another timeout. A consumer stops at two thirds of it; the rest
+covers followers, which report sessions to the leader only every half tick.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Lease:
         self._session: int | None = None
 
     def begin(self, session: int) -> None:
-        """Claims are made in this session from now on; renewals of another one count no more."""
+        """Claims are made in this session from now on; renewals of another one no longer count."""
         self.until = 0.0
         self._session = session
 
     def renew(self, session: int, sent_at: float, timeout_s: float) -> None:
-        """The leader has answered a request that this session sent at that time."""
+        """The leader has responded to a request that this session sent at that time."""
         if session == self._session and timeout_s > 0:
             self.until = max(self.until, sent_at + timeout_s * SHARE)
 
