@@ -1,7 +1,7 @@
-"""Why can I not connect? Each step on the way to a cluster by itself: names, ports, TLS, protocol, versions, advertised
+"""Why can I not connect? Checks each step to a cluster separately: names, ports, TLS, protocol, versions, advertised
 addresses, clocks.
 
-`diagnose` yields findings in order; a step that fails says what to do, and steps that need it are left out.
+`diagnose` yields findings in order; a failed step says what to do, and steps that need it are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POSITIONS: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A step: ``problem`` is "" when it is well; then ``fact`` says what was found."""
+    """A step: ``problem`` is "" if all is well; then ``fact`` has the finding."""
 
     step: str
     subject: str
@@ -94,7 +94,7 @@ def _address(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Findin
 
 
 def _connects(host: str, port: int) -> str:
-    """Why it does not; "" when it does."""
+    """Why the address does not connect; "" if it does."""
     try:
         socket.create_connection((host, port), TIMEOUT_S).close()
     except (socket.gaierror, UnicodeError):
@@ -171,7 +171,7 @@ def _versions(where: str, versions: dict[int, tuple[int, int]]) -> Finding:
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
-    """In plaintext."""
+    """Whether it speaks Kafka's protocol in plain text."""
     try:
         return bool(_plaintext_versions(host, port))
     except (OSError, ValueError, struct.error):
@@ -207,7 +207,7 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 
 
 def _clock(cluster: Cluster, metadata: Any) -> Finding:
-    """The coordinator stamps what it writes about groups: its time, beside ours."""
+    """The coordinator's time, from its stamp on a group's record, beside ours."""
     topic = next((name for name in sorted(metadata.topics) if not name.startswith("__")), "")
     if not topic:
         return Finding(
