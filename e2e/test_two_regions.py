@@ -1,4 +1,4 @@
-"""examples/two-regions on a real Kubernetes: a second region mirrored, and its worker killed on the way."""
+"""examples/two-regions on a real Kubernetes: a second region is mirrored, and its worker killed meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def produce(namespace: Namespace, cluster: str, numbers: range) -> None:
 
 
 def consume(namespace: Namespace, cluster: str, count: int) -> list[tuple[int, int, str]]:
-    """(partition, offset, value) of so many records from the beginning."""
+    """(partition, offset, value) of this many records from the beginning."""
     said = namespace.client(
         "millstream", "--bootstrap", f"{cluster}-bootstrap:9092", "--output", "json",
         "consume", "orders", "--from", "earliest", "--max", str(count),
@@ -72,7 +72,7 @@ def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
     (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west,app.kubernetes.io/component=broker")
     namespace.kubectl("scale", "statefulset/west-brokers", "--replicas=0")
     namespace.kubectl("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=60s")
-    namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator puts it back
+    namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator restores it
     namespace.wait_condition(KIND, MIRROR, "SourceReachable", timeout=180)
     produce(namespace, "west", range(2 * HALF, 2 * HALF + 10))
     until(
