@@ -70,7 +70,7 @@ def test_addresses_that_are_advertised_and_lead_nowhere(start_broker: Callable[.
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate that it has signed itself, for localhost."""
+    """A key and a self-signed certificate, for localhost."""
     folder = tmp_path_factory.mktemp("certificate")
     path = folder / "server.pem"
     command = [
@@ -122,7 +122,7 @@ def secured(certificate: Path, shared_broker: BrokerProcess) -> Iterator[Callabl
 
 
 def relay(client: ssl.SSLSocket, broker: socket.socket) -> None:
-    """Until one of them ends."""
+    """Relay bytes until one side ends."""
     while True:
         ready = [client] if client.pending() else select.select([client, broker], [], [])[0]
         for one in ready:

@@ -1,4 +1,4 @@
-"""Each example on the library's pages runs, on a broker of its own."""
+"""Each example on the library's pages runs, on its own broker."""
 
 from __future__ import annotations
 
