@@ -228,7 +228,7 @@ def test_a_circle_of_three_is_left_open(
         def said() -> list[str]:
             return [each.status()["sources"][0]["lastError"] for each in mirrors]
 
-        if at_once:  # they find one another, and at least one of them opens the circle
+        if at_once:  # they detect each other, and at least one of them opens the loop
             produce(west, topic, range(50))
             eventually(said, lambda now: message in now, "an open circle")
             eventually(lambda: (ends(), time.sleep(3), ends()), lambda now: now[0] == now[2], "an end")
