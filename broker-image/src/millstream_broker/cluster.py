@@ -4,7 +4,7 @@ A broker registers as *unclean* if it cannot vouch for its logs (`generations`),
 of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier incarnation from another
 broker with the same id.
 
-Before it stops, it asks the controller to move its leaderships away (`controlled.shutdown.enable`). It repeats this
+Before it stops, the controller moves its leaderships away (`controlled.shutdown.enable`). It repeats its request
 while remaining replicas cannot lead some partitions yet, at most `controlled.shutdown.max.retries` times. Then it keeps
 responding for a moment, so that clients learn the new leaders.
 """
