@@ -60,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links by the site's addresses."""
+    """Replace links with the site's addresses."""
     uri = page.file.src_uri
     path = _ORIGINS.get(uri, f"docs/{uri}")
     if not path.endswith(".md"):

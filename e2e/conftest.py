@@ -1,8 +1,8 @@
-"""A Kubernetes with Millstream installed by helm, as the tutorial for Kubernetes says.
+"""A Kubernetes with Millstream installed by helm, as in the Kubernetes tutorial.
 
 The cluster is the one that KUBECONFIG (or the current context) names; without any, a kind cluster is
 created and deleted afterwards. On a kind cluster the images are loaded from the local Docker; elsewhere
-``IMAGE_BUILD`` has put them where the nodes find them.
+``IMAGE_BUILD`` has pushed them to the nodes' registry.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def millstream(cluster: None) -> Iterator[Namespace]:
-    """The operator, installed from the chart without the default Cluster; whatever is left goes at the end."""
+    """The operator, installed from the chart without the default Cluster; everything left is removed at the end."""
     remove()
     install(default_cluster=False)
     yield SYSTEM
@@ -74,7 +74,7 @@ def namespace(millstream: Namespace, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failing test shows what the cluster looked like: resources, pods, and the operator's last lines."""
+    """For a failing test, show the state of the cluster: resources, pods, and the operator's last lines."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.when == "call" and report.failed:

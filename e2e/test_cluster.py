@@ -1,7 +1,7 @@
-"""examples/cluster on a real Kubernetes: what is done to it while a producer goes on, and nothing is lost.
+"""examples/cluster on a real Kubernetes: operations while a producer continues, and nothing is lost.
 
 The tests of this module are one story and run in their order. The producer and the checks run on this machine, through
-the NodePort listener: every broker's advertised address is used.
+the NodePort listener, so they use every broker's advertised address.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def topic(name: str, factor: int, partitions: int) -> Json:
 
 @pytest.fixture(scope="module")
 def bootstrap(namespace: Namespace) -> str:
-    """Where the brokers are reached from here."""
+    """The brokers' address for this machine."""
     namespace.apply(EXAMPLE)
     found = namespace.wait_condition(KIND, "three", timeout=240)
     (listener,) = found["status"]["listeners"]
@@ -64,13 +64,13 @@ def admin(bootstrap: str) -> Iterator[KafkaAdmin]:
 
 @pytest.fixture(scope="module")
 def loads() -> list[Load]:
-    """All that were started: what each was told holds until the end."""
+    """All producers started so far, whose acknowledged records must exist to the end."""
     return []
 
 
 @pytest.fixture
 def load(bootstrap: str, loads: list[Load]) -> Iterator[Load]:
-    """A producer that waits for all in-sync replicas, while the test goes on."""
+    """A producer that waits for all in-sync replicas, and continues during the test."""
     load = Load(bootstrap, "orders", partitions=PARTITIONS, name=f"load{len(loads)}", pause_s=0.02)
     loads.append(load)
     with load:
@@ -93,7 +93,7 @@ def ready(pod: Json) -> bool:
 
 
 def settled(namespace: Namespace, *without: str) -> Callable[[], bool]:
-    """Ready, in its present generation, and none of these conditions is there."""
+    """A check that the Cluster is ready, in its present generation, without any of these conditions."""
 
     def check() -> bool:
         found = namespace.get(KIND, "three")
@@ -223,7 +223,7 @@ def test_a_paused_cluster_is_left_alone(namespace: Namespace) -> None:
     namespace.kubectl("annotate", KIND, "three", "millstream.dev/paused=true")
     namespace.wait_condition(KIND, "three", "Paused", reason="ReconcilePaused")
     namespace.kubectl("delete", "pdb", "three-brokers")
-    time.sleep(6)  # longer than a look takes to come
+    time.sleep(6)  # longer than the interval between two reconciles
     assert not namespace.list("pdb", "-l", BROKERS)
     namespace.kubectl("annotate", KIND, "three", "millstream.dev/paused-")
     until("the budget", lambda: namespace.list("pdb", "-l", BROKERS), timeout=30)

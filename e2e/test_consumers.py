@@ -1,4 +1,4 @@
-"""examples/workload on a real Kubernetes: consumers come with the lag, replace a deleted pod, and go."""
+"""examples/workload on a real Kubernetes: consumers start with the lag, replace a deleted pod, and stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def consumers(namespace: Namespace) -> list[Json]:
 
 
 class Logs:
-    """What consumers have printed; pods that are gone included."""
+    """The consumers' output, including that of deleted pods."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -43,7 +43,7 @@ class Logs:
         for pod in self._namespace.list("pod", "-l", CONSUMERS):
             try:
                 said = self._namespace.kubectl("logs", pod["metadata"]["name"])
-            except CommandFailed:  # it does not run yet, or has just gone
+            except CommandFailed:  # not running yet, or just gone
                 continue
             self._read.update(int(line) for line in said.splitlines() if line.isdecimal())
         return self._read.issuperset(numbers)

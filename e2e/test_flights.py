@@ -1,6 +1,6 @@
-"""examples/flights on a real Kubernetes, as its README has it: apply, publish, consume, load, break, delete.
+"""examples/flights on a real Kubernetes, following its README: apply, publish, consume, load, break, delete.
 
-The tests of this module are one story and run in their order: each goes on with what the one before left.
+The tests of this module are one story and run in their order: each continues from the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOOTSTRAP = "default-bootstrap:9092"
 
 
 def millstream_json(namespace: Namespace, *command: str) -> Any:
-    """What a ``millstream`` command prints with ``--output json``, run in a pod."""
+    """The output of a ``millstream`` command with ``--output json``, run in a pod."""
     said = namespace.client(
         "millstream", "--bootstrap", BOOTSTRAP, "--output", "json", *command, image=CLIENT
     )
@@ -97,7 +97,7 @@ def test_the_load_runs_once_and_reports_rows_and_offsets(namespace: Namespace) -
 
 
 def test_other_jobs_run_by_their_manifests(namespace: Namespace) -> None:
-    """A stream into a table of its own, in two batches, whose files are then merged."""
+    """A stream into its own table, in two batches, whose files are then merged."""
     table = {"output": {"format": "Delta", "path": "/lake/streamed"}}
     batches = {
         "value": {"format": "Text"},
@@ -111,7 +111,7 @@ def test_other_jobs_run_by_their_manifests(namespace: Namespace) -> None:
 
 
 def run_job(namespace: Namespace, name: str, change: dict[str, Any]) -> dict[str, Any]:
-    """Apply a job's manifests as they say, with this change of their run.json; its result."""
+    """Apply a job's manifests with this change of their run.json; return its result."""
     config = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
     config["data"]["run.json"] = json.dumps(json.loads(config["data"]["run.json"]) | change)
     job = (MANIFESTS / "job.yaml").read_text()
@@ -133,7 +133,7 @@ def run_job(namespace: Namespace, name: str, change: dict[str, Any]) -> dict[str
 
 
 def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Namespace) -> None:
-    """Two consumer pods; members are seen in the resource while they run."""
+    """Two consumer pods; the resource shows members while they run."""
     for number in (1, 2):
         namespace.kubectl(
             "run", f"consumer-{number}", f"--image={CLIENT}", "--image-pull-policy=IfNotPresent", "--restart=Never",
@@ -175,7 +175,7 @@ def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> Non
 
     until("another broker pod is ready", another, timeout=180)
     namespace.wait_condition("cluster.millstream.dev", "default")
-    # the cluster's DNS may remember for some seconds that the pod was gone
+    # the cluster's DNS may cache for some seconds that the pod was gone
     until("every record is there", lambda: records_in(namespace, "flights") == ROWS, timeout=60)
     assert namespace.get("topic.millstream.dev", "flights")["status"]["topicId"] == before
     assert namespace.get("consumergroup", "delay-watch")["status"]["lag"]["records"] == 0

@@ -34,7 +34,7 @@ def produce(namespace: Namespace, cluster: str, numbers: range) -> None:
 
 
 def consume(namespace: Namespace, cluster: str, count: int) -> list[tuple[int, int, str]]:
-    """(partition, offset, value) of so many records from the beginning."""
+    """(partition, offset, value) of this many records from the beginning."""
     said = millstream(
         namespace, cluster, "--output", "json", "consume", "orders", "--from", "earliest", "--max", str(count)
     )
@@ -45,7 +45,7 @@ def consume(namespace: Namespace, cluster: str, count: int) -> list[tuple[int, i
 def positions(namespace: Namespace, cluster: str) -> list[Any]:
     try:
         said = millstream(namespace, cluster, "--output", "json", "group", "describe", "app")
-    except CommandFailed:  # there is no such group yet
+    except CommandFailed:  # the group does not exist yet
         return []
     described: Json = json.loads(said)
     return sorted((one["partition"], one["committed"]) for one in described["partitions"])

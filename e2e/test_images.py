@@ -1,9 +1,9 @@
 """The images on a real Kubernetes: their sizes, and pods as OpenShift runs them.
 
-There pods are of the restricted standard and run as a user whom no image knows, of group 0.
+There, pods satisfy the restricted standard and run as a user that no image knows, in group 0.
 
-OpenShift's admission is played by the test: it gives the pods that the operator's builders make (``operator.userIds:
-Assigned``) a user and the group of their volumes, and a volume of that group, which not every storage class here has.
+The test plays OpenShift's admission: it gives the pods from the operator's builders (``operator.userIds: Assigned``) a
+user and a group for their volumes, and a volume of that group, which not every storage class here provides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BROKERS = 2
 
 
 def admitted(manifest: Json) -> Json:
-    """A manifest of the builders as OpenShift would let it in, for nobody's Cluster."""
+    """A manifest of the builders after OpenShift's admission, without a Cluster."""
     manifest["metadata"].pop("ownerReferences", None)
     if manifest["kind"] == "StatefulSet":
         (claim,) = manifest["spec"].pop("volumeClaimTemplates")
@@ -109,7 +109,7 @@ def test_brokers_and_zookeeper_run_as_any_user(millstream: Namespace, namespace:
         namespace,
         security,
         "set -e; m='millstream --bootstrap " + bootstrap_of(wanted) + "'; "
-        # The Service leads to the pods a moment after they are ready.
+        # The Service has the pods as endpoints a moment after they are ready.
         "for i in $(seq 30); do ! $m cluster info >/dev/null 2>&1 || break; sleep 1; done; "
         "$m topic create t --partitions 2 --replication-factor 2; seq 1000 | $m produce t; $m topic describe t; "
         "$m consume t | wc -l",
@@ -118,7 +118,7 @@ def test_brokers_and_zookeeper_run_as_any_user(millstream: Namespace, namespace:
 
 
 def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, namespace: Namespace) -> None:
-    """The pod of a load's Job, with a small job of its own in place of the load's."""
+    """The pod of a load's Job, with a small job instead of the load's."""
     images = Images(user_ids=UserIds.ASSIGNED)
     spark = {"driver": {"memory": "512m"}, "executor": {"instances": 1, "memory": "512m"}}
     load = started(a_load(output={"path": "s3a://nowhere/flights"}, spark=spark))
@@ -146,7 +146,7 @@ def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, names
 
 
 def run_once(namespace: Namespace, security: Json, script: str) -> str:
-    """What a client's pod prints."""
+    """The output of a client's pod."""
     container = {
         "name": "client",
         "image": CLIENT,
@@ -158,7 +158,7 @@ def run_once(namespace: Namespace, security: Json, script: str) -> str:
 
 
 def run_pod(namespace: Namespace, name: str, spec: Json) -> str:
-    """What it prints, once it has succeeded."""
+    """The pod's output, once it has succeeded."""
     namespace.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
     ended = ("Succeeded", "Failed")
     until(f"{name} has ended", lambda: namespace.get("pod", name)["status"].get("phase") in ended)
@@ -190,13 +190,13 @@ def test_the_operator_runs_as_any_user(millstream: Namespace) -> None:
 
 @pytest.mark.parametrize(("name", "bytes_"), LARGEST.items(), ids=LARGEST)
 def test_an_image_is_small(millstream: Namespace, name: str, bytes_: int) -> None:
-    """As a node has it, unpacked where it was loaded unpacked. Nodes tell of their images from time to time."""
+    """The size on a node, unpacked if it was loaded unpacked. Nodes report images periodically."""
     (size,) = until(f"a node has {name}", lambda: sizes_of(f"millstream/{name}:{VERSION}"))
     assert size <= bytes_
 
 
 def sizes_of(image: str) -> set[int]:
-    """In bytes, as the nodes tell; empty while none has told of it."""
+    """In bytes, as reported by the nodes; empty before any report."""
     nodes = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
     images = [one for node in nodes for one in node["status"]["images"]]
     return {one["sizeBytes"] for one in images if any(name.endswith(image) for name in one["names"] or ())}

@@ -1,9 +1,9 @@
-"""What a producer sees of work on a Cluster, and of brokers that are killed: rolls, scaling, everything at once.
+"""A producer's view of operations on a Cluster, and of killed brokers: rolls, scaling, everything at once.
 
-It runs in a pod, with librdkafka's defaults (paced_producer.py), so that it finds the brokers as every client in
-Kubernetes does. Each step asks for the longest time between two acknowledgements of a partition. Measured figures are
-in docs/reliability.md; the bounds here hold on a machine that does much else. With ROLLS=5 all is rolled and deleted
-five times; `-s` shows the figures.
+It runs in a pod, with librdkafka's defaults (paced_producer.py), so it finds the brokers like every client in
+Kubernetes. Each step measures the longest time between two acknowledgements of a partition. docs/reliability.md has
+measured figures; the bounds here hold on a busy machine. With ROLLS=5 every roll and deletion
+happens five times; `-s` shows the figures.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from millstream_harness.rolls import (
 )
 
 BACK_BOUND_S = 45.0
-"""After the last pod of brokers and ZooKeeper is ready. librdkafka waits 30 s for a connection that it began
-just as a pod went (docs/reliability.md says why nobody refuses it), and then up to 10 s before it tries again."""
+"""Time after the last pod of brokers and ZooKeeper is ready.
+
+librdkafka waits 30 s for a connection that it began just as a pod stopped (docs/reliability.md says why nobody refuses
+it), and then up to 10 s before it retries.
+"""
 ROLLS = int(os.environ.get("ROLLS", "1"))
 
 
@@ -133,7 +136,7 @@ def became_ready(pod: Json) -> float:
 
 
 def unix(text: str) -> float:
-    """Kubernetes tells whole seconds."""
+    """Kubernetes' times have whole seconds."""
     return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))
 
 

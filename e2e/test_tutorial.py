@@ -1,4 +1,4 @@
-"""The tutorial for Kubernetes, as a reader runs it; it installs and removes the chart itself."""
+"""The Kubernetes tutorial, as a reader runs it; it installs and removes the chart itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream_harness.pages import run_page
 
 @pytest.fixture
 def without_millstream(millstream: Namespace) -> Iterator[None]:
-    """No release before; whatever a failing page leaves is removed, and other tests get theirs back."""
+    """Remove the release first; afterwards, remove a failing page's remains, and restore the other tests' release."""
     remove()
     yield
     remove()
@@ -24,7 +24,7 @@ def without_millstream(millstream: Namespace) -> Iterator[None]:
 
 
 def test_the_page_runs_as_it_says(without_millstream: None, tmp_path: Path) -> None:
-    """The images are built and, on kind, loaded already."""
+    """The images are already built and, on kind, loaded."""
     page = ROOT / "docs/tutorials/kubernetes.md"
     assert run_page(page, tmp_path, leave_out={"build", "kind", "registry"}) == 5
     assert not run("kubectl", "get", "namespace", SYSTEM.name, "--ignore-not-found")

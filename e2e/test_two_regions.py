@@ -1,4 +1,4 @@
-"""examples/two-regions on a real Kubernetes: a second region mirrored, and its worker killed on the way."""
+"""examples/two-regions on a real Kubernetes: a second region is mirrored, and its worker killed meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def produce(namespace: Namespace, cluster: str, numbers: range) -> None:
 
 
 def consume(namespace: Namespace, cluster: str, count: int) -> list[tuple[int, int, str]]:
-    """(partition, offset, value) of so many records from the beginning."""
+    """(partition, offset, value) of this many records from the beginning."""
     said = namespace.client(
         "millstream", "--bootstrap", f"{cluster}-bootstrap:9092", "--output", "json",
         "consume", "orders", "--from", "earliest", "--max", str(count),

@@ -1,7 +1,7 @@
-"""An upgrade by helm from an earlier release, with a Cluster that is under load.
+"""An upgrade by helm from an earlier release, with a Cluster under load.
 
-The earlier release is made from this checkout's chart: an older version, images by another name, definitions without a
-field and a column, values and templates without what came since. The upgrade is the command of docs/operations.md.
+The earlier release is derived from this checkout's chart: an older version, images by another name, CRDs without a
+field and a column, values and templates without later additions. The upgrade is the command in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def paced(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Pac
 
 
 def definition() -> Json:
-    """Of Clusters, its one version."""
+    """The Cluster CRD's only version."""
     found: Json = json.loads(run("kubectl", "get", "crd", "clusters.millstream.dev", "-o", "json"))
     version: Json = found["spec"]["versions"][0]
     return version
@@ -97,7 +97,7 @@ def moment(text: str) -> datetime:
 
 
 def one_at_a_time(found: dict[str, Json]) -> None:
-    """No pod was made before the one made before it was ready."""
+    """No pod was created before the previous one was ready."""
     ordered = sorted(found.values(), key=lambda pod: moment(pod["metadata"]["creationTimestamp"]))
     for earlier, later in itertools.pairwise(ordered):
         (ready,) = (one for one in earlier["status"]["conditions"] if one["type"] == "Ready")

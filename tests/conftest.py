@@ -1,4 +1,4 @@
-"""Fixtures for every test: a broker of one's own, or one shared by a whole session."""
+"""Fixtures for every test: an own broker, or one shared by a whole session."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 
 StartBroker = Callable[..., BrokerProcess]
 
-# A machine that has other things to do makes examples slow to come: that is no failure.
+# On a busy machine hypothesis is slow to generate examples: that is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-# A mutant only has to be noticed: the same few examples each time, and none made smaller.
+# It is enough to notice a mutant: the same few examples each time, and no shrinking.
 settings.register_profile(
     "mutation",
     settings.get_profile("patient"),
@@ -32,12 +32,12 @@ settings.register_profile(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Long bytes say nothing, and those with the present time in them would differ from one process to the next."""
+    """Long bytes are no useful id, and bytes with the present time would differ between processes."""
     return f"{len(val)} bytes" if isinstance(val, bytes) and len(val) > 16 else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the long tests; with several workers, begin with files of long tests and end with those of quick ones."""
+    """Mark the long tests; with several workers, start with files of long tests and end with those of quick ones."""
     for item in items:
         if is_long(item.nodeid.partition("::")[0]):
             item.add_marker("long")
@@ -54,9 +54,9 @@ def _runs_processes(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that many tests use at once: each takes topics and groups of its own names.
+    """A broker for many tests at once: each uses its own names for topics and groups.
 
-    Tests write records of years ago, which it does not delete in the middle of one: it looks for old ones once a day.
+    Tests write records of years ago, which it does not delete in the middle of one: it checks for old ones once a day.
     """
     config = {"log.retention.check.interval.ms": "86400000"}
     with BrokerProcess(tmp_path_factory.mktemp("shared-broker"), config) as broker:
@@ -65,7 +65,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """``start_broker({KEY: VALUE})`` starts one more broker."""
+    """``start_broker({KEY: VALUE})`` starts another broker."""
     started: list[BrokerProcess] = []
     numbers = itertools.count(1)
 
@@ -87,13 +87,13 @@ def kafka_jars() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """A ZooKeeper that many tests use at once: each takes its ``own_tree``."""
+    """A ZooKeeper for many tests at once: each uses its ``own_tree``."""
     with ZooKeeperProcess(tmp_path_factory.mktemp("shared-zookeeper")) as server:
         yield server
 
 
 @pytest.fixture
 def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """Three brokers of the test's own; it may break every one of them, but not ZooKeeper."""
+    """Three brokers for one test, which may break every one of them, but not ZooKeeper."""
     with ClusterProcesses(tmp_path, zookeeper=shared_zookeeper) as cluster:
         yield cluster

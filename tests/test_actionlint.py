@@ -21,6 +21,6 @@ def test_workflows_have_no_mistake() -> None:
         if done.returncode != 0:
             missing(f"actionlint, which go could not fetch and build: {done.stderr.strip()}")
     files = sorted(str(path) for path in (ROOT / ".github/workflows").glob("*.yml"))
-    # Without programs that are there on some machines only (shellcheck).
+    # Without programs that exist only on some machines (shellcheck).
     done = run([str(program), "-shellcheck=", "-pyflakes=", *files], check=False)
     assert (done.stdout, done.returncode) == ("", 0)

@@ -1,4 +1,4 @@
-"""Claims of documents and configuration files, each held to the code that it describes."""
+"""Claims of documents and configuration files, each checked against the code that it describes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ PAGES = [path for folder in ("docs", "examples") for path in sorted((ROOT / fold
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_manifests_of_a_page_are_valid(page: Path, tmp_path: Path) -> None:
-    """Whole manifests; references to Clusters that another page describes are left open."""
+    """Whole manifests; references to Clusters on other pages stay unresolved."""
     for block in blocks(page.read_text()):
         if block.language != "yaml" or "apiVersion: millstream.dev" not in block.text:
             continue
@@ -114,7 +114,7 @@ def test_manifests_of_a_page_are_valid(page: Path, tmp_path: Path) -> None:
 
 
 def merged(least: Any, given: Any) -> Any:
-    """What a page gives, over the least that is required."""
+    """The page's fields, over the smallest valid manifest."""
     if not isinstance(least, dict) or not isinstance(given, dict):
         return given
     return {**least, **{key: merged(least.get(key), value) for key, value in given.items()}}
@@ -122,7 +122,7 @@ def merged(least: Any, given: Any) -> Any:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_parts_of_manifests_on_a_page_are_valid(page: Path) -> None:
-    """Blocks with a `spec` alone: one kind must accept it, completed by the least that the kind requires."""
+    """Blocks with only a `spec`: one kind must accept it, with the kind's required fields added."""
     group = {**REF, "topics": ["t"], "workload": workload()}
     least = {"Cluster": {}, "Topic": REF, "ConsumerGroup": group, "MirrorMaker": MIRROR, "BatchLoad": LOAD}
     for block in blocks(page.read_text()):

@@ -1,4 +1,4 @@
-"""Wheels and chart: `make wheels` and `make chart` build them with all that they need at run time."""
+"""Wheels and chart: `make wheels` and `make chart` build them with everything they need at run time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = {
     "spark-operator-jobs": ("millstream_jobs",),
 }
 AS_INSTALLED = ("--old-file=setup", "--old-file=.venv/.installed")
-"""The tests' own .venv is as it is."""
+"""Keep the tests' own .venv as it is."""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Commands on pages, in blocks and in sentences, are possible: their names, options, targets, kinds and labels exist.
 
-tests/examples/test_pages.py and e2e/test_tutorial.py run whole pages. These tests hold every other command on the site.
+tests/examples/test_pages.py and e2e/test_tutorial.py run whole pages. These tests check every other command on the
+site.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def test_every_command_of_millstream_exists_with_its_options() -> None:
 
 
 def options_of(command: click.Command) -> set[str]:
-    """Names of a command's options, short ones too."""
+    """Names of a command's options, including short ones."""
     return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
 
 

@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole: one version, links that lead somewhere, and which tests run when."""
+"""Rules for the repository as a whole: one version, working links, and which tests run when."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:
 
 
 def test_no_two_classes_of_the_image_share_a_name() -> None:
-    """Those of the protocol have the names that Kafka's messages give them."""
+    """Classes of the protocol have the names of Kafka's messages."""
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / "broker-image/src").rglob("*.py")):
         if path.parent.name != "protocol":

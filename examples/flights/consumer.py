@@ -1,8 +1,8 @@
 """One member of a consumer group: `consumer.py BOOTSTRAP GROUP TOPIC NAME`, until its stdin is closed.
 
 It counts records by key and prints the counts, as a line of JSON, once it has its partitions, every quarter of a
-second, and at its end. What it has counted it commits, also before partitions are taken from it, and it counts
-nothing that it has not polled: so however partitions move in the group, a record is counted once.
+second, and at its end. It commits counted records, even before it loses partitions, and counts only records that it
+has polled: so a record is counted once, however partitions move in the group.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ def commit(consumer: Consumer, *, wait: bool) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(BrokenPipeError):  # whoever wanted to know is gone
+    with suppress(BrokenPipeError):  # the demo has ended
         consume(*sys.argv[1:])
     sys.stdout = None  # nothing is left to flush

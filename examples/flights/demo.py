@@ -4,10 +4,10 @@
     traffic   publish all flights, while a group of two consumes them
     up        again: there are enough records now, so Spark loads them into Parquet
     check     published = consumed = loaded, for each carrier
-    cluster   the same through three brokers, one of which is killed on the way (replicated.py; needs Java)
+    cluster   the same through three brokers, one of which is killed meanwhile (replicated.py; needs Java)
     report    demo-out/report.html
 
-Everything is stopped at the end, however it ends. Exit status: 0 if all held, 1 if not, 130 interrupted.
+Everything is stopped at the end, in any case. Exit status: 0 if all checks passed, 1 if not, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def up() -> dict[str, Any]:
-    """Apply this folder's manifests; the resources by kind."""
+    """Apply this folder's manifests; return the resources by kind."""
     say("millstream local up -f examples/flights --data demo-out/data")
     with bars(["loaded"]) as show:
         reporter = Reporter(say=lambda line: say(f"  {line}"), progress=lambda _, done, __: show([done]))
@@ -111,7 +111,7 @@ def publish_and_consume(bootstrap: str) -> traffic.Traffic:
 
 
 def rows_loaded(status: dict[str, Any]) -> Counter[str] | None:
-    """Rows of the table by carrier; None when there is no Java to load them with, which `up` has said."""
+    """Rows of the table by carrier; None without Java to load them, which `up` has reported."""
     if (run := status.get("lastRun", {})).get("state") == "Succeeded":
         return report.table_counts(TABLE)
     ready: dict[str, str] = next(one for one in status["conditions"] if one["type"] == "Ready")
@@ -186,7 +186,7 @@ def timed(timings: dict[str, float], step: str) -> Iterator[None]:
 
 @contextmanager
 def bars(names: list[str]) -> Iterator[Callable[[Any], None]]:
-    """Bars to show counts on a terminal; elsewhere a plain line for every quarter of the way."""
+    """Progress bars on a terminal; elsewhere a plain line for every quarter."""
     if sys.stdout.isatty():
         columns = (
             TextColumn("{task.description:>15}"),

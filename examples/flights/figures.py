@@ -107,7 +107,7 @@ def failover(survived: Survived) -> bytes:
         axes.plot(seconds, records, color=BLUE, linewidth=2.2)
         top = max(*records, 1)
         last = max(*seconds, survived.restarted_s) * 1.02
-        early = survived.restarted_s < last * 0.6  # there is room behind it
+        early = survived.restarted_s < last * 0.6  # there is room after it
         for when, color in ((survived.killed_s, RED), (survived.restarted_s, TEAL)):
             axes.axvline(when, color=color, linewidth=1.2, linestyle=(0, (4, 3)))
         stood = next(one.records for one in survived.samples if one.seconds >= begin)

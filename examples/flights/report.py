@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file that needs nothing beside it, for a screen of any width."""
+"""The demo's report: one self-contained HTML file, for a screen of any width."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from traffic import CONSUMERS, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Flights by carrier on every stage; ``loaded`` is None when nothing was loaded.
+    """Flights by carrier at every stage; ``loaded`` is None if nothing was loaded.
 
-    ``cancelled`` are those of them that did not leave. ``names``: the carriers' names by their codes.
+    ``cancelled`` are those that did not leave; ``names`` are the carriers' names by their codes.
     """
 
     published: Counter[str]
@@ -33,7 +33,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that the report is made of; ``survived`` is None when the part with three brokers was left out."""
+    """The report's data; ``survived`` is None if the part with three brokers was left out."""
 
     counts: Counts
     traffic: Traffic
@@ -43,13 +43,13 @@ class Run:
 
 
 def table_counts(table: Path) -> Counter[str]:
-    """The rows of the loaded table by carrier, as another reader than Spark sees them."""
+    """The rows of the loaded table by carrier, read without Spark."""
     carriers = pyarrow.dataset.dataset(table, partitioning="hive").to_table(columns=["carrier"])["carrier"]
     return Counter({one["values"]: one["counts"] for one in carriers.value_counts().to_pylist()})
 
 
 def write(folder: Path, run: Run) -> Path:
-    """Write report.html; its path."""
+    """Write report.html; return its path."""
     page = folder / "report.html"
     page.write_text(render(run), encoding="utf-8")
     return page

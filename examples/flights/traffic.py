@@ -1,4 +1,4 @@
-"""Publishes the flights while a group of two consumes them, and samples how far both are."""
+"""Publishes the flights while a group of two consumes them, and samples the progress of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Hour:
-    """The flights scheduled to leave in one hour of the day; ``delay``: minutes, of those that left, in all."""
+    """The flights scheduled to leave in one hour of the day; ``delay`` is the sum of minutes of those that left."""
 
     flights: int = 0
     left: int = 0
@@ -51,12 +51,12 @@ class Hour:
 
 @dataclass
 class Traffic:
-    """What came of it."""
+    """The results."""
 
     published: Counter[str] = field(default_factory=Counter)
     consumed: Counter[str] = field(default_factory=Counter)
     cancelled: Counter[str] = field(default_factory=Counter)
-    """Of those that were published: flights that did not leave, by carrier."""
+    """Published flights that did not leave, by carrier."""
     samples: list[Sample] = field(default_factory=list)
     hours: dict[int, Hour] = field(default_factory=lambda: defaultdict(Hour))
     publish_s: float = 0.0
@@ -64,7 +64,7 @@ class Traffic:
 
 
 class Member:
-    """A consumer of the group, which is a process: `consumer.py`."""
+    """A consumer of the group, in a process: `consumer.py`."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, name: str) -> None:
         command = [
@@ -75,7 +75,7 @@ class Member:
             topic,
             name,
         ]
-        # In a session of its own: Ctrl-C is for the demo, which then closes its stdin.
+        # In its own session: Ctrl-C is for the demo, which then closes its stdin.
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -89,7 +89,7 @@ class Member:
             self.seen = Counter(json.loads(line))
 
     def stop(self) -> None:
-        """Have it commit and leave the group, and wait until it has."""
+        """Make it commit and leave the group, and wait until it has."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -100,7 +100,7 @@ class Member:
 
 
 class Group:
-    """The consumers; leaving the block stops them, whatever happened in it."""
+    """The consumers; leaving the block stops them in any case."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self._members = [
@@ -109,11 +109,11 @@ class Group:
 
     @property
     def seen(self) -> Counter[str]:
-        """How many records of each key all of them have counted so far."""
+        """Records of each key that all of them have counted so far."""
         return sum((member.seen or Counter() for member in self._members), Counter())
 
     def wait_until_ready(self) -> None:
-        """Until each of them has its partitions."""
+        """Wait until each of them has its partitions."""
         deadline = time.monotonic() + IDLE_TIMEOUT_S
         while any(member.seen is None for member in self._members):
             self.check()
@@ -134,7 +134,7 @@ class Group:
 
 
 class Watch(Thread):
-    """Takes samples of how far all are, the lag as the brokers know it, until it is ended."""
+    """Samples the progress of all, with the lag from the brokers, until it is ended."""
 
     def __init__(self, traffic: Traffic, cluster: Cluster, group: str, consumers: Group) -> None:
         super().__init__(daemon=True)
@@ -162,7 +162,7 @@ class Watch(Thread):
 def run(
     bootstrap: str, topic: str, group: str, events: Iterable[Event], moved: Callable[[int, int], None]
 ) -> Traffic:
-    """Publish all events and have them consumed; ``moved`` is told how many records are published and consumed."""
+    """Publish all events while the group consumes them; ``moved`` gets the numbers of published and consumed ones."""
     traffic = Traffic()
     with Group(bootstrap, group, topic) as consumers:
         consumers.wait_until_ready()
@@ -179,7 +179,7 @@ def run(
             traffic.publish_s = watch.seconds
             wait_for_consumers(consumers, traffic, moved)
             traffic.consume_s = watch.seconds
-            time.sleep(4 * SAMPLE_EVERY_S)  # the last samples: all is committed, no lag
+            time.sleep(4 * SAMPLE_EVERY_S)  # the last samples: everything is committed, no lag
         finally:
             watch.end()
     traffic.consumed = consumers.seen
@@ -212,7 +212,7 @@ def publish(
             try:
                 producer.produce(topic, event.value, event.carrier, on_delivery=delivered)
                 break
-            except BufferError:  # as much as the producer holds is on its way
+            except BufferError:  # the producer's buffer is full
                 producer.poll(0.1)
         if number % 1000 == 0:
             producer.poll(0)
@@ -222,7 +222,7 @@ def publish(
 
 
 def wait_for_consumers(consumers: Group, traffic: Traffic, moved: Callable[[int, int], None]) -> None:
-    """Until they have counted as many records as are published; TimeoutError when they get no further."""
+    """Wait until they have counted as many records as are published; TimeoutError without progress."""
     published, before, since = traffic.published.total(), -1, time.monotonic()
     while (count := consumers.seen.total()) < published:
         consumers.check()

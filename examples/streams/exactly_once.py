@@ -2,10 +2,10 @@
 
     python exactly_once.py localhost:9092 flights flights.db
 
-Counts flights by carrier, the text before the first space of each message. The database keeps how far it has counted,
-so the group needs no commits, and a process may be killed at any time: what its last transaction did not store is read
-again. Two processes may even count the same message for a moment, one of them being slow to notice that the partition
-is the other's now: a transaction counts a message only if nobody has, so the second one changes nothing.
+Counts flights by carrier, the text before the first space of each message. The database stores the positions,
+so the group needs no commits, and a process may be killed at any time: messages whose transaction was not stored are
+read again. Two processes may even count the same message for a moment, if one is slow to notice that it has lost the
+partition: a transaction counts a message only if no other has, so the second one changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Store:
         return sqlite3.connect(self._path, timeout=30, isolation_level=None)
 
     def positions(self, partitions: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
-        """Where to continue; a connector asks when partitions become its own, in a thread of its choice."""
+        """Start positions; a connector calls it with its new partitions, in any thread."""
         database = self._connect()
         rows = database.execute(
             "SELECT partition, offset FROM positions WHERE topic_id = ?", (self._topic_id,)
@@ -49,7 +49,7 @@ class Store:
         return {(topic, number): known.get(number, 0) for topic, number in partitions}
 
     def count(self, message: millstream.Message) -> None:
-        """Count a message and move the position behind it, both or neither; nothing if it was counted before."""
+        """Count a message and move the position past it, both or neither; do nothing if it was counted before."""
         at = (self._topic_id, message.partition)
         self._database.execute("BEGIN IMMEDIATE")
         with self._database:
@@ -77,7 +77,7 @@ def main(bootstrap: str, topic: str, path: str) -> None:
         session_timeout_s=6,
     )
     (stream,) = connector.create_message_streams({topic: 1})[topic]
-    for sign in (signal.SIGINT, signal.SIGTERM):  # the stream ends, and the group divides anew at once
+    for sign in (signal.SIGINT, signal.SIGTERM):  # the stream ends, and the group rebalances at once
         signal.signal(sign, lambda *_: threading.Thread(target=connector.close).start())
     for message in stream:
         store.count(message)

@@ -198,9 +198,9 @@ def test_the_leader_of_a_quorum_is_read() -> None:
     ("times", "longest"),
     [
         ([], 4.0),
-        ([9.0, 17.0], 8.0),  # both ends reach over
-        ([0.0, 9.5, 10.5, 12.0, 13.75, 14.5, 99.0], 1.75),  # what was before and after does not count
-        ([9.5, 11.0], 3.0),  # nothing came until the end
+        ([9.0, 17.0], 8.0),  # both ends reach beyond the period
+        ([0.0, 9.5, 10.5, 12.0, 13.75, 14.5, 99.0], 1.75),  # times before and after do not count
+        ([9.5, 11.0], 3.0),  # nothing arrived until the end
     ],
 )
 def test_the_longest_silence(times: list[float], longest: float) -> None:
@@ -253,7 +253,7 @@ def test_the_bare_loop_takes_what_the_client_sends(tmp_path: Path) -> None:
     ("costs", "runs"),
     [
         ([7.0, 4.0, 3.0, 2.8, 1.0], 4),  # 3.0 and 2.8 agree
-        ([1.0, 1.0, 1.0], 3),  # no sooner, whatever the first two say
+        ([1.0, 1.0, 1.0], 3),  # not earlier, even if the first two agree
         ([1.0, 2.0] * 10, steady.MOST_RUNS),
     ],
 )

@@ -1,8 +1,7 @@
 """Any interleaving of batches, settings, admissions and elections: acknowledged records are stored once, in order.
 
-Producers are idempotent and behave as clients do: up to five batches in flight, and after an error everything from the
-first batch that failed is sent again, in order, as the same batches. The admission thread moves only when the plan
-says so.
+Producers are idempotent and behave as clients do: up to five batches in flight; after an error they resend, in order
+and as the same batches, everything from the first failed batch on. The plan alone moves the admission thread.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ SHAPES = [(1, Compression.NONE), (5, Compression.LZ4), (200, Compression.NONE), 
 
 @dataclass
 class Sent:
-    """A batch, sent perhaps more than once."""
+    """A batch, which may be sent more than once."""
 
     first: int
     count: int
     batch: bytes
     offset: int | None = None
-    """Where it was acknowledged to be."""
+    """Acknowledged offset."""
 
 
 @dataclass
@@ -65,11 +64,11 @@ class Client:
     batches: list[Sent] = field(default_factory=list)
     in_flight: list[tuple[Sent, DelayedProduce]] = field(default_factory=list)
     again: list[Sent] = field(default_factory=list)
-    """Those that were refused, to be sent again as soon as nothing is in flight behind them."""
+    """Refused batches, to resend once nothing is in flight behind them."""
     is_behind_an_error: bool = False
-    """What is in flight was sent before the error was known."""
+    """The batches in flight were sent before the client knew of an error."""
     is_missing_one: bool = False
-    """Likewise, and the error said that the log does not have the records."""
+    """The batches in flight follow one that, by its error, the log does not have."""
 
     def next_batch(self, shape: tuple[int, Compression]) -> Sent | None:
         if self.again:
@@ -94,7 +93,7 @@ class Client:
 
 
 class World:
-    """One log and its leader; an admission thread that moves when the plan says so."""
+    """One log and its leader; the plan moves the admission thread."""
 
     def __init__(self, folder: Path) -> None:
         self.topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), {})
@@ -193,7 +192,7 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
 
     async def play(folder: Path) -> None:
         world = World(folder)
-        for client in world.clients:  # so that the log knows them, and takes nothing but the next sequence
+        for client in world.clients:  # the log knows the clients, so it accepts only the next sequence
             world.send(client, SHAPES[0])
         world.receive()
         for name, *values in steps:

@@ -1,4 +1,4 @@
-"""Background work of a broker: retention, compaction, fsync by time, checkpoints."""
+"""A broker's background work: retention, compaction, timed fsyncs, checkpoints."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_compacted_topics_keep_the_last_value_of_each_key(start_broker: StartBro
 
 
 def test_compaction_of_several_topics_with_little_of_everything(start_broker: StartBroker) -> None:
-    """Two threads, memory for three keys each, a throttle; and a topic that is due by the age of its records only."""
+    """Two threads, each with memory for three keys; a throttle; and a topic that is due only by its records' age."""
     broker = start_broker(
         {
             "log.cleaner.backoff.ms": "20",
@@ -106,7 +106,7 @@ def test_compaction_of_several_topics_with_little_of_everything(start_broker: St
         def bytes_of(name: str) -> float:
             return log_bytes(broker.data / f"{name}-0")
 
-        # Ten keys of 180 bytes, the active segment, and what one pass leaves to the next.
+        # Ten keys of 180 bytes, the active segment, and the rest that one pass leaves to the next.
         for name, most in ((names[0], 7000), (names[1], 7000), (names[2], 7000), ("aged", 2500)):
             eventually(
                 lambda name=name: bytes_of(name), lambda size, most=most: size < most, f"{name} is compacted"

@@ -135,7 +135,7 @@ def test_a_batch_cannot_claim_more_records_than_it_has(wire: Wire, codec: Compre
     create(wire, "claimed")
     batch = build_batch([record("v")], compression=codec)
     assert wire.produce("claimed", batch).base_offset == 0
-    for _ in range(3):  # by the short way, too
+    for _ in range(3):  # the second and third take the shortcut
         answer = wire.produce(
             "claimed", resealed(batch, record_count=INT32_MAX, last_offset_delta=INT32_MAX - 1)
         )
@@ -149,7 +149,7 @@ def test_a_batch_cannot_claim_more_records_than_it_has(wire: Wire, codec: Compre
 def test_a_log_that_cannot_be_compacted_leaves_the_others_their_turn(
     broker: BrokerProcess, wire: Wire
 ) -> None:
-    """One with records that cannot be read, and one whose tombstones are retained for ever."""
+    """One log has records that cannot be read, another keeps its tombstones for ever."""
     create(wire, "bad", segment_bytes="2000")
     for _ in range(20):
         assert wire.produce("bad", descending(100)).error_code == 0  # such topics' records are not read

@@ -25,7 +25,7 @@ StartBroker = Callable[..., BrokerProcess]
 
 
 def values(wire: Wire, topic: str, partition: int = 0) -> list[bytes]:
-    """All records of a partition, read with one connection."""
+    """All records of a partition, read over one connection."""
     found: list[bytes] = []
     end = wire.end_offset(topic, partition)
     while len(found) < end:

@@ -54,7 +54,7 @@ def create(wire: Wire, name: str, partitions: int = 1, **config: str) -> None:
 
 
 def read(data: fetch.PartitionData) -> list[bytes | None]:
-    """The values of one fetched batch after the other."""
+    """The values of the fetched batches, in order."""
     found: list[bytes | None] = []
     rest = memoryview(data.records or b"")  # type: ignore[arg-type]
     while len(rest) >= 12:

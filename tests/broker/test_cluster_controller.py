@@ -30,8 +30,7 @@ def metric(broker: BrokerProcess, name: str) -> float:
 def test_the_controller_of_a_thousand_partitions_dies(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """It leads a third of them, too. They have leaders well within two seconds, where the machine has nothing else to
-    do; here it may be busy."""
+    """Partitions that it led have leaders within two seconds on an idle machine; this one may be busy."""
     config = {"log.index.size.max.bytes": "4096"}
     with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
         names = [f"t{number}" for number in range(TOPICS)]

@@ -1,4 +1,4 @@
-"""Brokers whose disk is an older copy, over a real ZooKeeper: they lead nothing that another replica has more of."""
+"""Brokers restored from older copies of their disks, over a real ZooKeeper: none leads if another replica has more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a process is noticed at once: sessions here last a minute, and no test waits for one to expire."""
+"""The end of a process is noticed at once: sessions last a minute, and no test waits for one to expire."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SOON_S = 30.0
 
 
 class Cluster(ClusterProcesses):
-    """With sessions of SESSION_S."""
+    """A cluster with sessions of SESSION_S."""
 
     def __init__(self, folder: Path, zookeeper: ZooKeeperProcess) -> None:
         session = {"zookeeper.session.timeout.ms": str(SESSION_S * 1000)}
         super().__init__(folder, config=session, zookeeper=zookeeper)
 
     def epochs(self) -> dict[int, int]:
-        """The broker epochs by ZooKeeper, of those that are registered."""
+        """The epochs of the registered brokers, from ZooKeeper."""
         zookeeper = KazooClient(self.connect)
         zookeeper.start(SOON_S)
         try:
@@ -85,7 +85,7 @@ class GatedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """Its sessions last at most twenty ticks."""
+    """A ZooKeeper whose sessions last at most twenty ticks."""
     folder = tmp_path_factory.mktemp("zookeeper")
     with ZooKeeperProcess(folder, tick_ms=SESSION_S * 1000 // 20) as zookeeper:
         yield zookeeper
@@ -104,7 +104,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess)
 
 
 def acknowledges(load: Load) -> None:
-    """Whether it acknowledges records sent from now on."""
+    """Wait until a record sent from now on is acknowledged."""
     load.until(sum(load.ledger.sent.values()) + 1, SOON_S)
 
 
@@ -129,7 +129,7 @@ def test_a_leader_is_killed(cluster: Cluster) -> None:
 
 
 def test_the_controller_is_killed(cluster: Cluster) -> None:
-    """It is also a leader; its successor does not wait for it either."""
+    """It is also a leader; the next controller replaces it at once."""
     controller = cluster.controller()
     cluster.create("controlled", controller, *(one for one in cluster.brokers if one != controller))
     with load(cluster, "controlled") as loaded:
@@ -173,9 +173,9 @@ def test_a_silent_leader_keeps_its_session(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("is_controller", [False, True])
 def test_a_broker_that_is_wrongly_taken_for_ended(gated: GatedCluster, is_controller: bool) -> None:
-    """Brokers' connections are refused, clients' are not. It lives, registers again once, and loses nothing.
+    """Refuse brokers' connections but not clients'. The broker lives, registers again once, and loses nothing.
 
-    A new controller may meet it only when it has registered again, and then lets it lead what it led.
+    A new controller may first see it after it has registered again; it then keeps its leaderships.
     """
     controller = gated.controller()
     others = [number for number in gated.brokers if number != controller]

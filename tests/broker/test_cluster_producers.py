@@ -14,7 +14,7 @@ from millstream_kafka.protocol.produce import PartitionProduceResponse
 
 CONFIG = {
     "min.insync.replicas": "1",
-    "replica.lag.time.max.ms": "120000",  # a replica that is paused stays in the ISR
+    "replica.lag.time.max.ms": "120000",  # a paused replica stays in the ISR
     "zookeeper.session.timeout.ms": "6000",
     "log.retention.check.interval.ms": "50",
 }
@@ -42,7 +42,7 @@ def test_a_follower_that_was_truncated_knows_the_producers(
         (second,) = (one for one in cluster.brokers.values() if one is not first)
         with Wire(first.bootstrap) as wire:
             second.pause()
-            for offset in (1, 2):  # the fetch that is under way may be answered with the first
+            for offset in (1, 2):  # the open fetch may return the first record
                 assert wire.produce("t", [record("never replicated")], acks=1).base_offset == offset
             first.kill()
         second.resume()
@@ -53,7 +53,7 @@ def test_a_follower_that_was_truncated_knows_the_producers(
         cluster.await_in_sync("t", 2)
         assert f"cut from offset 3 to {end - 1}" in first.said()
         cluster.await_in_sync("probe", 2)
-        for round_number in range(2):  # a round that is seen to end began after the truncation
+        for round_number in range(2):  # a round whose end is seen began after the truncation
             produce("probe", build_batch([Record(b"k", b"too old", 1)]))
             until(
                 lambda: not (first.data / "probe-0" / f"{round_number:020d}.log").exists(),  # noqa: B023

@@ -1,7 +1,7 @@
 """Requests reserved for brokers, forged by clients of a real cluster with the best possible guesses.
 
-The forger knows all that can be known or guessed: broker epochs, the controller's epoch, leader epochs. What a broker
-of the cluster that goes astray may do is tried with the cluster's secret, read from ZooKeeper.
+The forger knows everything that can be known or guessed: broker epochs, the controller epoch, leader epochs. Other
+tests try what a faulty broker could do, with the cluster's secret, read from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 def cluster(
     shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterProcesses]:
-    """No replica leaves an ISR because it is silent."""
+    """A cluster in which silent replicas stay in the ISR."""
     config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
     folder = tmp_path_factory.mktemp("trust")
     with ClusterProcesses(folder, config=config, zookeeper=shared_zookeeper) as cluster:
@@ -114,7 +114,7 @@ def id_of(cluster: ClusterProcesses, topic: str) -> uuid.UUID:
 
 
 def works(cluster: ClusterProcesses, topic: str) -> None:
-    """Whether every replica is in sync, has a log, and accepts writes."""
+    """Check that every replica is in sync, has a log, and accepts writes."""
     cluster.await_in_sync(topic)
     assert all((one.data / f"{topic}-0").is_dir() for one in cluster.brokers.values())
     with Wire(cluster.leader(topic).bootstrap) as wire:
@@ -131,7 +131,7 @@ def stop_request(controller: int, controller_epoch: int, broker_epoch: int, topi
 def update_request(
     controller: int, controller_epoch: int, broker_epoch: int, topic: str, topic_id: uuid.UUID
 ) -> UpdateMetadataRequest:
-    """The topic has nobody who leads it, and there is a broker that is none."""
+    """An update that leaves the topic without a leader and adds a broker that does not exist."""
     gone = UpdateMetadataPartitionState(0, controller_epoch, -1, INT_MAX, [], INT_MAX, [1, 2, 3], [])
     return UpdateMetadataRequest(
         controller,
@@ -181,7 +181,7 @@ def test_nobody_but_the_controller_tells_of_the_cluster(cluster: ClusterProcesse
                 answer = wire.call(update_metadata.API, 7, request)
                 assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     works(cluster, "told")
-    # The controller is heard there: topics are made, leaders change.
+    # The same requests over this listener reach the controller: topics are created, leaders change.
     create(cluster, "told-later", bootstrap=cluster.brokers[victim].bootstrap)
     works(cluster, "told-later")
 
@@ -251,7 +251,7 @@ def test_nobody_stops_a_broker_in_its_name(cluster: ClusterProcesses) -> None:
     assert leader_number(cluster, "stays") == victim
 
 
-# In the name of a replica
+# Forged replicas
 
 
 def as_replica(
@@ -346,7 +346,7 @@ def test_made_up_replicas_end_no_session_and_leave_nothing(cluster: ClusterProce
 
 
 def test_a_session_is_one_connections_of_one_incarnation(cluster: ClusterProcesses) -> None:
-    """By the brokers' own rules: whoever has the secret."""
+    """The rules among brokers apply to every client that has the secret."""
     create(cluster, "sessions")
     facts = known(cluster)
     number = leader_number(cluster, "sessions")
@@ -371,7 +371,7 @@ def test_a_session_is_one_connections_of_one_incarnation(cluster: ClusterProcess
 
         begun = await ask(first, stranger)
         assert begun.session_id
-        # It is no replica of anything: each is refused, until it is forgotten.
+        # It is no replica of the partition: each fetch reports that, until the partition is forgotten.
         assert code_of(begun) == ErrorCode.UNKNOWN_LEADER_EPOCH
         for by, expected in (
             (second, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
@@ -396,7 +396,7 @@ def test_a_session_is_one_connections_of_one_incarnation(cluster: ClusterProcess
     works(cluster, "sessions")
 
 
-# Proving to be a broker
+# Proof of being a broker
 
 
 def test_who_does_not_know_the_secret_proves_nothing(cluster: ClusterProcesses) -> None:
@@ -458,7 +458,7 @@ def test_a_broker_by_itself_takes_nobody_for_a_broker(shared_broker: BrokerProce
 
 
 def test_brokers_prove_it_on_their_listener_alone(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
-    """And while `inter.broker.listener.name` is changed, one broker after the other, they find each other's."""
+    """While `inter.broker.listener.name` changes, one broker after the other, they still reach each other."""
     both = {
         "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
         "replica.lag.time.max.ms": "30000",

@@ -1,4 +1,4 @@
-"""The stores of the tree: ZooKeeper and the file follow the same rules, and the file survives crashes and damage."""
+"""The stores of the tree: ZooKeeper and the file follow the same rules; the file survives crashes and damage."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_watches_are_told_once(store: Store) -> None:
 
 
 async def test_a_node_that_is_made_anew_at_once_is_another_child(store: Store) -> None:
-    """As a broker's registration is, when it registers again."""
+    """As when a broker registers again."""
     told: list[str] = []
     first = await store.create("/a")
     await store.children("/", told.append)
@@ -368,7 +368,7 @@ async def test_a_file_of_the_future_is_refused(tmp_path: Path) -> None:
 async def test_what_cannot_be_written_has_not_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a new file cannot be created or the existing one cannot grow; afterwards all continues."""
+    """Either a new file cannot be created, or the existing one cannot grow; afterwards all works again."""
     failures: list[OSError] = []
     store = await opened(tmp_path)
     store.failed = failures.append
@@ -409,7 +409,7 @@ async def test_who_waits_is_answered_though_nothing_can_hold_it(tmp_path: Path) 
 async def test_a_write_that_has_begun_ends_before_the_file_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a thread would write by the number of a file that is another one by then."""
+    """Otherwise a thread would write to a file number that belongs to another file by then."""
     store = FileStore(tmp_path / FILE_NAME)
     await store.ensure("/a")
     entered, released = threading.Event(), threading.Event()
@@ -442,7 +442,7 @@ async def test_a_write_that_has_begun_ends_before_the_file_is_closed(
 async def test_the_loop_takes_over_a_limited_number_of_operations_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many wait; one multi is never torn apart."""
+    """Any number of operations may wait; one multi is never split."""
     monkeypatch.setattr(module, "WRITTEN_AT_ONCE", 10)
     taken: list[int] = []
     take = FileStore._take

@@ -80,7 +80,7 @@ def test_topics_configuration_and_ids_are_taken_over(start_broker: StartBroker) 
 
 
 async def test_taking_over_can_be_done_again(tmp_path: Path) -> None:
-    """As after a crash before the file was put aside: what the tree has by then stays."""
+    """As after a crash before the file was put aside: newer state in the tree stays."""
     partition = {"replicas": [1], "leader": 1, "leader_epoch": 4, "isr": [1], "version": 9}
     topic_id = "a3b6b0f0-0000-4000-8000-000000000001"
     old = {
@@ -125,7 +125,7 @@ def test_an_old_file_of_another_version_is_refused(tmp_path: Path) -> None:
 def test_a_new_tree_in_zookeeper_takes_over_no_logs(
     start_broker: StartBroker, shared_zookeeper: ZooKeeperProcess
 ) -> None:
-    """Other brokers may have newer ones: of a wrong address, or a tree that was lost, nothing may come."""
+    """Other brokers may have newer logs: a wrong address or a lost tree must bring nothing back."""
     broker = start_broker()
     with Wire(broker.bootstrap) as wire:
         wire.create("t")

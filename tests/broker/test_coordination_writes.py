@@ -24,7 +24,7 @@ from millstream_harness.members import topic_of
 
 
 class Changing(FileStore):
-    """`change` happens just before that node is read."""
+    """Applies `change` just before a read of the node `before`."""
 
     before = ""
     change: Sequence[Operation] = ()
@@ -38,7 +38,7 @@ class Changing(FileStore):
 
 @pytest.fixture
 async def nodes(tmp_path: Path) -> AsyncIterator[Changing]:
-    """Topic t is there, and being deleted."""
+    """A tree in which topic t is being deleted."""
     store = Changing(tmp_path / FILE_NAME)
     store.start()
     await store.ensure(*tree.ALWAYS)
@@ -65,7 +65,7 @@ async def test_a_topic_whose_deletion_ends_meanwhile_is_created_at_the_next_atte
 
 
 def test_partitions_of_a_topic_that_was_made_anew_meanwhile_need_no_leaders() -> None:
-    """Somebody may still wait for those of its predecessor, which had more."""
+    """A caller may still wait for the predecessor's partitions, of which there were more."""
     led, leaderless = PartitionRecord((1,), 1, 0, (1,)), PartitionRecord((1,), NO_LEADER, 0, (1,))
 
     def missing(*partitions: PartitionRecord) -> int:

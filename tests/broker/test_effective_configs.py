@@ -40,7 +40,7 @@ Store = Callable[[str, Mapping[str, object] | bytes], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """A broker, and how somebody writes an entity's configuration (`topics/T`, `brokers/1`) behind its back."""
+    """A broker, and a way to write an entity's configuration (`topics/T`, `brokers/1`) behind its back."""
 
     broker: BrokerProcess
     store: Store
@@ -70,7 +70,7 @@ def subject(
 
 
 def _store_in_file(broker: BrokerProcess, entity: str, config: Mapping[str, object] | bytes) -> None:
-    """While the broker is down."""
+    """Works only while the broker is down."""
     put(broker.data, tree.config_path(entity), _stored(config))
 
 
@@ -122,7 +122,7 @@ def values(wire: Wire, kind: int, name: str) -> dict[str, str | None]:
 
 
 def works(wire: Wire, *topics: str) -> None:
-    """Whether these topics accept records, and more can be created."""
+    """Check that these topics accept records, and that more can be created."""
     for name in topics:
         assert wire.produce(name, [record("x")]).error_code == 0
     assert create(wire, f"after-{len(topics)}-{wire.socket.getsockname()[1]}") == (0, None)
@@ -225,7 +225,7 @@ def test_a_file_that_changes_between_starts_stops_no_broker(subject: Subject) ->
         assert (found[MIN], found[MAX]) == ("0", "50000")
         assert values(wire, BROKER, "1")["log.retention.ms"] == "5"
         works(wire, "lags")
-        # What is unaffected may still be changed, and the contradiction mended.
+        # Unaffected settings can still be changed, and the contradiction resolved.
         assert alter(wire, BROKER, "", ("log.retention.ms", SET, "6")) == (0, "")
         assert alter(wire, TOPIC, "lags", (MIN, SET, "40000")) == (0, "")
         assert values(wire, TOPIC, "lags")[MIN] == "40000"
@@ -347,7 +347,7 @@ def test_a_file_that_contradicts_itself_starts_nothing(tmp_path: Path) -> None:
 
 
 async def test_brokers_with_settings_of_their_own_are_checked_too() -> None:
-    """A topic must suit each of them, and the cluster's settings each of their own."""
+    """A topic must suit every broker, and the cluster's settings each broker's own."""
     configs = EffectiveConfigs(BrokerConfig(), 1)
     configs.follow({None: {}, 2: {BROKER_MAX: "50"}})
     with pytest.raises(ApiError, match=r"> max\.compaction\.lag\.ms \(50\) \(broker 2\)"):
@@ -361,7 +361,7 @@ async def test_brokers_with_settings_of_their_own_are_checked_too() -> None:
 
 
 async def test_what_is_known_of_a_topic_goes_with_it() -> None:
-    """A topic of the same name that is made later has no last valid values."""
+    """A later topic of that name has no last valid values."""
     configs = EffectiveConfigs(BrokerConfig(), 1)
     first = TopicRecord("t", ZERO_UUID, (), {MIN: "100"})
     assert configs.of(first)[MIN] == 100

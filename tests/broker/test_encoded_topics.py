@@ -54,7 +54,7 @@ def state(*topics: TopicRecord, alive: Sequence[int] = (1, 2)) -> Metadata:
 
 
 class Subject:
-    """The topics of broker 1, whose state tests replace; `encoded` are the names in the order they were encoded."""
+    """Broker 1's topics, whose state tests replace; `encoded` lists names in the order of encoding."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -134,7 +134,7 @@ def test_forms_are_told_apart_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) 
     assert len(subject.topics._forms) == MAX_FORMS
     subject.metadata = state(topic("u"))
     assert [one.name for one in subject.ask((5, None))] == ["u"]
-    # Nothing of the old state is kept, in whatever form.
+    # No form keeps anything of the old state.
     assert {one.metadata for one in subject.topics._forms.values()} == {subject.metadata}
 
 
@@ -155,7 +155,7 @@ async def test_many_partitions_are_encoded_in_slices_and_once_for_all(
     everything, one, later = await at_work
     assert [len(each.partitions) for each in decoded(everything)] == [3 * AT_ONCE] + [10] * (AT_ONCE // 5)
     assert [each.name for each in decoded(one)] == ["large"]
-    # The state changed meanwhile: who asked before got the old one, who asked then the new one.
+    # The state changed meanwhile: earlier requests got the old one, later requests the new one.
     assert [each.name for each in decoded(later)] == ["large", "new"]
     assert sorted(subject.encoded) == sorted(set(subject.encoded))
 
@@ -165,7 +165,7 @@ async def _awaited(encoded: Encoded | Awaitable[Encoded]) -> Encoded:
 
 
 async def subject_after(subject: Subject, topics: list[TopicRecord]) -> Encoded:
-    """Asks for a newer state while the old one is being encoded: after its first topic."""
+    """Request a newer state while the old one is being encoded, after its first topic."""
     await subject.begun.wait()
     subject.metadata = state(topics[0], topic("new"))
     return await _awaited(subject.topics.encoded(FORM, None))

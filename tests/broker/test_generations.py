@@ -29,7 +29,7 @@ def coordination_in(folder: Path) -> Coordination:
 
 
 class Life:
-    """A broker's log directories through its starts, with coordination that outlives them in a folder of its own."""
+    """A broker's log directories over several starts; its coordination has a folder of its own and survives."""
 
     def __init__(self, folder: Path, count: int = 1) -> None:
         self.paths = [folder / f"data-{number}" for number in range(count)]
@@ -38,7 +38,7 @@ class Life:
         self.generations: Generations
 
     async def start(self) -> bool:
-        """Start; returns whether its logs are trusted."""
+        """Start; return whether the logs are trusted."""
         await self.coordination.connect()
         self.logs = LogManager(self.paths, LogConfig(segment_bytes=4096))
         self.logs.lock()
@@ -147,7 +147,7 @@ async def test_an_older_copy(life: Life, taken: str, until: str, caplog: Any) ->
 
 
 async def test_the_logs_of_an_older_copy_are_verified(life: Life) -> None:
-    """A snapshot of a disk may lack what only the page cache had, though the machine has not restarted."""
+    """A disk's snapshot may lack writes that were only in the page cache, even if the machine has not restarted."""
     await life.first()
     log = life.logs.get_or_create("t", 0)
     for _ in range(20):
@@ -267,7 +267,7 @@ def leader_epoch(wire: Wire, topic: str) -> int:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_broker_by_itself_leads_an_older_copy_and_says_so(tmp_path: Path, number: int) -> None:
-    """Nobody else has the data; leader epochs rise, by which consumers notice (KIP-320)."""
+    """No other broker has the data; leader epochs rise, so consumers notice (KIP-320)."""
     broker = BrokerProcess(tmp_path / "broker")
     dirs = [tmp_path / "first", tmp_path / "second"]
     broker.config["log.dirs"] = ",".join(map(str, dirs))

@@ -34,7 +34,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 TOPICS = {"a": 700, "b": 300, "c": 1}
 UNKNOWN = 5
-"""Partitions that each request names and that do not exist."""
+"""Number of partitions in each request that do not exist."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
             for name, count in TOPICS.items()
         ]
         wire.send(produce.API, 9, produce.ProduceRequest(None, acks, 30_000, data))
-        # The next one is on its way already, and has to be appended behind it.
+        # The next request is already on its way; its batch must be appended after these.
         wire.send(produce.API, 9, produce_request("a", build_batch([record("second")])))
         if acks:
             answer = wire.receive()
@@ -97,7 +97,7 @@ def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
             del wire._sent[0]
         assert wire.receive().responses[0].partition_responses[0].base_offset == 1
         ends = {("a", 0): 2, ("a", 699): 1, ("b", 299): 1, ("c", 0): 1}
-        if not acks:  # nobody waited for them to be flushed
+        if not acks:  # nobody waited for the flush
             until(lambda: all(wire.end_offset(*each) for each in ends), "all are flushed")
         assert {each: wire.end_offset(*each) for each in ends} == ends
 
@@ -118,7 +118,7 @@ def test_offsets_of_many_partitions(wire: Wire) -> None:
         for name, count in TOPICS.items()
     ]
     for timestamp in (-2, 1):
-        asked[-1].partitions[0].timestamp = timestamp  # a look-up by time goes into a thread
+        asked[-1].partitions[0].timestamp = timestamp  # a look-up by time runs in a thread
         answer = wire.call(list_offsets.API, 7, list_offsets.ListOffsetsRequest(-1, 0, asked))
         found = [
             (topic.name, one.partition_index, one.error_code)
@@ -139,7 +139,7 @@ def test_positions_of_many_partitions(wire: Wire) -> None:
         )
         for name, count in TOPICS.items()
     ]
-    wire.create("c")  # the group's topic is made by the first look for its coordinator
+    wire.create("c")  # the first request for the coordinator creates the group topic
     asked = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     assert wire.call(find_coordinator.API, 4, asked).coordinators[0].error_code == 0
     answer = wire.call(offset_commit.API, 8, offset_commit.OffsetCommitRequest("g", topics=topics))
@@ -222,7 +222,7 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
     bound = Bound(list_offsets.API, lambda context, request: handled.append(request), False, False)
     context = RequestContext(7, None, "127.0.0.1", "PLAINTEXT", Authenticator())
     frame = list_offsets.API.encode_request(7, list_offsets.ListOffsetsRequest(-1, 0, []))
-    async with large._turn:  # another one is at work
+    async with large._turn:  # another request is running
         tasks = [large.answer(bound, context, bytearray(frame), 0) for _ in range(MOST_QUEUED)]
         await asyncio.sleep(0)
         with pytest.raises(CloseConnection, match="a large ListOffsets: 1000 others wait already"):
@@ -241,7 +241,7 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
 
 
 async def test_what_a_client_sent_before_it_went_is_appended(tmp_path: Path) -> None:
-    """Though it had to wait: a producer without acknowledgements often ends so."""
+    """Even if it had to wait: a producer without acknowledgements often ends like this."""
     async with running(tmp_path) as broker, connected(broker) as other:
         await in_process.create(other, "t", FEW_ELEMENTS + 1)
         data = [

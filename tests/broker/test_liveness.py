@@ -28,14 +28,14 @@ ALL = [api_versions.ApiVersion(api.key, *api.versions) for api in APIS.values()]
 
 
 class Process:
-    """What a broker's process has of sockets: a listener and connections. It lets brokers prove themselves."""
+    """The sockets of a broker's process: a listener and connections. It lets brokers prove themselves."""
 
     def __init__(self, broker_id: int = THEIRS, host: str = "127.0.0.1", port: int = 0) -> None:
         self.broker_id = broker_id
         self.ended = 0
-        """Connections that have come and gone."""
+        """Number of connections that have ended."""
         self.reached = 0
-        """Connections that have proven to be a broker's."""
+        """Number of connections that have proven to be a broker's."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -166,7 +166,7 @@ async def test_a_closed_listener_is_no_proof_while_the_connection_lasts() -> Non
 
 
 async def test_who_took_over_the_address_speaks_for_nobody_else() -> None:
-    """Another broker listens there now; the earlier one may live elsewhere, because no connection is refused."""
+    """Another broker listens there now. The earlier one may live elsewhere, because no connection is refused."""
     process = await Process().listen()
     async with watching(record(process.port)) as (_, ended):
         await until(lambda: process.reached)
@@ -196,7 +196,7 @@ async def test_an_incarnation_ends_not_a_broker() -> None:
 
 
 async def test_silence_is_no_proof() -> None:
-    """What is sent to a socket whose queue is full is dropped, as by a broken network."""
+    """A full socket queue drops packets, as a broken network does."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)

@@ -1,4 +1,4 @@
-"""Thousands of topics in one request: few writes, one pass of deletion, and no long turn of the loop."""
+"""Thousands of topics in one request: few writes, one deletion pass, and no long turn of the loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOPICS, PARTITIONS = 150, 3
 
 
 class Counts:
-    """What a broker does, counted; by turns of the loop where it says so."""
+    """Counts a broker's work; `begun` and `stopped` by turn of the loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.writes = 0
@@ -79,7 +79,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 
 @pytest.fixture
 async def client(tmp_path: Path, counts: Counts) -> AsyncIterator[Connection]:
-    """Of a broker in this process."""
+    """A client of a broker in this process."""
     async with running(tmp_path) as broker, connected(broker) as connection:
         yield connection
 
@@ -124,7 +124,7 @@ async def test_topics_of_one_request_are_deleted_together(
         "the topics are gone",
     )
     asks = 1 + TOPICS // topics.BEGUN_AT_ONCE
-    removals = 1 + TOPICS // REMOVALS_AT_ONCE  # one more where the first begins before all are asked for
+    removals = 1 + TOPICS // REMOVALS_AT_ONCE  # one more if the first begins before the last request
     assert counts.writes <= asks + removals * 3 * 2, "each removal has three steps, begun in two slices"
     assert counts.passes <= 2 * (1 + TOPICS // topics.AT_ONCE)
     assert sum(counts.stopped.values()) == 2 * TOPICS * PARTITIONS, "as the topic goes, and as its log does"

@@ -19,7 +19,7 @@ def test_a_scrape_that_is_broken_off_counts_nothing_twice() -> None:
     sums = Sums()
     sums.add(REPLICA, 100)
     sums.over(["flights"])
-    sums.add(REPLICA, 200)  # and the reader is gone
+    sums.add(REPLICA, 200)  # the reader goes away
     sums.add(REPLICA, 250)
     sums.over(["flights"])
     assert sums.by_topic == {"flights": 250}

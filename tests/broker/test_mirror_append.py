@@ -64,7 +64,7 @@ async def new_replica(client: Connection, partitions: int = 1, **config: str) ->
 async def send(
     client: Connection, topic: str, source: Source, at: int, partition: int = 0
 ) -> MirrorPartitionResponse:
-    """Until it is taken: a source of a new epoch makes the leader take a higher one first."""
+    """Retry until the leader accepts: a new source epoch makes it take a higher one first."""
     async with asyncio.timeout(20):
         while True:
             answer = await mirror(client, topic, source.topic, at, source.after(at), partition=partition)
@@ -74,13 +74,13 @@ async def send(
 
 
 def stored(broker: Broker, topic: str, partition: int = 0) -> bytes:
-    """The batches of a partition as its files have them."""
+    """A partition's batches, as stored in its files."""
     folder = Path(str(broker.replicas.partitions[topic, partition].log.directory))
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 async def alter(client: Connection, topic: str, operation: int, value: str | None, key: str = KEY) -> str:
-    """Change one setting; the error, if any."""
+    """Change one setting; return the error, or ""."""
     config = incremental_alter_configs.AlterableConfig(key, operation, value)
     resource = incremental_alter_configs.AlterConfigsResource(2, topic, [config])
     answer = await client.call(
@@ -120,7 +120,7 @@ async def test_batches_are_stored_as_they_are(broker: Broker, client: Connection
 async def test_a_leader_takes_an_epoch_above_that_of_its_records(
     broker: Broker, client: Connection, replica: tuple[str, Source]
 ) -> None:
-    """Such as that of a source which was itself a mirror, and promoted."""
+    """Such an epoch comes from a source that was itself a mirror, and was promoted."""
     topic, source = replica
     source.add(2)
     await send(client, topic, source, 0)
@@ -179,7 +179,7 @@ async def test_several_partitions_succeed_and_fail_by_themselves(client: Connect
         source.topic,
         [(0, 0, batch, 0), (1, 0, batch, 0), (2, 0, b"damaged", 0), (7, 0, batch, 0)],
     )
-    if answers[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it takes an epoch first
+    if answers[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # the leader takes a higher epoch first
         answers[1] = await send(client, topic, source, 0, 1)
     codes = [ErrorCode.of(one.error_code) for one in answers]
     assert codes == [
@@ -334,7 +334,7 @@ def id_of(broker: Broker, topic: str) -> uuid.UUID:
 async def test_a_change_of_settings_made_for_a_topic_of_before_promotes_no_replica_of_its_name(
     broker: Broker, client: Connection
 ) -> None:
-    """Another broker's view may be older; what it writes are all of the topic's settings."""
+    """Another broker may have an older view, and it writes all of the topic's settings."""
     topic, source = unique("again"), Source()
     await create(client, topic)
     before = id_of(broker, topic)
@@ -358,7 +358,7 @@ async def test_a_change_of_settings_made_for_a_topic_of_before_promotes_no_repli
 async def test_the_setting_is_checked(client: Connection, replica: tuple[str, Source]) -> None:
     topic, source = replica
     other = MirrorSource("cluster", uuid.uuid4())
-    assert await alter(client, topic, SET, str(source.topic)) == ""  # as it is
+    assert await alter(client, topic, SET, str(source.topic)) == ""  # its present value
     assert "can be set only when" in await alter(client, topic, SET, str(other))
     for bad in (
         "x",
@@ -433,7 +433,7 @@ async def test_producer_ids_differ_from_those_of_other_clusters(tmp_path: Path) 
 
 
 async def test_random_senders_leave_the_source_log(tmp_path: Path) -> None:
-    """Two workers, of whom each may be behind, repeat or overtake itself, and a source that changes meanwhile."""
+    """Two workers that lag, repeat and overtake themselves, and a source that changes meanwhile."""
     seed = random.randrange(1 << 30)
     rolls = random.Random(seed)
     source, topic = Source(), unique("random")
@@ -511,7 +511,7 @@ async def test_a_request_for_many_partitions(client: Connection) -> None:
 
 
 async def test_a_compacted_replica_refuses_at_once_too(broker: Broker, client: Connection) -> None:
-    """Its records would be read in a thread before they are appended."""
+    """Elsewhere a thread would read such a topic's records before they are appended."""
     topic, source = await new_replica(client, **{"cleanup.policy": "compact"})
     source.add(3)
     await send(client, topic, source, 0)

@@ -1,4 +1,4 @@
-"""An ordinary topic that rejoins a source: who may cut its end, when, and what becomes of it."""
+"""An ordinary topic that rejoins a source: who may truncate it, when, and with which effect."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def truncate(
 
 
 async def a_topic(client: Connection, *counts: int) -> str:
-    """With batches of so many records, and read-only since."""
+    """A topic with batches of these record counts, then read-only."""
     topic = unique("rejoins")
     await create(client, topic)
     for count in counts:
@@ -88,7 +88,7 @@ def as_it_is(found: TruncatedPartitionResponse) -> dict[str, int]:
 
 
 async def ready(client: Connection, topic: str) -> TruncatedPartitionResponse:
-    """Its state, as soon as the leader has an epoch above its records': only then it may be cut."""
+    """The state, once the leader's epoch is above its records': only then can the log be cut."""
     async with asyncio.timeout(20):
         while True:
             found = await truncate(client, topic)
@@ -127,7 +127,7 @@ async def test_the_end_is_cut_and_the_source_follows(broker: Broker, client: Con
     async with asyncio.timeout(20):
         while True:
             answer = await mirror(client, topic, SOURCE, 5, source.after(5))
-            if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it takes a higher epoch first
+            if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:  # the leader takes a higher epoch first
                 break
             await asyncio.sleep(0.01)
     assert answer.error_code == 0
@@ -155,7 +155,7 @@ async def test_a_waiting_fetch_ends_and_offsets_behind_the_end_are_out_of_range(
         cut = await truncate(client, topic, **as_it_is(before), offset=3)
         assert cut.error_code == 0
         (answer,) = (await waiting).responses[0].partitions
-        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it was asked while the log was cut
+        if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # it came while the log was being cut
             (answer,) = (await other.call(fetch.API, 12, request)).responses[0].partitions
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -179,7 +179,7 @@ async def test_what_a_restart_finds(tmp_path: Path) -> None:
 async def test_a_flush_of_the_leadership_before_the_cut_changes_nothing(
     broker: Broker, client: Connection
 ) -> None:
-    """Its log and its ISR belong to another leadership when the disk answers."""
+    """When the disk responds, its log and ISR belong to another leadership."""
     topic = unique("flushed")
     await create(client, topic, flush_messages="2")
     for count in (3, 2):
@@ -193,7 +193,7 @@ async def test_a_flush_of_the_leadership_before_the_cut_changes_nothing(
                 break
             await asyncio.sleep(0.01)
     assert (await truncate(client, topic, **as_it_is(before), offset=3)).error_code == 0
-    old._secured = 2  # as if its flush had been under way
+    old._secured = 2  # as if a flush had been running
     await old._flush()
     assert old._secured == 2
     found = await truncate(client, topic)
@@ -203,7 +203,7 @@ async def test_a_flush_of_the_leadership_before_the_cut_changes_nothing(
 async def test_what_is_written_behind_a_cut_has_an_epoch_of_its_own(
     broker: Broker, client: Connection
 ) -> None:
-    """Else a replica that comes back with the cut records would take them for these."""
+    """Otherwise a replica that returns with the removed records would take them for the new ones."""
     topic = await a_topic(client, 3, 2)
     before = await truncate(client, topic)
     too_early = await truncate(client, topic, **as_it_is(before), offset=3)
@@ -219,7 +219,7 @@ async def test_what_is_written_behind_a_cut_has_an_epoch_of_its_own(
 
 
 async def test_a_reader_of_the_old_end_never_sees_other_records(broker: Broker, client: Connection) -> None:
-    """Also where nothing is left of a segment, whose file has the same name again."""
+    """Even if a whole segment is removed, and its file's name is used again."""
     topic = await a_topic(client, 3, 2)
     log = broker.replicas.partitions[topic, 0].log
     old = log.read(0, 1 << 20, upper=5, min_one=True)
@@ -236,7 +236,7 @@ async def test_a_reader_of_the_old_end_never_sees_other_records(broker: Broker, 
 
 
 async def test_records_of_an_epoch_without_records_do_not_matter(broker: Broker, client: Connection) -> None:
-    """Cutting at the end only forgets that a leader began there."""
+    """A cut at the end only forgets that a leader began there."""
     topic = await a_topic(client, 3)
     log = broker.replicas.partitions[topic, 0].log
     log.epochs.assign(4, 3)

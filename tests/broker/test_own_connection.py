@@ -36,7 +36,7 @@ async def test_a_controller_asks_its_own_broker_again_after_an_unexpected_error(
 
 
 async def test_it_asks_its_own_broker_where_logs_end(tmp_path: Path) -> None:
-    """As it does of many: a handler that answers in slices is no other thing to a controller."""
+    """Such a handler may answer in slices, as it does for many logs; that makes no difference to a controller."""
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", 2)
         connection = OwnConnection(broker.handlers, broker.inter_broker_listener, 0, 0)

@@ -1,4 +1,4 @@
-"""Requests that resemble an earlier one on their connection: decoded to the same, with the same response bytes."""
+"""Produce requests that resemble an earlier one on their connection decode equally and get the same response bytes."""
 
 from __future__ import annotations
 

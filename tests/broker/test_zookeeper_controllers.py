@@ -45,7 +45,7 @@ async def test_an_isr_is_written_under_its_version_and_noted(connect: str) -> No
         assert one.last(StatesChanged).states == {("t", 0): shrunk}
         await until(lambda: one.last(StatesChanged) is not None)
         assert await one.coordination._nodes.children(tree.ISR_CHANGES) == []
-        # The same again, as after a lost answer: it is there already.
+        # A second time, as after a lost response: the state is stored already.
         assert await one.coordination.write_partition("t", 0, replace(record, isr=(1,), elr=(2,))) == shrunk
         with pytest.raises(Conflict):
             await one.coordination.write_partition("t", 0, replace(record, isr=(1, 2)))
@@ -139,7 +139,7 @@ async def test_a_deposed_controller_changes_nothing(connect: str) -> None:
     async with members(connect, 1, 2) as (one, two):
         topic = await led_topic(one)
         store = await one.elected()
-        # Somebody deletes /controller: whoever is first takes it, and the old one's store is fenced.
+        # Someone deletes /controller: the first broker to react takes it, and the old store is fenced.
         one.coordination.campaigns = False
         await two.coordination._nodes.delete("/controller")
         newer = await two.elected()
@@ -168,7 +168,7 @@ async def test_a_controller_that_does_not_know_yet_is_fenced_by_its_writes(conne
         assert epoch is not None
         await one.coordination._nodes.set(
             "/controller_epoch", b"9"
-        )  # by another, who knows nothing of watches
+        )  # by a client that does not follow watches
         with pytest.raises(Fenced):
             await store.write_states({("t", 0): replace(topic.partitions[0], leader_epoch=1)})
         assert one.depositions == 1

@@ -87,7 +87,7 @@ async def test_a_broker_id_belongs_to_one_broker(connect: str) -> None:
 async def test_an_earlier_incarnation_is_taken_over_at_once(connect: str) -> None:
     async with members(connect, 1, 2, session_s=30.0) as (one, two):
         await one.elected()
-        one.coordination.withdraw()  # it has ended: its session alone lives on
+        one.coordination.withdraw()  # its process has ended; only the session lives on
         began = time.monotonic()
         async with members(connect, 1, session_s=30.0) as (again,):
             assert time.monotonic() - began < 5
@@ -120,7 +120,7 @@ async def test_zookeeper_may_come_later(tmp_path: Path, caplog: pytest.LogCaptur
         server.kill()
 
 
-# What is told and asked for
+# Updates and requests
 
 
 async def test_a_topic_is_created_told_and_deleted(connect: str) -> None:
@@ -222,7 +222,7 @@ async def test_a_controller_is_believed_when_zookeeper_has_it(connect: str) -> N
         await until(lambda: one.stores or two.stores)
         first, second = (one, two) if one.stores else (two, one)
         brokers = [one, two]
-        for _ in range(2):  # before the controller was heard of, and after
+        for _ in range(2):  # before and after the controller is known
             for epoch in (2, 2**31 - 1):
                 with pytest.raises(ApiError) as unknown:
                     await second.coordination.update(
@@ -287,7 +287,7 @@ async def test_configuration_reaches_everybody(connect: str) -> None:
             "version": 1,
             "config": {"log.retention.ms": "9"},
         }
-        for name, of in (("none", topic_id), ("t", uuid.uuid4())):  # the second has taken over the name
+        for name, of in (("none", topic_id), ("t", uuid.uuid4())):  # the second topic has taken over the name
             with pytest.raises(Conflict):
                 await one.coordination.set_topic_config(name, of, {}, [])
         async with members(connect, 3) as (three,):

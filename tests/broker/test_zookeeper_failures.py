@@ -48,7 +48,7 @@ def incarnation(member: Member) -> BrokerRecord:
 
 
 async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str) -> None:
-    """And if it lives after all, it registers again and is another incarnation."""
+    """If the process lives after all, it registers again, as another incarnation."""
     async with members(connect, 1, 2, session_s=30.0) as (one, two):
         await one.elected()
         await one.load()
@@ -67,11 +67,11 @@ async def test_the_end_of_a_process_is_the_end_of_its_registration(connect: str)
 
 
 async def test_a_broker_registers_again_though_the_connection_was_lost_before(tmp_path: Path) -> None:
-    """Watches go with a connection, also where the session lives on."""
+    """Watches end with a connection, even if the session lives on."""
     with ZooKeeperProcess(tmp_path) as server:
         async with members(f"{server.connect}/kafka", 1, 2, session_s=30.0) as (one, two):
             await one.elected()
-            await until(lambda: two.state.controller_id == 1)  # it has looked at all that it watches
+            await until(lambda: two.state.controller_id == 1)  # it has read every node that it watches
             server.kill()
             await until(lambda: not two.coordination.is_connected)
             await asyncio.to_thread(server.start)
@@ -129,7 +129,7 @@ async def test_it_stands_again_where_nobody_else_does(connect: str, monkeypatch:
 async def test_a_broker_that_registers_meanwhile_keeps_its_registration(
     connect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its node has the same version as the one before."""
+    """Its node has the same version as its predecessor."""
     async with members(connect, 1, 2) as (one, two):
         await one.elected()
         registering_before_the_next_multi(monkeypatch, one, two)
@@ -171,7 +171,7 @@ def registering_before_the_next_multi(monkeypatch: pytest.MonkeyPatch, writer: M
 
 
 async def test_a_broker_that_stops_does_not_register_again(connect: str) -> None:
-    """It has closed its listeners by then."""
+    """By then it has closed its listeners."""
     async with members(connect, 1, 2, session_s=30.0) as (one, two):
         await one.elected()
         await one.load()
@@ -226,7 +226,7 @@ async def test_topics_deleted_while_nobody_told_us_are_gone(
 
 
 async def test_away_and_back(tmp_path: Path) -> None:
-    """What was asked for while ZooKeeper was away is done when it is back; nothing is lost or done twice."""
+    """Writes requested meanwhile happen once ZooKeeper is back; none is lost or repeated."""
     with ZooKeeperProcess(tmp_path) as server:
         async with members(f"{server.connect}/kafka", 1, session_s=20.0) as (one,):
             topic = await led_topic(one, 3)
@@ -260,7 +260,7 @@ async def test_away_and_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attempt", [0, 2])
 async def test_answers_that_get_lost_are_found_out(tmp_path: Path, attempt: int) -> None:
-    """The server dies in the midst of writes: each has happened once when its call returns."""
+    """The server dies in the midst of writes: when a call returns, its write has happened once."""
     with ZooKeeperProcess(tmp_path) as server:
         async with members(f"{server.connect}/kafka", 1, session_s=20.0) as (one,):
             topic = await led_topic(one, 200)

@@ -64,7 +64,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
 def test_an_address_that_does_not_answer_is_left_long_before_the_sessions_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As that of a server that moved."""
+    """For example, the address of a server that has moved."""
     monkeypatch.setattr(zookeeper_store, "CONNECT_S", 0.2)
     with silent_listener() as address, pytest.raises(TimeoutError):
         zookeeper_store._Handler().create_connection(address, timeout=3600.0)
@@ -133,7 +133,7 @@ async def test_watches_are_called_once_with_the_path(session: ZooKeeperStore) ->
 
 
 async def test_thousands_of_calls_at_once(session: ZooKeeperStore) -> None:
-    """More than the socket pair behind kazoo takes, and in order."""
+    """More than the socket pair behind kazoo holds; results keep their order."""
     made = await session.multi_all([Create(f"/n{index}", str(index).encode())] for index in range(3000))
     assert made == [[f"/n{index}"] for index in range(3000)]
     seen: list[str] = []
@@ -210,7 +210,7 @@ async def test_a_session_that_ended_is_followed_by_another(shared_zookeeper: Zoo
 
 
 def end_session(connect: str, session: ZooKeeperStore) -> None:
-    """From another client that has taken it over, as the server would at its timeout."""
+    """End it from another client that has taken it over, as the server would at its timeout."""
     other = KazooClient(connect, client_id=session._client.client_id)
     other.start()
     other.stop()
@@ -233,7 +233,7 @@ async def test_a_session_outlives_the_server_and_its_restart(own_zookeeper: ZooK
 async def test_an_error_in_kazoo_does_not_end_it_all(shared_zookeeper: ZooKeeperProcess) -> None:
     async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, states):
         await session.connected()
-        session._client._queue.append((object(), None))  # which cannot be sent, and ends kazoo's thread
+        session._client._queue.append((object(), None))  # cannot be sent, and ends kazoo's thread
         session._client._connection._write_sock.send(b"\0")
         await until(lambda: len(states) == 3)
         assert states[1:] == [(State.LOST, False), (State.CONNECTED, True)]
@@ -290,7 +290,7 @@ async def test_closing_keeps_its_deadline_though_zookeeper_is_away(tmp_path: Pat
 
 async def test_closing_ends_what_is_ephemeral_and_the_threads(shared_zookeeper: ZooKeeperProcess) -> None:
     tree = shared_zookeeper.own_tree()
-    before = set(threading.enumerate())  # of which those of other tests may end meanwhile
+    before = set(threading.enumerate())  # threads of other tests may end meanwhile
     async with session_of(tree, 10.0) as (watching, _):
         await watching.connected()
         await watching.ensure("/")

@@ -1,4 +1,4 @@
-"""`millstream.Admin` beside a real broker: topics, groups, configuration, and input that it refuses."""
+"""`millstream.Admin` with a real broker: topics, groups, configuration, and refused input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import unique
 
 BEGIN_MS = 1_700_000_000_000
-"""Time of a topic's first record; each one after it is a second younger."""
+"""Time of a topic's first record; each later one is a second younger."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def topic(admin: millstream.Admin) -> str:
 
 @pytest.fixture
 def group(admin: millstream.Admin, topic: str) -> str:
-    """It has committed in the first two partitions."""
+    """A group with commits in the first two partitions."""
     name = unique("admin")
     commit_offsets(admin.cluster, name, {(topic, 0): 3, (topic, 1): 12})
     return name

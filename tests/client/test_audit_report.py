@@ -113,7 +113,7 @@ def test_late_records_and_reports_that_come_twice() -> None:
     tally.record("t", 0, 0, stamp(0, START_MS))
     tally.record("t", 0, 1, stamp(1, START_MS + 2 * WINDOW_MS))
     tally.record("t", 0, 2, stamp(2, START_MS + 1))
-    tally.record("t", 1, 0, stamp(3, START_MS + 2))  # another partition has an order of its own
+    tally.record("t", 1, 0, stamp(3, START_MS + 2))  # another partition has its own order
     told = {
         "topic": "t",
         "windowStart": "2023-11-14T22:20:00Z",

@@ -1,4 +1,4 @@
-"""Files with settings of a client: what they may say, and what is wrong with others, without a word of their values."""
+"""Files with a client's settings: valid ones, and errors about others, which never contain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`millstream` as its users run it: a process, against a real broker."""
+"""`millstream` as users run it: a process, with a real broker."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_an_unknown_topic_is_not_created_by_asking(run: Run) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_said_within_seconds() -> None:
-    with socket.socket() as held:  # bound, not listening: nobody else gets the port meanwhile
+    with socket.socket() as held:  # bound, not listening: no other process gets the port meanwhile
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         for arguments in (("topic", "list"), ("consume", "t"), ("produce", "t"), ("group", "list")):

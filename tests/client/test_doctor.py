@@ -32,7 +32,7 @@ def test_a_cluster_that_is_well(run: Run, topic: str) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate that it has signed itself, for localhost."""
+    """A key and a self-signed certificate, for localhost."""
     folder = tmp_path_factory.mktemp("certificate")
     path = folder / "server.pem"
     command = [
@@ -79,7 +79,7 @@ def secured(certificate: Path, shared_broker: BrokerProcess) -> Iterator[Callabl
 
 
 def relay(client: ssl.SSLSocket, broker: socket.socket) -> None:
-    """Until one of them ends."""
+    """Relay bytes until one side ends."""
     while True:
         ready = [client] if client.pending() else select.select([client, broker], [], [])[0]
         for one in ready:

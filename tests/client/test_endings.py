@@ -101,7 +101,7 @@ def test_a_stdin_that_is_closed_has_no_records(topic: str, shared_broker: Broker
 
 
 def redirected(command: str, bootstrap: str = "127.0.0.1:1") -> subprocess.CompletedProcess[str]:
-    """Run it by a shell, with redirections."""
+    """Run it in a shell, with redirections."""
     return subprocess.run(
         ["sh", "-c", f"{COMMAND} {command}"],
         capture_output=True,
@@ -168,7 +168,7 @@ def test_a_second_ctrl_c_ends_the_wait_for_brokers_that_have_gone(tmp_path: Path
             broker.kill()
             process.stdin.write(b"line\n" * 2000)
             process.stdin.flush()
-            until_read(process.stdin)  # so it has taken most of it
+            until_read(process.stdin)  # so it has accepted most of it
             if whole:
                 process.stdin.close()
             process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The example of exactly once into SQLite: its processes are killed at work."""
+"""The exactly-once example with SQLite: its processes are killed while they work."""
 
 from __future__ import annotations
 

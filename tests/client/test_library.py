@@ -21,7 +21,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 SOURCE = Path(millstream.__file__).parent
 OF_THE_STANDARD_LIBRARY_AT_MOST = 80
-"""Modules that `import millstream` may load: a time would depend on the machine."""
+"""Modules that `import millstream` may load; a time limit would depend on the machine."""
 
 
 def loaded(statement: str) -> set[str]:
@@ -69,7 +69,7 @@ def test_type_checkers_see_the_same_names() -> None:
 
 
 def test_one_tree_of_errors_is_as_documented() -> None:
-    """The tree in the docstring has each class at its place, with its value of retriable."""
+    """The tree in the docstring has each class in its place, with its value of retriable."""
     classes = {
         name: one for name, one in vars(errors).items()
         if inspect.isclass(one) and issubclass(one, Exception) and one.__module__ == errors.__name__

@@ -1,4 +1,4 @@
-"""Progress of mirrors as confluent-kafka hands it over: with whatever lies behind it in memory."""
+"""Progress of mirrors as confluent-kafka returns it: followed by arbitrary memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STORED = b'{"v":1,"producer":[5,0,7],"topicId":"t","cluster":"c","at":12,"gap":[
 
 
 class Position:
-    """Decodes its metadata when it is asked for it, as the client library's does."""
+    """Decodes its metadata on access, like the client library's."""
 
     def __init__(self, metadata: bytes) -> None:
         self._metadata = metadata

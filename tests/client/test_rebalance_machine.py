@@ -73,7 +73,7 @@ class World:
         self.handing_out[name] = set()
 
     def expire(self, name: str, *, died: bool = False) -> None:
-        """The session ends; its client has stopped before that, as its lease says, and has a new session at once."""
+        """The session ends; its client has stopped before, because of its lease, and has a new session at once."""
         self.handing_out[name] = set()
         self.sessions[name] += 1
         self.consumers.pop(name, None)
@@ -88,9 +88,9 @@ class World:
     def step(
         self, name: str, *, carried_out: bool = True, answered: bool = True, expires: bool = False
     ) -> bool:
-        """One action of a consumer; whether it is settled.
+        """Take one action of a consumer; return whether it is settled.
 
-        ``carried_out``, ``answered``: what becomes of its request. ``expires``: the session ends just before it.
+        ``carried_out``, ``answered``: the fate of its request. ``expires``: the session ends just before it.
         """
         machine = self.machines[name]
         if name in self.losing:
@@ -110,7 +110,7 @@ class World:
         return False
 
     def carry_out(self, name: str, machine: Rebalance, action: Action) -> Callable[[], object]:
-        """Do it in ZooKeeper and the streams; how to report that."""
+        """Carry it out in ZooKeeper and the streams; return how to report it."""
         me = (name, self.sessions[name])
         match action:
             case Register():
@@ -182,7 +182,7 @@ def test_one_owner_at_any_time_and_all_owned_when_it_settles(data: st.DataObject
 
 
 def settle(machine: Rebalance, until: Action | None = None) -> list[Action]:
-    """All actions before this one, each of which succeeds; it is the next one to carry out."""
+    """Carry out all actions before this one successfully; it is the next one."""
     found = []
     while (action := machine.next()) != until:
         assert action is not None
@@ -200,7 +200,7 @@ def settle(machine: Rebalance, until: Action | None = None) -> list[Action]:
 
 
 def test_a_start_that_fails_is_due_again() -> None:
-    """ZooKeeper goes away between the claim and the first message, and comes back in the same session."""
+    """ZooKeeper goes down between the claim and the first message, and returns in the same session."""
     machine, at = Rebalance("a"), ("t", 0)
     settle(machine, until=Start((at,), "a-0"))
     machine.changed()  # no report: the connection failed
@@ -210,7 +210,7 @@ def test_a_start_that_fails_is_due_again() -> None:
 def test_a_start_that_was_not_reported_is_stopped_before_its_partition_is_released() -> None:
     machine, at = Rebalance("a"), ("t", 0)
     settle(machine, until=Start((at,), "a-0"))
-    machine.changed()  # no report: the stream may hand out messages
+    machine.changed()  # no report: the stream may return messages
     assert machine.next() == Read()
     machine.read({"a": {"t": 1}}, {"t": []})
     assert machine.next() == Stop((at,), "a-0")
@@ -235,7 +235,7 @@ def test_a_claim_without_an_answer_is_made_again_or_taken_back() -> None:
 
 
 def test_a_release_without_an_answer_leads_to_another_claim() -> None:
-    """The partition comes back meanwhile: whether its owner node is still there is not known."""
+    """The partition returns meanwhile, so nobody knows whether its owner node still exists."""
     machine, at = Rebalance("a"), ("t", 0)
     settle(machine)
     machine.changed()
@@ -310,7 +310,7 @@ def test_a_change_while_the_registry_is_read_is_seen() -> None:
     machine.next()
     machine.registered()
     assert machine.next() == Read()
-    machine.changed()  # a watch of that read fires before its result is told
+    machine.changed()  # a watch of that read fires before its result is reported
     machine.read({"a": {"t": 1}}, {"t": [0]})
     assert machine.next() == Read()
 
@@ -324,7 +324,7 @@ def test_a_lease_ends_before_its_session_and_with_it() -> None:
     lease.renew(1, 10.0, 6.0)
     assert lease.until == 14.0
     lease.renew(1, 9.0, 6.0)
-    assert lease.until == 14.0  # an answer that comes late makes it no shorter
+    assert lease.until == 14.0  # a late response does not shorten it
     lease.begin(2)
     lease.renew(1, 20.0, 6.0)
     assert lease.until == 0

@@ -135,7 +135,7 @@ class Group:
             member.kill()
 
     def await_all(self) -> None:
-        """Wait until every message was handed out."""
+        """Wait until every message was returned by a stream."""
 
         def complete() -> bool:
             seen = {(one.partition, one.offset) for one in all_events(self.members) if one.what == "message"}
@@ -173,10 +173,10 @@ def test_members_that_come_and_go(group: Group) -> None:
 
 
 def test_a_member_that_is_paused(group: Group) -> None:
-    """The others take over; after it wakes up, it hands out no message of their partitions."""
+    """The others take over; after it wakes up, it returns no message of their partitions."""
     one, two = group.start(), group.start()
     group.await_settled(one, two)
-    group.send(60)  # more than it has handed out when it is paused
+    group.send(60)  # more than it has returned when it is paused
     until(lambda: any(event.what == "message" for event in one.events()), "it is at work")
     one.pause()
     group.await_settled(two, timeout=60)
@@ -198,7 +198,7 @@ def test_a_member_that_is_cut_from_zookeeper(
         chroot = brokers.connect.partition("/")[2]
         one, two = group.start(), group.start(zookeeper=f"127.0.0.1:{zookeeper_gate.port}/{chroot}")
         group.await_settled(one, two)
-        group.send(300)  # more than it has handed out when it is cut off
+        group.send(300)  # more than it has returned when it is cut off
         until(lambda: any(event.what == "message" for event in two.events()), "it is at work")
         getattr(zookeeper_gate, cut)()
         group.await_settled(one, timeout=60)

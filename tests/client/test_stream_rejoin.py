@@ -1,4 +1,4 @@
-"""A stream that must join its group anew in the middle of a rebalance.
+"""A stream that must rejoin its group in the middle of a rebalance.
 
 One member is paused, so the rebalance waits for it, and librdkafka postpones leaving the group until it ends.
 """
@@ -24,11 +24,11 @@ from millstream_harness.stream_member import StreamMember, all_events
 
 PARTITIONS = 6
 SESSION_S = 30.0
-"""Longer than the test: nobody is removed from the group for its silence."""
+"""Longer than the test: no member is removed from the group for its silence."""
 
 
 class Member:
-    """A stream in this process that a thread iterates over; `seen` has the partition and offset of each message."""
+    """A stream in this process with a thread that iterates over it; `seen` has each message's partition and offset."""
 
     def __init__(self, cluster: millstream.Cluster, group: str, topic: str) -> None:
         self.seen: set[tuple[int, int]] = set()
@@ -60,7 +60,7 @@ class Member:
             self.stream._seen -= SESSION_S
 
     def lose_a_call_back(self) -> None:
-        """As if an interrupt had come when librdkafka handed over partitions."""
+        """As if an interrupt had come when librdkafka passed on partitions."""
         with self.stream.turns:
             self.stream._membership._midway = True  # type: ignore[attr-defined]
 
@@ -115,7 +115,7 @@ class Rebalance:
         self.check_all_is_read()
 
     def check_all_is_read(self) -> None:
-        """Send a message to each partition: all so far are read."""
+        """Send a message to each partition: all messages so far are read."""
         with millstream.Producer(self.cluster) as producer:
             for partition in range(PARTITIONS):
                 producer.send(self.topic, b"", partition=partition)
@@ -146,7 +146,7 @@ def test_partitions_that_a_stream_gives_up_are_read(rebalance: Rebalance) -> Non
     rebalance.begin()
     rebalance.member.lose_a_call_back()
     until(lambda: not rebalance.member.stream.partitions, "the stream gives up its partitions")
-    time.sleep(0.5)  # a stream that subscribes too early does so now
+    time.sleep(0.5)  # a stream that subscribes too early would do so now
     rebalance.end()
 
 

@@ -1,4 +1,4 @@
-"""Message streams with a real broker: messages, commits, where they continue, how they end."""
+"""Message streams with a real broker: messages, commits, start positions, and endings."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_an_interrupt_before_messages_are_in_the_batch_loses_none(
 def test_an_interrupt_at_any_line_of_the_stream_loses_nothing(
     cluster: millstream.Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message takes a fetch of its own, which is interrupted one line later than the one before.
+    """Each message takes its own fetch, which is interrupted one line later than the previous one.
 
     An interrupt between librdkafka's queue and the batch may repeat a message.
     """

@@ -1,4 +1,4 @@
-"""Streams that coordinate by a real ZooKeeper: its registries, expired sessions, and a ZooKeeper that is down."""
+"""Streams that coordinate over a real ZooKeeper: its registries, expired sessions, and a ZooKeeper that is down."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_partitions_that_are_added_are_read(brokers: ClusterProcesses, topic: st
 def test_an_owner_that_was_overtaken_commits_nothing(
     brokers: ClusterProcesses, tree: KazooClient, topic: str
 ) -> None:
-    """Its node is replaced by another owner's; the version of the offset shows it."""
+    """Another owner's node replaces its node; the version of the offset shows it."""
     from millstream.consuming.zookeeper.registry import Registry
     from millstream.errors import NotOwned
 
@@ -182,7 +182,7 @@ def test_an_owner_that_was_overtaken_commits_nothing(
     one, two = Registry(brokers.connect, group, 10), Registry(brokers.connect, group, 10)
     try:
         assert one.claim((topic, 0), "one-0")
-        assert one.claim((topic, 0), "one-0")  # the answer was lost, and it asks again
+        assert one.claim((topic, 0), "one-0")  # the response was lost, and it retries
         assert not two.claim((topic, 0), "two-0")
         one.commit({(topic, 0): 5})
         one.commit({(topic, 0): 6})
@@ -228,7 +228,7 @@ def test_a_session_that_ends_is_followed_by_another(
 def test_giving_up_is_tried_again(
     brokers: ClusterProcesses, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session is over, and librdkafka refuses to let the first stream's partitions go."""
+    """The session is over, and librdkafka refuses to release the first stream's partitions."""
     from millstream.consuming.zookeeper import consumer
 
     fill(brokers, topic, 40)
@@ -254,7 +254,7 @@ def test_giving_up_is_tried_again(
 def test_a_connection_that_fails_between_a_claim_and_the_first_message(
     brokers: ClusterProcesses, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session survives, and the claim with it: the stream begins as soon as ZooKeeper answers."""
+    """The session survives, and the claim with it: the stream begins as soon as ZooKeeper responds."""
     fill(brokers, topic, 40)
     with connect(brokers, unique("group")) as connector:
         registry = connector._consumer.registry
@@ -287,7 +287,7 @@ def test_positions_that_the_caller_cannot_tell_yet(brokers: ClusterProcesses, to
         known.update({(topic, number): 0 for number in range(4)})
         seen: set[millstream.Position] = set()
         while len(seen) < 4:
-            with suppress(KeyError):  # of a try before that
+            with suppress(KeyError):  # from an earlier try
                 seen.add(next(iter(stream)).position)
 
 
@@ -306,7 +306,7 @@ def test_no_zookeeper_is_said_within_seconds(brokers: ClusterProcesses) -> None:
 def test_a_zookeeper_that_goes_away(
     tmp_path: Path, brokers: ClusterProcesses, topic: str, session_s: int, stop_s: int
 ) -> None:
-    """A stream waits, and says so when its patience ends; when ZooKeeper is back, it hands out the rest.
+    """A stream waits, and reports it after its time limit; when ZooKeeper is back, it returns the rest.
 
     The session may survive, or end, or end just when its client comes back.
     """

@@ -1,6 +1,6 @@
-"""The broker that every client's test talks to: Millstream, or with ``COMPAT_PEER=kafka`` Apache Kafka itself.
+"""The broker for every client's test: Millstream, or with ``COMPAT_PEER=kafka`` Apache Kafka itself.
 
-Running the same tests against Apache Kafka shows that they ask only for what Kafka does.
+Running the same tests against Apache Kafka shows that they only require what Kafka does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 
 # The tests start their members one after the other, so a new group need not wait three seconds for more of them;
-# kafka-python needs a moment, though: it may assign partitions before it has asked for the topic's metadata.
+# kafka-python needs a moment, though: it may assign partitions before it has requested the topic's metadata.
 CONFIG = {
     "group.initial.rebalance.delay.ms": "100",
     "offsets.topic.num.partitions": "5",
-    # The records that the clients write are years old: not to be deleted for it in the middle of a test.
+    # The clients' records are years old: they must not be deleted in the middle of a test.
     "log.retention.check.interval.ms": "86400000",
 }
 

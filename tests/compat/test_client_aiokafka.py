@@ -1,4 +1,4 @@
-"""aiokafka: produce with every codec, groups of every kind it has, admin, offsets by time."""
+"""aiokafka: produce with every codec, all its kinds of groups, admin, offsets by time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def create(admin: Any, name: str, partitions: int = 1, **config: str) -> s
 
 
 async def produce(bootstrap: str, topic: str, **settings: Any) -> list[Any]:
-    """Produce RECORDS; returns what was acknowledged for each."""
+    """Produce RECORDS; return the acknowledgement of each."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5, **settings) as producer:
         futures = [
             await producer.send(
@@ -89,7 +89,7 @@ async def take(consumer: Any, count: int) -> list[Any]:
 
 
 async def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> list[set[int]]:
-    """Poll the consumers until their assignments are as wanted."""
+    """Poll the consumers until their assignments are accepted."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         for one in consumers:

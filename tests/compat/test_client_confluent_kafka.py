@@ -100,7 +100,7 @@ def take(consumer: Any, count: int) -> list[Message]:
 
 
 def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> list[set[int]]:
-    """Poll the consumers until their assignments are as wanted."""
+    """Poll the consumers until their assignments are accepted."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         for one in consumers:

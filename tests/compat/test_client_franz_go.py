@@ -26,11 +26,11 @@ SCENARIOS = re.findall(r'play\("([a-z-]+)",', (FOLDER / "main.go").read_text()) 
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    """The program, built anew when its source is newer."""
+    """The program, built again if its source is newer."""
     go = require("go")
     PROGRAM.parent.mkdir(exist_ok=True)
     with PROGRAM.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes need it, too
         newest = max(path.stat().st_mtime for path in FOLDER.iterdir())
         if not PROGRAM.exists() or PROGRAM.stat().st_mtime < newest:
             done = run([go, "build", "-o", str(PROGRAM), "."], cwd=FOLDER, check=False, timeout=110)
@@ -53,5 +53,5 @@ def test_franz_go(played: Verdicts, scenario: str) -> None:
 
 @pytest.mark.timeout(240)
 def test_franz_go_has_no_transactions(program: Path, start_broker: Callable[..., BrokerProcess]) -> None:
-    """Apache Kafka has some, so this one asks a broker of its own."""
+    """Apache Kafka has some, so this test uses its own broker."""
     assert play([str(program), start_broker().bootstrap, "refusals"]) == {"no-transactions": PASSED}

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def collect_its_sockets() -> Iterator[None]:
-    """Here, so that no later test is blamed for them."""
+    """Collect them here, so that they fail no later test."""
     yield
     gc.collect()
 
@@ -102,7 +102,7 @@ def take(consumer: Any, count: int) -> list[Any]:
 
 
 def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> list[set[int]]:
-    """Poll the consumers until their assignments are as wanted."""
+    """Poll the consumers until their assignments are accepted."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         for one in consumers:

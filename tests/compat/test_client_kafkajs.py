@@ -26,9 +26,9 @@ def played(compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
 
 
 def install(npm: str) -> None:
-    """What package-lock.json pins, into node/node_modules, once."""
+    """Install the pinned versions of package-lock.json into node/node_modules, once."""
     with (FOLDER / "package-lock.json").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes need it, too
         installed = FOLDER / "node_modules" / ".package-lock.json"
         if installed.exists() and installed.stat().st_mtime >= (FOLDER / "package-lock.json").stat().st_mtime:
             return

@@ -17,7 +17,7 @@ def kcat(bootstrap: str) -> list[str]:
     return [require("kcat"), "-b", bootstrap, "-q", "-m", "30", "-X", "fetch.wait.max.ms=20"]
 
 
-# What a command line can say: kcat takes no binary keys, and headers only for all records alike.
+# Records that a command line can express: kcat takes no binary keys, and headers only for all records alike.
 LINES = [f"key-{number % 7}|value-{number} {'x' * (number * 3)}" for number in range(200)]
 
 

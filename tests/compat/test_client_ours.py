@@ -1,6 +1,6 @@
-"""Our own client: every API in every version that the broker and we have, and a cluster's life by routing.
+"""Our own client: every API in every version that it shares with the broker, and a cluster's life by routing.
 
-With ``COMPAT_PEER=kafka`` this is the codec against Apache Kafka: it reads our requests and we its responses.
+With ``COMPAT_PEER=kafka`` this tests the codec against Apache Kafka: it reads our requests and we its responses.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ async def test_what_does_not_exist(cluster: ClusterClient) -> None:
 
 
 def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
-    """A request with content for every API, one that changes nothing that others use."""
+    """A request with content for every API, which changes nothing that others use."""
     reassigned = alter_partition_reassignments.ReassignableTopic(
         topic, [alter_partition_reassignments.ReassignablePartition(0, None)]
     )
@@ -307,7 +307,7 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             "source",
             [mirror_truncate.TruncatedTopic(topic, uuid.uuid4(), [mirror_truncate.TruncatedPartition(0)])],
         ),
-        # between brokers: one alone is told nothing
+        # between brokers: a single one gets no updates
         update_metadata.API: update_metadata.UpdateMetadataRequest(),
         stop_replica.API: stop_replica.StopReplicaRequest(),
         controlled_shutdown.API: controlled_shutdown.ControlledShutdownRequest(),
@@ -315,7 +315,7 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
 
 
 async def test_every_api_in_every_common_version(cluster: ClusterClient, topic: str) -> None:
-    """The broker reads what we write (or it would close the connection), and we read what it writes."""
+    """The broker reads our requests (or it would close the connection), and we read its responses."""
     group = unique("ours-group")
     made = requests(topic, group)
     assert {api.key for api in made} == set(APIS)

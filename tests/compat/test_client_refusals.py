@@ -1,4 +1,4 @@
-"""What is not there yet: every client says so at once instead of asking until its time is up."""
+"""Missing features: every client reports them at once instead of retrying until its time limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from millstream_harness.scenario import eventually
 JAVA = Path(__file__).parent / "java" / "Refusals.java"
 JAVA_SCENARIOS = re.findall(r'play\("([a-z-]+)",', JAVA.read_text())
 PATIENCE_S = 60
-"""So long a client may ask again; a test that needs it has failed."""
+"""Longest time for a client's retries; a test that needs it has failed."""
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,13 @@ def cluster(
 
 
 def tool(cluster: ClusterProcesses, name: str, *args: str, check: bool = True) -> str:
-    """What it prints; with errors too where it may fail."""
+    """The tool's output; with errors, too, if it may fail."""
     done = run_kafka_tool(name, "--bootstrap-server", cluster.bootstrap, *args, check=check)
     return done.stdout if check else done.stdout + done.stderr
 
 
 def zk(cluster: ClusterProcesses, *commands: tuple[str, str]) -> tuple[list[set[str]], list[dict[str, Any]]]:
-    """What zkCli.sh prints: the names of each `ls`, and the JSON of each `get`. Paths are from the cluster's root."""
+    """The output of zkCli.sh: the names of each `ls`, and the JSON of each `get`. Paths are from the cluster's root."""
     server, _, root = cluster.connect.partition("/")
     typed = "".join(f"{verb} {f'/{root}{path}'.rstrip('/')}\n" for verb, path in commands)
     main = zookeeper_command(
@@ -164,7 +164,7 @@ def test_a_throttled_reassignment_is_cancelled_and_done_again(
     def reassign(*args: str) -> str:
         return tool(cluster, "reassign-partitions", "--reassignment-json-file", str(plan), *args)
 
-    # Three megabytes at 10 kB a second are under way for as long as the test needs.
+    # Three megabytes at 10 kB a second stay in progress for as long as the test needs.
     assert "The inter-broker throttle limit was set to 10000 B/s" in reassign(
         "--execute", "--throttle", "10000"
     )

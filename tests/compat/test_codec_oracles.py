@@ -1,8 +1,8 @@
 """Our codec against others, byte for byte: kio, and kafka-python 3, which is built on Kafka's own definitions.
 
-For every API, version and side, whatever value a message holds: what we write is what they write, and what they
-write we read as the value it was made of. kio has no versions that Kafka 4.1 has dropped; kafka-python has them all.
-What brokers say to each other is held to Apache Kafka's own classes, those of 3.9, which Spark's client brings.
+For every API, version and side, and any value of a message: our bytes equal theirs, and from theirs we read the
+original value. kio lacks the versions that Kafka 4.1 has dropped; kafka-python has them all.
+Messages between brokers are compared with Apache Kafka's own classes, those of 3.9, from Spark's client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MESSAGES = Path(__file__).parent / "java" / "BrokerMessages.java"
 BETWEEN_BROKERS = [found for found in VERSIONS if found[0].name in ZOOKEEPER]
 CLIENTS = [found for found in VERSIONS if found[0].name not in {*ZOOKEEPER, *OWN}]
 NULL = -1
-"""Of a struct that may be null: the one value that our codec has where it never sends another."""
+"""The only value that our codec sends for a nullable struct."""
 
 SOME = settings(
     max_examples=8,
@@ -103,7 +103,7 @@ def kio_scalar(value: Any, kafka_type: str) -> Any:
 
 
 def to_kio(value: Struct, version: int, entity: Any) -> Any:
-    """The same message as kio has it; its fields stand in the same order and are named alike."""
+    """The same message as kio's, whose fields have the same order and names."""
     hints = typing.get_type_hints(entity)
     theirs = {field.name: field for field in dataclasses.fields(entity)}
     arguments = {}
@@ -176,7 +176,7 @@ def kafka_python_class(name: str) -> Any:
 
 
 def alias(name: str) -> str:
-    """kafka-python has one name for all sets of authorized operations, and a set of bits where Kafka has an int32."""
+    """kafka-python has one name for all sets of authorized operations, and a set of bits instead of Kafka's int32."""
     renamed = name in ("cluster_authorized_operations", "topic_authorized_operations")
     return "authorized_operations" if renamed else name
 
@@ -228,7 +228,7 @@ def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Str
 
 
 KAFKA_PYTHONS = [found for found in CLIENTS if found[0] is not consumer_group_heartbeat.API]
-"""It has classic groups only."""
+"""Only classic groups."""
 
 
 @pytest.mark.parametrize("side", ["Request", "Response"])

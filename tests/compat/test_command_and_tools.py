@@ -1,4 +1,4 @@
-"""`millstream` and Kafka's own tools on one cluster: what one changes the other shows, and they agree.
+"""`millstream` and Kafka's own tools on one cluster: each shows the other's changes, and they agree.
 
 With ``COMPAT_PEER=kafka`` that cluster is Apache Kafka.
 """
@@ -26,7 +26,7 @@ def tool(bootstrap: str) -> Tool:
 
 @pytest.fixture
 def ours(bootstrap: str) -> Callable[..., Any]:
-    """``ours("topic", "list")``: what `millstream` says in JSON."""
+    """``ours("topic", "list")``: the JSON output of `millstream`."""
 
     def call(*arguments: str, stdin: bytes = b"") -> Any:
         ended = millstream(*arguments, "-o", "json", stdin=stdin, bootstrap=bootstrap)
@@ -94,7 +94,7 @@ def test_groups(ours: Callable[..., Any], tool: Tool, topic: str, bootstrap: str
     millstream("consume", topic, "--group", group, bootstrap=bootstrap)
 
     def theirs() -> dict[int, list[str]]:
-        """Committed offset, end and lag by partition, as Kafka's tool has them."""
+        """Committed offset, end and lag by partition, from Kafka's tool."""
         lines = tool("consumer-groups", "--describe", "--group", group).splitlines()
         rows = [line.split() for line in lines if line.startswith(group)]
         return {int(row[2]): row[3:6] for row in rows}

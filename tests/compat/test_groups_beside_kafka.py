@@ -1,7 +1,7 @@
-"""Groups beside Apache Kafka: the same script on both brokers tells the same story and leaves the same records.
+"""Groups beside Apache Kafka: the same script gives the same story and the same records on both brokers.
 
-A story is what each member was told, in order: errors, generations, leaders, member ids, assignments. The records are
-those of `__consumer_offsets`: where ours would be a byte off Kafka's for the same content, reading them fails.
+A story has each member's responses, in order: errors, generations, leaders, member ids, assignments. The records are
+those of `__consumer_offsets`: if ours differ from Kafka's in a byte for the same content, reading them fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONFIG = {
 }
 
 RECORDS_WITHIN_S = 5.0
-"""The last record may be stored a moment after the answer that it belongs to."""
+"""The last record may be stored a moment after the response that it belongs to."""
 
 Broker = BrokerProcess | KafkaProcess
 Script = Callable[[Story], None]
@@ -57,7 +57,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Broker]]:
 
 
 def subscription(*topics: str, owned: bytes = b"") -> bytes:
-    """A ConsumerProtocolSubscription of version 1 (KIP-429): topics, no user data, what the member owns."""
+    """A ConsumerProtocolSubscription of version 1 (KIP-429): topics, no user data, the member's partitions."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return (
         struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1) + (owned or struct.pack(">i", 0))
@@ -100,7 +100,7 @@ def life(story: Story) -> None:
 
 
 def old_versions(story: Story) -> None:
-    """Before v4 nobody needs a member id first; before v1 one timeout is both."""
+    """Before v4 no member needs an id first; before v1 one timeout is both."""
     a, b, c = (story.member(name) for name in "abc")
     a.join(0).joined().sync(a=b"all").synced()
     b.join(3)
@@ -118,15 +118,15 @@ def old_versions(story: Story) -> None:
 def rejoins(story: Story) -> None:
     a, b = story.member("a"), story.member("b")
     assemble(a, b, range=subscription("t"))
-    b.join().joined().heartbeat()  # for no reason: what holds, and no rebalance
+    b.join().joined().heartbeat()  # for no reason: the state stays, without a rebalance
     b.join(range=subscription("t", "u"))
     story.until("PreparingRebalance", 2)
     a.heartbeat().join().joined()
-    b.joined().join().joined()  # the answer was lost
+    b.joined().join().joined()  # the response was lost
     a.join().joined()
     a.sync(a=b"1", b=b"2").synced()
     b.sync().synced()
-    a.join()  # a leader that rejoins has seen something
+    a.join()  # a leader rejoins because something changed
     b.heartbeat_until("REBALANCE_IN_PROGRESS").join().joined()
     a.joined()
     b.join(range=subscription("t", "u", "v"))
@@ -159,7 +159,7 @@ def protocols(story: Story) -> None:
 
 
 def cooperative(story: Story) -> None:
-    """KIP-429 on the wire: after the first assignment the member that had to give up joins again, and all follow."""
+    """KIP-429 on the wire: after the first assignment the member that must revoke rejoins, and all follow."""
     a, b = story.member("a"), story.member("b")
     a.enter(**{"cooperative-sticky": subscription("t")}).joined().sync(a=b"t0 t1").synced()
     b.enter(**{"cooperative-sticky": subscription("t")})
@@ -185,11 +185,11 @@ def static_members(story: Story) -> None:
     b.heartbeat().sync().synced().commit(("t", 0, 1, "")).leave().join().joined()
     again.commit(("t", 0, 2, ""))
     story.describe()
-    leader = story.member("A", "instance-a").join().joined().sync().synced()  # told to skip the assignment
+    leader = story.member("A", "instance-a").join().joined().sync().synced()  # it must skip the assignment
     a.heartbeat()
     old = (
         story.member("AA", "instance-a").join(5).joined().sync().synced()
-    )  # older clients hear of another leader
+    )  # older clients get another leader
     leader.heartbeat()
     story.leave((leader.member_id, "instance-a"), ("", "instance-x"), ("", "instance-b"), ("", "instance-b"))
     again.heartbeat()
@@ -221,14 +221,14 @@ def static_doubles(story: Story) -> None:
     a.sync(a=b"1", BB=b"2").synced()
     triple.synced()
     story.describe()
-    other = story.member("BBB", "instance-b").join(sticky=b"", range=b"r2")  # changes, but not what is chosen
+    other = story.member("BBB", "instance-b").join(sticky=b"", range=b"r2")  # not the selected protocol
     other.joined().sync().synced()
     a.heartbeat()
     story.describe()
 
 
 def static_choice(story: Story) -> None:
-    """A static member whose return changes the protocol that is chosen starts a rebalance."""
+    """A static member whose return changes the selected protocol starts a rebalance."""
     a = story.member("a", "instance-a").enter(range=b"r", sticky=b"s").joined()
     a.sync(a=b"1").synced()
     again = story.member("A", "instance-a").join(sticky=b"s", range=b"r").joined()
@@ -237,7 +237,7 @@ def static_choice(story: Story) -> None:
 
 
 def silence(story: Story) -> None:
-    """Whose session ends is out, and the others rebalance; a static member too."""
+    """A member whose session expires is removed, even a static one, and the others rebalance."""
     a, b = story.member("a"), story.member("b", "instance-b")
     assemble(a, b)
     b.member_id = ""
@@ -265,7 +265,7 @@ def refused_commits(story: Story) -> None:
 
 
 def stragglers(story: Story) -> None:
-    """Who does not join again, or does not ask for its assignment, within the rebalance timeout is out."""
+    """A member that neither rejoins nor syncs within the rebalance timeout is removed."""
     a, b = story.member("a"), story.member("b")
     assemble(a, b, rebalance_ms=2500)
     a.join(rebalance_ms=2500)
@@ -286,7 +286,7 @@ def stragglers(story: Story) -> None:
 
 
 def pending(story: Story) -> None:
-    """Who got a member id and does not come with it holds up the rebalance until its session is over."""
+    """A new member that got an id but does not join holds up the rebalance until its session expires."""
     a, b, c = (story.member(name) for name in "abc")
     assemble(a, b)
     c.join(session_ms=1000).joined().heartbeat()
@@ -300,7 +300,7 @@ def pending(story: Story) -> None:
 
 
 def leaving_pending(story: Story) -> None:
-    """Who got a member id and leaves with it no longer holds up the rebalance."""
+    """A new member that leaves before it joins no longer holds up the rebalance."""
     a, b, c = (story.member(name) for name in "abc")
     assemble(a, b)
     c.join(session_ms=60_000).joined()
@@ -312,7 +312,7 @@ def leaving_pending(story: Story) -> None:
 
 
 def full(story: Story) -> None:
-    """Whose place was taken is out; the rebalance goes on (at Kafka not before its time is up, as nobody looks)."""
+    """A member whose place was taken is removed, and the rebalance ends (in Kafka only at its timeout)."""
     a, b, c, d = (story.member(name) for name in "abcd")
     assemble(a, b, c, rebalance_ms=2500)
     d.join().joined()
@@ -321,7 +321,7 @@ def full(story: Story) -> None:
     b.heartbeat_until("REBALANCE_IN_PROGRESS").join(rebalance_ms=2500)
     c.heartbeat_until("REBALANCE_IN_PROGRESS")
     d.member_id = ""
-    d.enter(rebalance_ms=2500)  # before c comes back: its place is taken
+    d.enter(rebalance_ms=2500)  # before c returns: its place is taken
     story.until("PreparingRebalance", 4)
     c.join(rebalance_ms=2500).joined()
     a.joined()
@@ -338,7 +338,7 @@ def sessions_have_bounds(story: Story) -> None:
 
 
 def gathering(story: Story) -> None:
-    """Members that come to an empty group within group.initial.rebalance.delay.ms are one generation."""
+    """Members that join an empty group within group.initial.rebalance.delay.ms form one generation."""
     a, b = story.member("a"), story.member("b", "instance-b")
     a.join(3)
     story.until("PreparingRebalance", 1)
@@ -348,7 +348,7 @@ def gathering(story: Story) -> None:
 
 
 def other_kinds(story: Story) -> None:
-    """Groups that are not consumers: positions go only when no member is left."""
+    """Groups without consumers: positions expire only once no member is left."""
     a = story.member("a")
     story.commit(("t", 0, 3, ""), ("u", 1, 4, ""))
     a.enter(protocol_type="connect", eager=b"\x00\x01").joined().sync(a=b"x").synced()
@@ -396,7 +396,7 @@ def positions(story: Story) -> None:
 
 
 def expiry(story: Story) -> None:
-    """Positions expire one by one; not those of topics that members consume; a group with nothing left goes too."""
+    """Positions expire one by one, except in topics that members consume; a group with nothing left expires, too."""
     story.commit(("v", 1, 1, "kept"))
     a = story.member("a").enter(range=subscription("t")).joined().sync(a=b"").synced()
     a.commit(("u", 1, 2, "never alone"))
@@ -412,7 +412,7 @@ def expiry(story: Story) -> None:
 
 
 def simple_expiry(story: Story) -> None:
-    """A group that only stores positions forgets each by itself, and is gone with the last."""
+    """A group that only stores positions forgets each individually, and disappears with the last."""
     story.commit(("t", 0, 1, ""), ("t", 1, 1, ""), retention_ms=1, version=3)
     story.commit(("u", 0, 1, ""))
     story.until_committed("u")
@@ -464,7 +464,7 @@ def differences(ours: list[Any], kafkas: list[Any]) -> str:
 def compare(
     brokers: list[Broker], group_id: str, *scripts: Script, between: Callable[[], None] = lambda: None
 ) -> None:
-    """Play the scripts on both, and ``between`` them that; stories and records must be equal."""
+    """Play the scripts on both, and ``between`` in between; stories and records must be equal."""
     with ExitStack() as stack:
         stories = [stack.enter_context(Story(broker.bootstrap, group_id, PARTITIONS)) for broker in brokers]
         ours, kafkas = stories
@@ -492,7 +492,7 @@ def test_groups_beside_kafka(brokers: list[Broker], script: Script) -> None:
 
 
 def test_what_can_be_changed_while_the_broker_runs(brokers: list[Broker]) -> None:
-    """Which of the keys about groups may be altered, one by one: at Kafka none, as they are read at start."""
+    """Which keys about groups can be altered at run time, one by one: none in Kafka, which reads them at start."""
     keys = [key for key in BROKER_KEYS if key.startswith(("group.", "offset.", "offsets."))]
     assert {"group.max.size", "offsets.retention.minutes", "offset.metadata.max.bytes"} <= set(keys)
 
@@ -519,7 +519,7 @@ def before_the_restart(story: Story) -> None:
 
 
 def after_the_restart(story: Story) -> None:
-    """The rebalance under way is forgotten; the generation before it, its assignments and positions are there."""
+    """The rebalance in progress is forgotten; the previous generation, its assignments and positions remain."""
     a, b = story.members
     story.describe()
     story.committed()

@@ -22,7 +22,7 @@ Tool = Callable[..., str]
 
 @pytest.fixture
 def tool(bootstrap: str) -> Tool:
-    """``tool("topics", "--list")``: what the tool prints when it is told our broker."""
+    """``tool("topics", "--list")``: the tool's output with our broker's address."""
 
     def call(name: str, *args: str, stdin: str | None = None) -> str:
         return run_kafka_tool(name, "--bootstrap-server", bootstrap, *args, stdin=stdin).stdout
@@ -205,7 +205,7 @@ def test_api_versions_and_cluster_id(tool: Tool) -> None:
 
 
 def _bootstrap(said: str) -> tuple[str, str]:
-    """The address that a broker gave of itself."""
+    """The address that a broker reports for itself."""
     return "--bootstrap-server", said.split(" ", 1)[0]
 
 

@@ -35,7 +35,7 @@ CONFIG = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitio
 CHECKPOINTS = Path(__file__).parent / "java" / "Checkpoints.java"
 ARRIVAL_S = 120.0
 
-pytestmark = pytest.mark.timeout(300)  # it takes long to start, and longer to go on after a kill
+pytestmark = pytest.mark.timeout(300)  # it takes long to start, and longer to continue after a kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def mirrored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             {
                 "source->target.topics": "mirrored-.*",
                 "source->target.groups": "app-.*",
-                "scheduled.rebalance.max.delay.ms": "0",  # a lost worker's tasks are started again at once
+                "scheduled.rebalance.max.delay.ms": "0",  # a lost worker's tasks restart at once
                 "offset.lag.max": "0",  # an offset-sync for each batch, so that positions at the end are exact
             },
         )
@@ -67,7 +67,7 @@ def mirrored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def seen(broker: Peer, topic: str, partition: int) -> list[tuple[object, ...]]:
-    """What a consumer sees of each record, but for its offset."""
+    """A consumer's view of each record, except its offset."""
     batches = asyncio.run(read_batches(broker.bootstrap, topic, partition))
     return [
         (record.key, record.value, record.timestamp, tuple(record.headers))
@@ -95,7 +95,7 @@ def ends(broker: Peer, topic: str) -> list[int]:
 
 
 def arrived(broker: Peer, topic: str, count: int) -> None:
-    """Wait until each of two partitions has so many records at least."""
+    """Wait until each of two partitions has at least this many records."""
     eventually(
         lambda: ends(broker, topic),
         lambda now: len(now) == 2 and min(now) >= count,
@@ -131,7 +131,7 @@ def consumer(broker: Peer, group: str, topic: str) -> Consumer:
 
 
 def read(reading: Consumer, count: int) -> list[bytes]:
-    """So many values, or more."""
+    """Read this many values, or more."""
     found: list[bytes] = []
 
     def more() -> list[bytes]:
@@ -164,7 +164,7 @@ def test_records_arrive_as_they_are_and_it_goes_on_after_a_kill(mirrored: Mirror
         here = seen(mirrored.source, topic, number)
         there = eventually(
             lambda number=number: seen(mirrored.target, topic, number),
-            lambda now, last=here[-1]: last in now,  # it may come after repeated ones
+            lambda now, last=here[-1]: last in now,  # it may follow repeated ones
             "the last record",
             ARRIVAL_S,
         )

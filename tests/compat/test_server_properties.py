@@ -1,4 +1,4 @@
-"""A server.properties that was written for Kafka."""
+"""A server.properties written for Kafka."""
 
 from __future__ import annotations
 

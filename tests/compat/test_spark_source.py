@@ -1,7 +1,7 @@
-"""Spark's own Kafka source, batch and streaming, with each of its two ways to find out offsets.
+"""Spark's own Kafka source, batch and streaming, with each of its two ways to look up offsets.
 
-`spark.sql.streaming.kafka.useDeprecatedOffsetFetching`: true asks through a consumer (poll, seek, position), false
-through the admin client (ListOffsets).
+`spark.sql.streaming.kafka.useDeprecatedOffsetFetching`: true uses a consumer (poll, seek, position), false
+the admin client (ListOffsets).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from millstream_harness.spark import spark_session
 
 PARTITIONS = 3
 RECORDS = 90
-"""So many at first, in turn to each partition, a second apart."""
-# A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
+"""Number of records at first, in turn to each partition, a second apart."""
+# A Python thread has its own connection to Spark's JVM; py4j leaves closing it to the garbage collector.
 GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(GATEWAY)]
 
@@ -81,7 +81,7 @@ class Source:
         return numbers(self._spark.read.format("kafka").options(**self._options, **options).load())
 
     def stream(self, folder: Path, **options: Any) -> list[int]:
-        """Run over what is there, once, from where the last run stopped; all that was ever written."""
+        """Run once over the present records, from where the last run stopped; return everything written so far."""
         stream = self._spark.readStream.format("kafka").options(**self._options, **options).load()
         query = (
             stream.selectExpr("CAST(value AS STRING) AS value", "partition", "offset")

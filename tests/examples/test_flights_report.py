@@ -1,4 +1,4 @@
-"""The demo's report: what it says agrees with what was counted, and it fits a narrow screen."""
+"""The demo's report: its numbers are correct, and it fits a narrow screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner of pages notices a block that fails and an output that is not as the page says."""
+"""The runner of pages notices a failing block and an output that differs from the page."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PAGES = {
 }
 """Pages, and the tools that each needs."""
 PORTS = ("9092", "9093", "9192", "9404")
-"""Ports in these pages; the test replaces them by free ones."""
+"""Ports in these pages; the test replaces them with free ones."""
 
 
 @pytest.fixture

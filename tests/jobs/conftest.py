@@ -15,7 +15,7 @@ from millstream_harness.spark_loads import Loads
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """As the job opens it; read what a job has written with it, or run one in it."""
+    """A session as the job opens it, to run a job or to read its table."""
     with spark_session() as session:
         yield session
 

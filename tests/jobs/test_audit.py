@@ -1,4 +1,4 @@
-"""What producers reported, what the log has and what tables have, compared to the record."""
+"""Audits compare producers' reports, the log and tables exactly, down to a single record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VALUE = Value(schema="number INT, host STRING, created STRING")
 
 
 class Audits:
-    """A topic of two partitions, one of reports, and a table of loads."""
+    """A topic of two partitions, a topic of reports, and a table of loads."""
 
     def __init__(self, loads: Loads, folder: Path) -> None:
         self.loads, self.folder = loads, folder
@@ -104,12 +104,12 @@ class Audits:
         return audit(self.loads.spark, self.wanted(**more))
 
     def rows(self, format: str = "Parquet") -> list[dict[str, Any]]:
-        """Those of all audits so far, by topic, time and server; as readers that are not Spark see them."""
+        """Rows of all audits so far, by topic, time and server, read without Spark."""
         rows: list[dict[str, Any]] = read_table(format, self.folder / "audits").to_pylist()
         return sorted(rows, key=lambda row: (row["topic"], row["window_start"], row["server"]))
 
     def states(self, *columns: str) -> list[tuple[Any, ...]]:
-        """Minute, state and these columns of each row of the last audit."""
+        """Minute, state and the given columns of each row of the last audit."""
         rows = self.rows()
         last = max(row["audited_at"] for row in rows)
         return [
@@ -126,7 +126,7 @@ def audits(loads: Loads, tmp_path: Path) -> Audits:
 
 @pytest.mark.parametrize("format", ["Parquet", "Delta", "Iceberg"])
 def test_each_record_is_accounted_for(audits: Audits, format: str) -> None:
-    """Lost on the way to the log, missing in the table, twice in the table; by window, and by server from a header."""
+    """Records are lost before the log, missing in the table or twice in it; counted by window and by server header."""
     audits.send(0, "web-1", count=3)  # partition 0, offsets 0 to 2
     audits.send(9.99, "web-2", count=2, partition=1)  # partition 1, 0 to 1
     audits.send(10, "web-1", count=4)  # partition 0, 3 to 6
@@ -134,7 +134,7 @@ def test_each_record_is_accounted_for(audits: Audits, format: str) -> None:
     for minute, server, count in ((0, "web-1", 3), (0, "web-2", 3), (10, "web-1", 4), (20, "web-2", 2)):
         audits.report(minute, count, server)
     audits.load("all-but-one", (0, 0, 4), (1, 0, 3), format=format)
-    audits.load("others", (0, 5, 7), (1, 2, 4), format=format)  # not 0-4, and 1-2 again
+    audits.load("others", (0, 5, 7), (1, 2, 4), format=format)  # skips 0-4, repeats 1-2
     table = audits.table(format)
     where = msgspec.structs.replace(table, path=str(audits.folder / "audits"))
     done = audits.audit(server=Server(header="server"), tables=(table,), output=where)
@@ -211,7 +211,7 @@ def test_reports_count_once_and_bad_ones_are_named(audits: Audits) -> None:
         (4, {"producer": "a"}),
         (4, {"producer": "a"}),  # sent twice
         (3, {"producer": "b", "sequence": 2}),
-        (9, {"producer": "b", "sequence": 1}),  # of an earlier time, but late
+        (9, {"producer": "b", "sequence": 1}),  # older than the one before, and late
         (1, {"producer": "c", "windowSeconds": 60}),
         (1, {"producer": "c", "windowSeconds": 60, "windowStart": "2024-01-01T01:09:00+01:00"}),
         (1, {"producer": "c", "windowSeconds": 300}),
@@ -285,7 +285,7 @@ def test_what_retention_has_deleted_is_not_lost(audits: Audits) -> None:
     assert audits.states("found", "in_log", "in_table", "missing", "expired") == [
         (0, "Complete", 3, 0, 3, 0, 0),  # the table has them all
         (10, "Expired", 0, 0, 0, 0, 3),
-        (20, "Missing", 2, 2, 1, 1, 1),  # offset 7 is in the log still
+        (20, "Missing", 2, 2, 1, 1, 1),  # offset 7 is still in the log
         (30, "Missing", 3, 3, 3, 1, 0),
     ]
 
@@ -311,7 +311,7 @@ def test_what_retention_has_deleted_without_reports(audits: Audits) -> None:
 
 @pytest.mark.parametrize("format", ["Parquet", "Delta", "Iceberg"])
 def test_rows_of_an_earlier_topic_of_the_name_stand_for_no_other_records(audits: Audits, format: str) -> None:
-    """Four records were loaded before the topic was deleted; of its successor's two, at the first offsets, one was."""
+    """Four records were loaded before the topic was deleted. One of its successor's two was, at the first offset."""
     audits.send(0, count=4)
     audits.report(0, 4)
     audits.load("before", (0, 0, 4), format=format)
@@ -329,7 +329,7 @@ def test_rows_of_an_earlier_topic_of_the_name_stand_for_no_other_records(audits:
 
 
 def test_time_and_server_from_fields_and_several_topics(audits: Audits) -> None:
-    """Records of another time than the log's, of two topics, without reports on one of them."""
+    """Two topics, one of them without reports; time and server come from the records' fields."""
     other = Audits(Loads(audits.loads.spark, audits.loads.bootstrap, audits.folder / "other"), audits.folder)
     audits.send(5, created="2024-01-01T00:31:00Z", host="a")
     audits.send(500, created=str(int((START + 32 * MINUTE).timestamp() * 1000)), host="a", partition=1)
@@ -396,7 +396,7 @@ def test_the_report_has_plots_and_figures_and_says_what_it_leaves_out(
 
 
 def test_counts_of_our_own_client_agree_with_the_topic(audits: Audits) -> None:
-    """Two producers of one server: one reports window by window, and a record of an ended window later."""
+    """Two producers of one server: one reports each window at its end, and later a late record of an ended window."""
     now = START.timestamp() + 5 * 60
     reports: list[bytes] = []
 

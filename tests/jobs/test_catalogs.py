@@ -1,4 +1,4 @@
-"""Iceberg tables in a REST and in a JDBC catalog, in a folder and in S3; readers are not Spark."""
+"""Iceberg tables in REST and JDBC catalogs, in a folder and in S3, read without Spark."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def load_twice_into_s3(server: S3Server, bootstrap: str, folder: Path, catalog: dict[str, str]) -> None:
-    """The same run in two processes, whose environment has S3's credentials."""
+    """Load the same run in two processes, one after the other, with S3's credentials in their environment."""
     spark_jars()
     topic = f"catalog-{uuid.uuid4().hex[:8]}"
     publish(bootstrap, topic, [[(None, RECORD)] * 5])

@@ -1,4 +1,4 @@
-"""Small files of a table are merged; rows, readers and what the table knows of its loads stay."""
+"""Compaction merges a table's small files and keeps its rows, its readers and its record of loads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def runs(
 
 
 def test_files_are_merged_and_nobody_is_disturbed(runs: Runs) -> None:
-    """A reader reads all the time, one more keeps an older version, and a run is staged meanwhile."""
+    """One reader reads all the time, another keeps an older version, and a run is staged before and commits after."""
     spark = runs.loads.spark
     for number in range(RUNS):
         assert job.load(spark, runs.run(number)).rows == 2

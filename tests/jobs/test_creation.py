@@ -1,4 +1,4 @@
-"""How a table begins: drivers that die leave what the next one completes, and of several at once one makes it."""
+"""Creating a table: remains of killed drivers do no harm, and of several drivers at once one creates it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST = "_delta_log/00000000000000000000.json"
 
 
 class Killed(BaseException):
-    """No handler of the job's catches it."""
+    """No handler in the job catches it."""
 
 
 def run_of(loads: Loads, format: str, *ranges: tuple[int, int, int], owner: str = "ns/a", **more: Any) -> Run:
@@ -39,7 +39,7 @@ def offsets(loads: Loads, format: str) -> list[int]:
 
 
 def test_what_killed_drivers_have_left_becomes_a_table(loads: Loads) -> None:
-    """Rows that one has staged, offsets that another has looked up, and a log that has no commit."""
+    """Staged rows of one driver, offsets that another has looked up, and a log without a commit."""
     (loads.path / "_delta_log" / "_staged_commits").mkdir(parents=True)
     for name in (
         "_staging/run-0000/1a2b3c4d/part-00000.parquet",
@@ -59,7 +59,7 @@ def test_what_killed_drivers_have_left_becomes_a_table(loads: Loads) -> None:
 def test_a_driver_that_is_killed_while_it_makes_the_table(
     loads: Loads, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Before one of its steps; the next driver is another load's, and the table is its own."""
+    """The first driver is killed before one of its steps. The next belongs to another load, which owns the table."""
     first, second = (
         open_output(loads.spark, run_of(loads, "Delta", (0, 0, 3), owner=owner, name="run-0001"))
         for owner in ("ns/other", "ns/a")
@@ -103,7 +103,7 @@ def test_a_folder_with_somebody_elses_files_is_refused_by_name(loads: Loads, nam
 def test_of_two_drivers_that_make_the_table_at_once_one_does(
     loads: Loads, monkeypatch: pytest.MonkeyPatch, format: str, step: str, owners: tuple[str, str]
 ) -> None:
-    """They meet when each has seen no table; both load into the one, or the second is told whose it is."""
+    """The drivers meet when neither has seen a table. Either both load into it, or one error names the other's load."""
     loads.publish([(None, b"value")] * 6)
     together, met = threading.Barrier(2), set[int]()
     real = getattr(PosixFiles, step)

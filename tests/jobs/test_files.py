@@ -1,4 +1,4 @@
-"""Files below an output path keep the promises that publication relies on."""
+"""Files on POSIX and in S3 guarantee what publication relies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs besides the load with everything in S3, at a server that speaks its protocol and checks signatures."""
+"""Jobs other than loads with everything in S3, on a server that speaks its protocol and checks signatures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 class Lake:
-    """A topic with a record an hour from START on, and a Delta table in a bucket, into which a stream loads it."""
+    """A topic with a record an hour from START on, and a stream that loads it into a Delta table in a bucket."""
 
     def __init__(self, loads: Loads, server: S3Server) -> None:
         self.spark, self.bootstrap, self.topic = loads.spark, loads.bootstrap, loads.topic
@@ -94,9 +94,9 @@ class Lake:
 
 @pytest.fixture
 def lake(loads: Loads, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Spark's JVM does not see this environment, so it gets the credentials otherwise.
+    """Spark's JVM does not see variables set here, so its configuration carries the credentials.
 
-    The bucket is the test's own: the JVM keeps a file system for each bucket's name."""
+    The bucket is the test's own: the JVM caches a file system for each bucket's name."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     s3a = session._s3a
@@ -167,7 +167,7 @@ def test_a_table_is_published_from_staging(lake: Lake, shared_broker: BrokerProc
 def test_a_folder_is_published_by_staging_in_s3(
     lake: Lake, shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The table itself says nothing of S3."""
+    """Only the staging folder is in S3; the table is on local disk."""
     topic = Topic(shared_broker)
     lake.spark.range(3).write.parquet(str(tmp_path / "table"))
     wanted = Publish(

@@ -1,6 +1,6 @@
-"""`millstream-load` as a process: killed and started again, and what it says when it cannot.
+"""`millstream-load` as a process: it is killed and started again, and reports why it fails.
 
-Where exactly a kill strikes is random; test_outputs and test_objects give up after every single step.
+Kills strike at random moments; test_objects and test_outputs stop a driver at chosen steps.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeou
 
 
 def files(folder: Path) -> list[str]:
-    """The files below a folder that somebody changes meanwhile."""
+    """Files below a folder that changes meanwhile."""
     return [name for _, _, names in os.walk(folder) for name in names]
 
 
 @pytest.fixture(scope="module")
 def year(shared_broker: BrokerProcess) -> dict[str, Any]:
-    """A run over a topic of two partitions with records of 120 days; the path is to be filled in."""
+    """A run over a topic of two partitions with records of 120 days; its path is still empty."""
     spark_jars()
     events = [
         (None, json.dumps({"number": number, "day": f"{2000 + number % DAYS}-01-01"}).encode())

@@ -1,4 +1,4 @@
-"""Loads into S3: Parquet and Delta on s3a:// at a server that speaks its protocol and checks signatures."""
+"""Loads into S3: Parquet and Delta on s3a://, on a server that speaks its protocol and checks signatures."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucke
 def test_a_load_ends_when_the_store_falls_silent_and_a_retry_brings_the_rows(
     server: S3Server, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With shorter limits than loads have; S3A allows none below 15 s."""
+    """With shorter time limits than loads use; S3A's minimum is 15 s."""
     limits = {f"fs.s3a.{name}": "15s" for name in session.S3A_LIMITS if name.endswith("timeout")}
     in_this_process = {
         "fs.s3a.impl.disable.cache": "true",

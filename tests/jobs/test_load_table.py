@@ -1,4 +1,4 @@
-"""What a load makes of records: Spark against a real broker, tables as another reader (Arrow) sees them."""
+"""Loads of records: Spark reads a real broker, and Arrow reads the tables."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_record_that_was_not_written_or_twice_fails_the_run(loads: Loads) -> N
 
 
 def test_compaction_leaves_gaps_that_are_right(spark: SparkSession, tmp_path: Path) -> None:
-    """The broker removes all but the last record of each key; what it has left is loaded."""
+    """The broker keeps only the last record of each key; the load takes what is left."""
     with BrokerProcess(tmp_path / "broker", {"log.cleaner.backoff.ms": "100"}) as broker:
         loads = Loads(spark, broker.bootstrap, tmp_path)
         config = {
@@ -150,7 +150,7 @@ def test_compaction_leaves_gaps_that_are_right(spark: SparkSession, tmp_path: Pa
 
 
 def test_only_records_at_or_after_the_time(loads: Loads) -> None:
-    """Producers' clocks: a record with an older time may stand behind the first one that counts."""
+    """Producers set the time: a record with an older time may follow the first one that counts."""
     at = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
     times = [at - dt.timedelta(hours=1), at, at - dt.timedelta(milliseconds=1), at + dt.timedelta(hours=1)]
     loads.publish_at(*((UA, time) for time in times))
@@ -184,7 +184,7 @@ def test_retention_that_overtakes_a_load_is_told_with_the_offsets_that_are_gone(
 def test_a_task_a_partition_unless_more_are_asked_for_or_one_is_skewed(
     loads: Loads, sizes: tuple[int, ...], min_partitions: int | None, tasks: int
 ) -> None:
-    """Spark plans by offsets alone, so the topic needs none of these records."""
+    """Spark plans from offsets alone, so the topic stays empty."""
     loads.publish(*([] for _ in sizes))
     ranges = [(number, 0, size) for number, size in enumerate(sizes)]
     run = loads.run(*ranges, min_partitions=min_partitions)

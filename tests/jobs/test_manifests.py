@@ -1,4 +1,4 @@
-"""spark-operator-jobs/manifests: what they run is what the job takes, in the image of this version."""
+"""Jobs accept the files in spark-operator-jobs/manifests, which run this version's image."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_scheduled_application_is_the_other_one_with_another_job() -> None:
 
 
 def test_the_spark_application_needs_no_webhook() -> None:
-    """Without Kubeflow's webhook nobody sets these."""
+    """Kubeflow's webhook would set these fields; the manifest sets them itself."""
     spec = manifest("spark-application.yaml", "SparkApplication")["spec"]
     assert spec["mode"] == "cluster"
     assert spec["restartPolicy"].keys() >= {

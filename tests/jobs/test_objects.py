@@ -1,4 +1,4 @@
-"""Publishing to a plain table in S3: the job is killed after every single step it takes, and started again."""
+"""Publishing to a plain table in S3: the job is killed at each of its steps, and started again."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Killed(Exception):
 
 
 class LocalFiles:
-    """`Files` on a folder. The process is killed before step number ``steps``; a rename is a copy and a
-    delete, as on an object store, and counts as two."""
+    """`Files` on a folder. The process is killed before step number ``steps``. A rename copies and deletes,
+    as in an object store, and counts as two steps."""
 
     def __init__(self, root: Path, steps: int = 1_000_000) -> None:
         self.root = root
@@ -84,7 +84,7 @@ class LocalFiles:
             (self.root / path).rmdir()
 
     def table(self) -> dict[str, bytes]:
-        """What a reader of the table sees."""
+        """The table's files as a reader sees them."""
         return {
             str(path.relative_to(self.root)): path.read_bytes()
             for path in self.root.rglob("*")
@@ -93,7 +93,7 @@ class LocalFiles:
 
 
 def attempt(files: LocalFiles, name: str) -> objects.Manifest:
-    """What `load` does, with a stage that writes the same records under this attempt's own names."""
+    """Like `load`, with a stage that writes the same records under file names of this attempt."""
     manifest = objects.find_manifest(files, RUN)
     if manifest is None:
         folder = f"{objects.staging_path(RUN.name)}/{name}"
@@ -107,7 +107,7 @@ def attempt(files: LocalFiles, name: str) -> objects.Manifest:
 
 
 def rows(table: dict[str, bytes]) -> dict[str, bytes]:
-    """The table without the attempt in its files' names."""
+    """The table with the attempt removed from its files' names."""
     return {name.rpartition("-")[0]: content for name, content in table.items()}
 
 

@@ -1,4 +1,4 @@
-"""Each format of output: rows are in the table once, whoever dies or comes second; readers are not Spark."""
+"""Each output format: rows are in the table once, even if drivers die or compete; read without Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FormatLoads:
             self.output["table"] = ICEBERG_TABLE
 
     def run(self, *ranges: tuple[int, int, int], **given: Any) -> Run:
-        """A run into the table; what is given of its output comes before what this one has."""
+        """A run into the table; a given ``owner`` or ``target_file_size`` replaces the output's own."""
         output = {key: given.pop(key) for key in ("owner", "target_file_size") if key in given}
         return self.loads.run(*ranges, **{"partition_by": ("date",), "output": self.output | output, **given})
 
@@ -66,7 +66,7 @@ def loads(
 
 
 def size_of(loads: FormatLoads) -> int:
-    """Of the table's data files."""
+    """Bytes in the table's data files."""
     return sum(Path(file).stat().st_size for file in files_of(loads.format, loads.loads.path))
 
 
@@ -123,7 +123,7 @@ def test_runs_add_up_columns_are_added_and_nothing_else(loads: FormatLoads) -> N
 
 
 def test_a_driver_that_dies_anywhere_leaves_nothing_in_the_table(loads: FormatLoads) -> None:
-    """What is given up here is what a killed driver leaves; test_load_command kills real ones."""
+    """Drivers abandoned here leave what killed ones leave; test_load_command kills real ones."""
     loads.loads.publish([(None, RECORD)] * 6)
     run = loads.run((0, 0, 6))
     records = table.read(loads.loads.spark, run)
@@ -131,7 +131,7 @@ def test_a_driver_that_dies_anywhere_leaves_nothing_in_the_table(loads: FormatLo
     prepared.prepare(records.schema)
     staged.prepare(records.schema)
     assert staged.stage(records).count() == 6
-    if loads.format != "Parquet":  # whose reader finds no file to tell the columns from
+    if loads.format != "Parquet":  # Parquet's reader finds no file that tells it the columns
         assert loads.offsets() == []
     assert staged.find() is None
     assert loads.load((0, 0, 6)).rows == 6

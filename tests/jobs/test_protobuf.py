@@ -1,4 +1,4 @@
-"""Values in Protocol Buffers as columns, as Arrow reads them; the bytes are made by hand and by Google's library."""
+"""Values in Protocol Buffers as columns, read with Arrow; messages are made by hand and by Google's library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def field(name: str, number: int, kind: Any, type_name: str = "", **more: Any) -
 
 
 def descriptors(*files: descriptor_pb2.FileDescriptorProto) -> str:
-    """As protoc --include_imports writes them."""
+    """A descriptor set as protoc --include_imports writes it, in base64."""
     return base64.b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Jobs use what PySpark documents: no names of its own beginning with an underscore, and no calls into its JVM."""
+"""Jobs use only PySpark's documented API: no names with a leading underscore, and no calls into its JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCES = sorted(Path(millstream_jobs.__file__).parent.rglob("*.py"))
 
 
 def private(source: str) -> list[str]:
-    """Private attributes of anything but self and cls, private modules of pyspark, py4j beyond its exceptions."""
+    """Private attributes except those of self, cls and KafkaError; private names of pyspark; py4j except its errors."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):

@@ -1,4 +1,4 @@
-"""Tables into topics: each row once, in its place; read by a consumer."""
+"""Publishing tables into topics: a consumer reads each row once, in its place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(wanted: dict[str, Any], folder: Path) -> Publish:
 def test_rows_become_records_with_key_headers_and_time(
     spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A key is where a Java client's would be: librdkafka's murmur2 says so, too."""
+    """Keys go to the same partitions as with a Java client; librdkafka's murmur2 confirms it."""
     record = {
         "key": "carrier",
         "value": "to_json(struct(id))",
@@ -81,7 +81,7 @@ def test_rows_become_records_with_key_headers_and_time(
 def test_a_publication_that_was_begun_goes_on_behind_its_last_row(
     spark: SparkSession, topic: Topic, wanted: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Among records of others; the query gives another order each time, so what was staged must count."""
+    """Other producers' records lie between. The query orders its rows at random, so the staged rows must count."""
     source = {**wanted["source"], "query": "SELECT * FROM source ORDER BY rand()"}
     half = read({**wanted, "source": source, "partitioner": "RoundRobin"}, tmp_path)
     files = PosixFiles(half.staging)
@@ -115,7 +115,7 @@ def test_a_row_that_another_driver_sent_too_is_told(
 
 
 class Clock:
-    """A clock that only sleeping moves; each sleep first lets somebody send a record."""
+    """A clock that only sleeping moves; each sleep first calls ``send``."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._now, self._send = 0.0, send

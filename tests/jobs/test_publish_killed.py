@@ -25,7 +25,7 @@ ROWS = 3000
 def test_killed_at_random_moments_each_row_is_there_once(
     spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Three are killed while records arrive, which takes five seconds in all; the fourth ends it."""
+    """Three processes are killed while they send, which takes five seconds in all; a fourth run finishes."""
     path = tmp_path / "publish.json"
     topic = Topic(shared_broker)
     wanted = publication(topic, tmp_path, ROWS)

@@ -1,4 +1,4 @@
-"""Mode New: a load that was deleted and created again does not add its records to the table once more."""
+"""Mode New: a load that is deleted and created again does not add its records a second time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings(PY4J),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake
 ]
-SCHEMA = "first INT, topic STRING"  # names that the check has, too
+SCHEMA = "first INT, topic STRING"  # column names that the check uses, too
 
 
 class Tables:
@@ -69,7 +69,7 @@ def test_records_that_the_table_has_are_not_added_again(tables: Tables) -> None:
 
 
 def another_driver_publishes_meanwhile(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the next load stages its rows."""
+    """Another driver publishes while the next load stages its rows."""
     check = completeness.check
 
     def check_late(*given: Any) -> tuple[int, int]:
@@ -84,7 +84,7 @@ def another_driver_publishes_meanwhile(tables: Tables, monkeypatch: pytest.Monke
 def test_a_predecessor_that_is_still_alive_is_seen_before_the_commit(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver ran on when its load was deleted, and publishes while the new one stages."""
+    """The deleted load's driver still runs, and publishes while the new load stages."""
     another_driver_publishes_meanwhile(tables, monkeypatch)
     with pytest.raises(AlreadyLoaded):
         tables.load("daily-0001-bbbbbbbb", (0, 0, 6))

@@ -1,4 +1,4 @@
-"""Records loaded again: their rows are replaced in one commit, others stay; readers are not Spark."""
+"""Loading records again replaces their rows in one commit and keeps all others; read without Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START = dt.datetime(2026, 7, 1, tzinfo=dt.UTC)
 
 
 class Table:
-    """A topic of two partitions with a record an hour from START on, ten each, and a table of one format."""
+    """A topic of two partitions, each with ten hourly records from START on, and a table of one format."""
 
     def __init__(self, loads: Loads, format: str) -> None:
         self.loads, self.format = loads, format
@@ -58,12 +58,12 @@ class Table:
         return job.load(self.loads.spark, self.run(*given, **more))
 
     def load_all(self) -> None:
-        """As an earlier job did it, which knew no numbers."""
+        """An earlier load of everything, whose schema had no ``number``."""
         whole = self.load("run-0001", (0, 0, 10), (1, 0, 10), value=OLD, mode="Append")
         assert whole.rows == 20
 
     def numbers(self) -> dict[tuple[int, int], int | None]:
-        """Of each record's row the number; no record has two."""
+        """The number in each record's row; fails if a record has two rows."""
         rows = self.loads.rows(self.format)
         found = {(row["_partition"], row["_offset"]): row.get("number") for row in rows}
         assert len(found) == len(rows), "a record is there twice"
@@ -78,7 +78,7 @@ def flights(
 
 
 def again(*parts: tuple[int, int]) -> dict[tuple[int, int], int | None]:
-    """The table when these records have been loaded again."""
+    """The table after these records were loaded again."""
     whole = [(partition, offset) for partition in (0, 1) for offset in range(10)]
     return {part: part[1] if part in parts else None for part in whole}
 
@@ -101,7 +101,7 @@ def test_rows_of_the_range_are_replaced_and_no_others(flights: Table) -> None:
 
 
 def test_a_driver_that_dies_or_comes_second_changes_nothing(flights: Table) -> None:
-    """One dies with its rows staged; of two more, one commits, after somebody else has, and both know it."""
+    """One driver dies with its rows staged. Two more commit after another load; one wins, and both know it."""
     flights.load_all()
     run = flights.run("again-0001", (0, 0, 3), (1, 9, 10))
     drivers = [open_output(flights.loads.spark, run) for _ in range(3)]
@@ -164,7 +164,7 @@ def test_from_a_time_until_another_with_offsets_that_are_found_once(flights: Tab
 
 
 def test_an_older_record_behind_the_time_keeps_its_row(flights: Table) -> None:
-    """A producer's clock put it there: a load from a time leaves it out, so its row must stay."""
+    """A producer's clock made it older. A load from a time leaves it out, so its row must stay."""
     producer = Producer({"bootstrap.servers": flights.loads.bootstrap})
     for hours in (20, -1, 21):
         at = int((START + dt.timedelta(hours=hours)).timestamp() * 1000)

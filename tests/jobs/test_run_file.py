@@ -1,4 +1,4 @@
-"""RUN.json: what is read from it, and what is said about one that cannot be run."""
+"""RUN.json: how it is read, and the errors for files that cannot run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(tmp_path: Path, run: Any) -> Path:
 
 
 def changed(where: str, value: Any) -> dict[str, Any]:
-    """A good run but for one field; Ellipsis removes it."""
+    """A good run with one field changed; Ellipsis removes the field."""
     run = copy.deepcopy(GOOD)
     *parents, last = where.split(".")
     at: Any = run
@@ -52,7 +52,7 @@ def changed(where: str, value: Any) -> dict[str, Any]:
 
 
 def iceberg(**output: Any) -> dict[str, Any]:
-    """A good run into Iceberg but for these fields."""
+    """A good run into Iceberg with these fields of its output."""
     return changed("output", {"format": "Iceberg", "path": "/lake", "table": "a.b", **output})
 
 

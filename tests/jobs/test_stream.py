@@ -1,4 +1,4 @@
-"""Loads by Structured Streaming: each record once, whatever the checkpoint remembers; readers are not Spark."""
+"""Structured Streaming loads each record once, whatever the checkpoint remembers; read without Spark."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def streams(
 def test_each_record_is_loaded_once_by_whichever_start(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies before a batch is in the table, then after it, but before the checkpoint knows; then that is lost."""
+    """One start dies before its batch is in the table, the next before the checkpoint knows; then that is lost."""
     streams.loads.publish([(None, RECORD)] * 3 + [(None, b"?")], [(None, RECORD)])
     assert without_bytes(streams.start()) == Result("Succeeded", rows=5, corrupt_records=1)
     whole = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
@@ -91,7 +91,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
         patch.setattr(job, "load", dies)
         with pytest.raises(OSError, match="killed"):
             streams.start()
-    streams.produce(1)  # which the batch that was begun does not have
+    streams.produce(1)  # not in the batch that has begun
     assert streams.start().rows == 3
     whole = [(0, offset) for offset in range(7)] + [(1, 0)]
     assert streams.offsets() == whole
@@ -113,7 +113,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
 def test_records_are_read_once_and_by_the_load(
     spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Spark's own micro-batches have offsets, but read nothing."""
+    """Spark's own micro-batches carry offsets and read no records."""
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Parquet")
     streams.loads.publish([(None, RECORD)] * 20, [(None, RECORD)] * 2)
     ended = threading.Event()
@@ -202,7 +202,7 @@ def test_with_an_interval_it_goes_on_until_it_is_stopped(
 
 
 def spark_writes(root: Path, **contents: str) -> PosixFiles:
-    """A checkpoint's files of offsets, with what is behind their header."""
+    """Write a checkpoint's files of offsets: Spark's headers, then these contents."""
     for name, content in contents.items():
         path = root / name.replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ def test_offsets_of_a_batch_are_those_of_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_ids_that_an_older_release_wrote_are_known(tmp_path: Path) -> None:
-    """As librdkafka writes them."""
+    """The older release wrote ids as librdkafka does."""
     files = PosixFiles(str(tmp_path))
     files.replace(checkpoint.TOPICS, json.dumps({"t": "ab+/" * 5 + "AA"}).encode())
     checkpoint.check_topics(files, {"t": "ab-_" * 5 + "AA"})

@@ -27,7 +27,7 @@ RECORDS, A_BATCH = 200, 20
 def test_killed_at_random_moments_each_record_is_there_once(
     spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Three are killed after another batch is in the table; the fourth ends it."""
+    """Three processes are killed after another batch is in the table; a fourth run finishes."""
     topic, lake, path = f"streamed-{uuid.uuid4().hex[:8]}", tmp_path / "lake", tmp_path / "stream.json"
     publish(shared_broker.bootstrap, topic, [[(None, b"%d" % number) for number in range(RECORDS // 2)]] * 2)
     wanted = {

@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again under its name: jobs tell it by its id, and leave the table as it was."""
+"""Jobs tell by its id that a topic was deleted and created again, and leave the table unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def delete(loads: Loads) -> None:
 
 
 def replace(loads: Loads) -> None:
-    """Another topic of its name, which has records at the same offsets."""
+    """Replace the topic with another of its name that has records at the same offsets."""
     delete(loads)
     loads.publish([(None, b"new")] * 5)
 
@@ -77,7 +77,7 @@ def test_a_topic_that_was_replaced_after_its_offsets_were_resolved(loads: Loads)
 def test_a_topic_that_is_replaced_while_it_is_read(
     loads: Loads, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
-    """After the last read, and before the commit."""
+    """It is replaced after the last read and before the commit."""
     check = completeness.check
 
     def check_and_replace(*given: Any) -> tuple[int, int]:

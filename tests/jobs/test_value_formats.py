@@ -1,4 +1,4 @@
-"""Values of each format as columns, as another reader (Arrow) sees them; JSON is in test_load_table."""
+"""Values of each format as columns, read with Arrow; JSON is in test_load_table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_avro_of_one_schema(loads: Loads) -> None:
 
 
 def test_avro_that_announces_gigabytes_is_corrupt_like_any_other(loads: Loads) -> None:
-    """Varints of 2 GiB less a little, as the length of bytes and as the number of items."""
+    """Varints of just under 2 GiB, as the length of bytes and as the number of items."""
     schema = {
         "type": "record",
         "name": "Blob",
@@ -98,7 +98,7 @@ def test_confluents_wire_format_with_a_schema_for_each_id(loads: Loads) -> None:
 
 
 def test_the_readers_schema_may_be_given(loads: Loads) -> None:
-    """It renames and leaves out, as Avro resolves schemas; a record that does not resolve is corrupt."""
+    """It renames and drops fields, as Avro resolves schemas; a record that does not resolve is corrupt."""
     wanted = {
         "type": "record",
         "name": "Flight",
@@ -204,7 +204,7 @@ def test_a_million_malformed_records_are_set_aside_up_to_the_limit(loads: Loads)
     [("", ["2013-01-01", "2013-01-02"]), ("late", ["2020-05-05", "2020-05-05"]), ("_timestamp", None)],
 )
 def test_the_time_that_date_and_hour_come_from(loads: Loads, name: str, days: list[str] | None) -> None:
-    """The only TIMESTAMP column, or the named one of several, or the log's own time."""
+    """The only TIMESTAMP column, the named one of several, or the log's own time."""
     late = ", late TIMESTAMP" if name == "late" else ""
     texts = [f'{{"at": "2013-01-0{day}T07:00:00Z", "late": "2020-05-05T23:59:59Z"}}' for day in (1, 2)]
     loads.publish([(None, text.encode()) for text in texts])

@@ -31,14 +31,14 @@ from millstream_kafka.protocol.schema import Struct
 from millstream_process.loop import loop_factory
 
 Answer = Callable[[RequestHeader, Any], Awaitable[bytes | Struct | None]]
-"""What a scripted broker does with a request: a response, a whole frame of its own, or (None) close."""
+"""A scripted broker's reaction to a request: a response, a whole frame of its own, or (None) close."""
 
 ALL = [api_versions.ApiVersion(api.key, *api.versions) for api in APIS.values()]
 HEARTBEAT = heartbeat.HeartbeatRequest("group", 1, "member")
 
 
 class ScriptedBroker:
-    """A listener that answers ApiVersions by itself and everything else as ``answer`` says."""
+    """A listener that responds to ApiVersions by itself and to everything else with ``answer``."""
 
     def __init__(self, answer: Answer, versions: list[api_versions.ApiVersion] | None = None) -> None:
         self.answer = answer
@@ -171,7 +171,7 @@ async def test_a_refused_connection() -> None:
 
 
 async def test_an_address_that_does_not_answer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a machine that is gone."""
+    """Like the address of a lost machine."""
     monkeypatch.setattr(connection_module, "CONNECT_S", 0.2)
     with silent_listener() as address, pytest.raises(ConnectFailed, match=r"no connection within 0\.2 s"):
         await Connection.open(*address, timeout=30.0)
@@ -327,7 +327,7 @@ async def test_requests_leave_in_the_order_of_their_calls_after_back_pressure() 
         connection.pause_writing()
         calls = [call(0), call(1)]
         await asyncio.sleep(0)  # both wait
-        calls.append(call(2))  # begins in the same turn of the loop in which the others may go on
+        calls.append(call(2))  # starts in the same turn of the loop in which the others may continue
         connection.resume_writing()
         await asyncio.gather(*calls)
         sent = [
@@ -341,7 +341,7 @@ async def test_requests_leave_in_the_order_of_their_calls_after_back_pressure() 
 
 
 class ScriptedCluster:
-    """Two brokers that agree on who leads what."""
+    """Two brokers that agree on all leaders."""
 
     def __init__(self) -> None:
         self.brokers = [ScriptedBroker(self.answer), ScriptedBroker(self.answer)]
@@ -423,7 +423,7 @@ async def test_it_reconnects_and_connects_once_for_many_tasks() -> None:
             await asyncio.gather(*(client.call_node(0, heartbeat.API, HEARTBEAT) for _ in range(20)))
             assert broker.connections == 1
             port = first.port
-        # The broker is away: a call fails at once or waits for it, and never hangs.
+        # The broker is down: a call fails at once or waits for it, and never hangs.
         waiting = asyncio.create_task(client.connection(0))
         await asyncio.sleep(0.01)
         async with broker.listening(port):
@@ -494,7 +494,7 @@ def test_bootstrap_addresses() -> None:
 def test_opening_that_is_cancelled_at_its_last_step_ends(
     factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is made, but the loop has not handed it over: uvloop then never tells of its end."""
+    """The connection exists, but the loop has not handed it over: uvloop then never reports its end."""
 
     async def run() -> None:
         listener = socket.create_server(("127.0.0.1", 0))

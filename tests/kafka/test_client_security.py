@@ -1,4 +1,4 @@
-"""TLS and SASL of the client against servers that have neither, or that cannot be read; no Kafka is needed."""
+"""TLS and SASL of the client, against servers without either, or with unreadable responses; no Kafka is needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from millstream_kafka.protocol.header import decode_request_header
 
 @asynccontextmanager
 async def a_server() -> AsyncIterator[tuple[str, list[int]]]:
-    """Its address, and one entry for each connection that it took; it has no TLS."""
+    """Its address, and an entry for each accepted connection; it has no TLS."""
     taken: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,9 +53,9 @@ async def a_server() -> AsyncIterator[tuple[str, list[int]]]:
 
 @asynccontextmanager
 async def a_broker_that_logs_in(**answer: Any) -> AsyncIterator[str]:
-    """The address of a broker that answers PLAIN with these fields, and describes itself with that address.
+    """The address of a broker that responds to PLAIN with these fields, and reports that address as its own.
 
-    ``pad``: so many bytes more in its answer; ``mechanisms``: it serves these instead.
+    ``pad``: additional bytes in its response; ``mechanisms``: it serves these instead.
     """
     pad, mechanisms = answer.pop("pad", 0), answer.pop("mechanisms", None)
     address = ""
@@ -144,7 +144,7 @@ async def test_a_broker_that_makes_no_login_of_use_is_refused_in_one_line(
 
 
 async def test_before_the_login_answers_are_small() -> None:
-    """Until then anybody may be at the other end; afterwards they may be as large as ever."""
+    """Until then anybody may be at the other end; afterwards responses may be as large as ever."""
     for pad, lifetime_ms in ((0, 0), (60_000, MIN_SESSION_MS)):
         async with (
             a_broker_that_logs_in(pad=pad, session_lifetime_ms=lifetime_ms) as address,

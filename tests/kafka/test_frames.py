@@ -1,4 +1,4 @@
-"""Buffers of responses: used again only when no view of them is left, and bounded."""
+"""Buffers of responses: reused only without any remaining view of them, and bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def kept(frames: Frames) -> int:
 
 
 def place(view: memoryview) -> int:
-    """Of the buffer behind it: the buffer itself would count as a reader."""
+    """Address of the underlying buffer: a reference to the buffer itself would count as a reader."""
     return id(view.obj)
 
 

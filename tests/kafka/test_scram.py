@@ -1,4 +1,4 @@
-"""SCRAM's messages: the example of RFC 7677, and servers that are not to be trusted."""
+"""SCRAM's messages: the example of RFC 7677, and untrustworthy servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_exchange_has_a_nonce_of_its_own() -> None:
 
 
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
-    """It stored nothing: it takes any proof, and signs with a password that it guesses."""
+    """It stored nothing: it accepts any proof, and signs with a guessed password."""
     scram, said = client("pencil"), SERVER_FIRST
     final = scram.final(said).decode()
     salted = hashlib.pbkdf2_hmac("sha256", b"pen", base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="), 4096)

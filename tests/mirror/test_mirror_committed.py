@@ -1,4 +1,4 @@
-"""The groups of a cluster, while one of its coordinators still loads its own."""
+"""The groups of a cluster while one of its coordinators still loads its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream_mirror.committed import groups_in
 
 
 class TwoBrokers:
-    """What `groups_in` uses of a client. The second broker answers with this error, and the groups it knows by then."""
+    """The part of a client that `groups_in` uses. The second broker returns this error, and some groups."""
 
     def __init__(self, error: ErrorCode) -> None:
         self.brokers = {1: "", 2: ""}

@@ -1,4 +1,4 @@
-"""The last common offset of two logs: found for any logs that began as one, with few comparisons."""
+"""The last common offset of two logs: found for any logs with a common beginning, with few comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lane of mode Identity: its numbers leave no hole in the target, for any order and loss of requests and answers."""
+"""A lane of mode Identity: its numbers leave no hole in the target, for any order and loss of messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def send(of: CopyLane, records: int) -> SentCopy:
 
 
 class Target:
-    """A replica: takes what begins at its end; has offsets from ``start`` to before ``end``."""
+    """A replica: accepts batches at its end; has offsets from ``start`` to before ``end``."""
 
     def __init__(self) -> None:
         self.start = self.end = 0
@@ -60,7 +60,7 @@ class Target:
         return answer
 
     def is_whole(self, source_start: int) -> bool:
-        """Every record of the source from its start, or this log's, is here."""
+        """Every record of the source from its start, or from this log's, is here."""
         at = max(self.start, source_start)
         for one in self.records:
             if one.stop > at:
@@ -98,9 +98,9 @@ def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
-    """Requests are taken in order or lost, also where later ones are taken; answers come late, in any order, or never.
+    """Requests are accepted in order or lost, even if later ones are accepted; responses come late, disordered, or not.
 
-    ``hasty`` also sends where the lane says that it must not: two brokers of the source may lead it for a moment.
+    ``hasty`` also sends while the lane forbids it: two brokers of the source may lead it for a moment.
     """
     dice = random.Random(seed)
     hasty = seed % 2 == 1
@@ -108,7 +108,7 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
     on_their_way: deque[SentCopy] = deque()
     answers: list[tuple[SentCopy, MirrorPartitionResponse | None]] = []
     before = 0
-    """Where the records end that were sent last."""
+    """The end of the last records sent."""
     taken = 0
     for _ in range(1000):
         may_send = of.may_fetch(60) or (hasty and not of.failed and not of.recovering)
@@ -147,7 +147,7 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
 
 
 class Interrupted(ClusterClient):
-    """Something happens while the leader of a partition is looked up; no broker is there."""
+    """Runs something while the leader of a partition is looked up; there is no broker."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
         super().__init__("127.0.0.1:1", timeout=0.1)
@@ -187,7 +187,7 @@ class _Nobody:
 
 
 async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
-    """The logs were compared again meanwhile, with a leader that may not have it."""
+    """The logs were compared again meanwhile, with a leader that may lack these records."""
     of, source = lane(), Source()
     fetched = source.add(10)
     of.source_epoch = 4

@@ -26,7 +26,7 @@ PARTITIONS = 2
 
 
 def pinned(broker: BrokerProcess) -> BrokerProcess:
-    """Fix its address, so that it has the same one after a restart."""
+    """Fix its address, so that it keeps it over a restart."""
     broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
     return broker
 

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227) of a worker: what requests name, and that idle partitions cost a source next to nothing."""
+"""Fetch sessions (KIP-227) of a worker: the partitions in requests; idle partitions cost a source next to nothing."""
 
 from __future__ import annotations
 

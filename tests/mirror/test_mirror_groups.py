@@ -80,7 +80,7 @@ async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
     exact = {
         at: next(to for to in range(1131) if in_step(source, target, at, to)) for at in (4, 7, 350, 570, 1000)
     }
-    for offset in (350, 7, 1000, 4):  # back, too: it was the mirror that had set the position
+    for offset in (350, 7, 1000, 4):  # back, too, because the mirror had set the position
         commit(west, group, topic, offset)
         follows(east, group, topic, exact[offset])
     for offset in (7, 570, 1000):
@@ -115,7 +115,7 @@ def test_the_targets_own_consumers_come_first(
     eventually(
         lambda: mirror.status()["sources"][0]["lastError"], lambda now: now == "", "nothing in the way"
     )
-    time.sleep(3)  # three looks
+    time.sleep(3)  # three rounds
     assert committed(east, group, topic) == [50], "a position of the target's consumers never moves back"
     commit(west, group, topic, 60)
     follows(east, group, topic, 60)
@@ -183,7 +183,7 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     follows(east, group, topic, 4)
     broker = west if side == "west" else east
     broker.pause()
-    time.sleep(8)  # longer than the mirror waits for an answer
+    time.sleep(8)  # longer than the mirror waits for a response
     broker.resume()
     commit(west, group, topic, 9)
     follows(east, group, topic, 9)

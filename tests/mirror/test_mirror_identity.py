@@ -1,4 +1,4 @@
-"""Mode Identity between real brokers: the target's logs are the source's, and whoever asks is told whose they are."""
+"""Mode Identity between real brokers: the target's logs equal the source's, and requests show their source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ StartMirror = Callable[..., MirrorProcess]
 def start(
     start_mirror: StartMirror, source: Peer, target: Peer, *topics: str, **config: Any
 ) -> MirrorProcess:
-    """A mirror with a name of its own: it need not wait until the members of another test's are gone."""
+    """A mirror with its own name: it need not wait until the members of another test's are gone."""
     config = {"name": unique("mirror"), "mode": "Identity", "topics": {"include": [*topics]}, **config}
     return start_mirror({"west": source.bootstrap}, target.bootstrap, **config)
 
@@ -71,7 +71,7 @@ def configure(broker: Peer, topic: str, **config: str | None) -> None:
 
 
 def promote(broker: Peer, topic: str) -> None:
-    """As docs/mirroring.md says."""
+    """Promote as docs/mirroring.md describes."""
     command = [str(Path(sys.executable).parent / "millstream"), "-b", broker.bootstrap]
     subprocess.run([*command, "config", "reset", f"topic/{topic}", KEY], check=True, timeout=60)
 
@@ -135,7 +135,7 @@ def test_partitions_and_configuration_follow(
 def test_records_that_the_source_deletes_go_from_the_target(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """Also where nothing is left, and where the worker comes late."""
+    """Even if nothing is left, and if the worker comes late."""
     topic, emptied = unique("starts"), unique("emptied")
     for each in (topic, emptied):
         create(west, each)

@@ -29,9 +29,9 @@ from millstream_kafka.batch import iter_batches, read_header
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2
 STEPS = [("worker", 0), ("target", 0), ("source", 0), ("target", 1), ("worker", 0), ("source", 1)]
-"""What is killed, and of which partition the leader."""
+"""The processes to kill, and the partition whose leader is meant."""
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
-"""Batches of ten records: so those of two histories lie at the same offsets."""
+"""Batches of ten records, so those of two histories lie at the same offsets."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def start(
 
 
 def is_a_prefix(source: ClusterProcesses, target: ClusterProcesses, topic: str) -> None:
-    """Every replica in the target has what the source has, byte by byte, as far as it has come."""
+    """Every replica in the target equals the source, byte for byte, as far as it goes."""
     for partition in range(PARTITIONS):
         copies = [stored(broker, topic, partition) for broker in target.brokers.values()]
         original = stored(source.leader(topic, partition), topic, partition)
@@ -137,7 +137,7 @@ def test_whatever_is_killed_the_logs_are_equal(
 def test_logs_are_compared_again_when_another_broker_leads(
     source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
 ) -> None:
-    """Also where the worker was connected to it all the time: it may lack records, after an unclean election."""
+    """Even if the worker was connected to it all the time: it may lack records, after an unclean election."""
     topic = unique("elected")
     mirror = start(start_mirror, source, target, topic)
     produce(source, topic, range(100), PARTITIONS)
@@ -249,7 +249,7 @@ def bounds(cluster: ClusterProcesses, topic: str) -> list[tuple[int, int]]:
 def test_a_source_from_an_older_copy_has_diverged(
     tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """It has given the same leader epoch to other records, and more of them than the target has."""
+    """The source has reused the leader epoch for other records, and more of them than the target has."""
     topic = unique("restored")
     west = BrokerProcess(tmp_path / "west").keep_port().start()
     try:

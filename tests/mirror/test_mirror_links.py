@@ -1,6 +1,6 @@
-"""Workers behind a link that is cut, slow, loses packets and flaps: no record is lost, none comes twice, order stays.
+"""Workers behind a link that is cut, slow, loses packets and flaps: no record is lost or repeated, and order holds.
 
-Each test runs in a process with a network of its own, in which its workers are one namespace further away.
+Each test runs in a process with its own network, in which its workers are one namespace further away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 
 
 def in_a_network_of_its_own(test: Callable[..., None]) -> Callable[..., None]:
-    """Run the test again, inside: what it makes there ends with its process."""
+    """Run the test again, inside: everything it creates there ends with its process."""
     if isolation.inside():
         return test
 
@@ -64,7 +64,7 @@ def in_a_network_of_its_own(test: Callable[..., None]) -> Callable[..., None]:
 
 
 class Worker(MirrorProcess):
-    """Here or, with ``link``, at its other end."""
+    """A worker here or, with ``link``, at its other end."""
 
     def __init__(
         self, folder: Path, source: BrokerProcess, target: BrokerProcess, link: Link | None, **config: Any
@@ -79,7 +79,7 @@ class Worker(MirrorProcess):
         )
 
     def get(self, path: str) -> str:
-        """Again and again: the link may lose the connection."""
+        """Retry: the link may lose the connection."""
         until = time.monotonic() + 60
         while True:
             try:
@@ -98,7 +98,7 @@ Sides = tuple[Link, BrokerProcess, BrokerProcess]
 
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[Sides]:
-    """A link whose packets are called "source" and "target", and the two brokers, on this side of it."""
+    """A link with packets named "source" and "target", and the two brokers on this side of it."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=20)
     ports = {name: fixed_port() for name in ("source", "target")}
     west, east = (
@@ -253,7 +253,7 @@ def values(broker: BrokerProcess, topic: str, partition: int) -> list[bytes | No
 
 
 def is_a_prefix(source: BrokerProcess, target: BrokerProcess, topic: str) -> None:
-    """What the replica has is what the source has, byte by byte."""
+    """The replica equals the source, byte for byte, as far as it goes."""
     for partition in range(PARTITIONS):
         copy = stored(target, topic, partition)
         assert stored(source, topic, partition).startswith(copy), f"{topic}-{partition}"

@@ -20,7 +20,7 @@ OF_EACH = PARTITIONS_AT_ONCE // 5
 
 
 def requests(broker: BrokerProcess, api: str) -> int:
-    """How many of them it has answered."""
+    """Number of handled requests."""
     _, page = broker.get("/metrics")
     found = re.search(rf'^millstream_request_seconds_count{{.*api="{api}".*}} (\S+)$', page, re.MULTILINE)
     return int(float(found[1])) if found else 0

@@ -15,7 +15,7 @@ StartMirror = Callable[..., MirrorProcess]
 
 
 def values(text: str, name: str) -> dict[str, float]:
-    """By labels."""
+    """Values by labels."""
     found = re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
     return {labels: float(value) for labels, value in found}
 

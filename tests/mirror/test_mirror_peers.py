@@ -1,4 +1,4 @@
-"""Workers notice the end of another one's process, and take over its partitions before its session ends."""
+"""Workers notice the end of another's process, and take over its partitions before its session expires."""
 
 from __future__ import annotations
 

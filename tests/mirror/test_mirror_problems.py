@@ -56,7 +56,7 @@ def test_two_mirrors_of_one_topic_into_one_topic(
     produce(north, topic, range(50))
     first = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name="first")
     arrived(east, topic, [100])
-    first.kill()  # it will be back: what is not running now counts as well
+    first.kill()  # it may come back: a mirror that does not run counts, too
     second = start_mirror(
         {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name="second"
     )

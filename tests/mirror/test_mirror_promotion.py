@@ -1,5 +1,6 @@
-"""spec.promote with real brokers and workers: what is acknowledged stays, the recovery point is right, and the mirror
-leaves promoted topics alone."""
+"""spec.promote with real brokers and workers: acknowledged records stay, the recovery point is correct, and the mirror
+leaves promoted topics alone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NewWorld = Callable[..., World]
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[MirrorProcess]:
-    """The workers that the operator asks."""
+    """The workers that the operator queries."""
     found: list[MirrorProcess] = []
 
     def ask(_: Any) -> tuple[WorkerReport, ...]:
@@ -65,7 +66,7 @@ def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def promoted(one: World) -> dict[str, Any]:
-    """Looks until the promotion has ended; its record."""
+    """Look until the promotion has ended; return its record."""
 
     def look() -> dict[str, Any]:
         last: dict[str, Any] = one.look().get("lastPromotion", {})
@@ -125,7 +126,7 @@ def test_under_load_nothing_that_the_target_acknowledged_is_lost(
         assert row["ends"][partition] <= row["sourceEnds"][partition] <= read_header(original[-1]).next_offset
     assert row["sourceEndsFrom"] == "Source"
     assert row["notMirrored"] == sum(row["sourceEnds"]) - sum(row["ends"])
-    # asked for again, by the same request or another one: nothing changes
+    # requested again, by the same request or another one: nothing changes
     again = one.look()["lastPromotion"]
     assert again == last
     one.ask("once more", topic)
@@ -138,7 +139,7 @@ def test_under_load_nothing_that_the_target_acknowledged_is_lost(
 def test_without_the_source_the_last_known_recovery_point_is_shown(
     mortal: BrokerProcess, east: BrokerProcess, world: NewWorld, workers: list[MirrorProcess], alive: bool
 ) -> None:
-    """The worker is behind by what it has seen of the source, and not by what it has not."""
+    """The worker lags by the records that it has seen in the source, not by later ones."""
     begun = datetime.now(UTC)
     one = world(mortal)
     topic = f"{one.name}-orders"
@@ -163,7 +164,7 @@ def test_without_the_source_the_last_known_recovery_point_is_shown(
 
 
 def noted(one: World, topic: str) -> list[int]:
-    """The ends of the source that the workers have noted."""
+    """The source's ends in the workers' notes."""
     group = f"millstream-mirror.{one.name}.west"
     return [
         note.source_end
@@ -228,7 +229,7 @@ def test_a_mirror_that_is_applied_again_overwrites_nothing_and_says_so(
     )  # fmt: skip
     assert (one.condition("Ready") or ())[:2] == ("False", "TopicPromoted")
     arrived(east, topic, [35])
-    # deleted in the target, it is mirrored from its start; a request that was done does not promote it again
+    # deleted in the target, it is mirrored from its start; a finished request does not promote it again
     one.ask("r", topic)
     promoted(one)
     admin(east).delete_topics([topic])[topic].result(20)

@@ -50,7 +50,7 @@ def test_the_replica_in_the_rack_is_read_and_without_it_the_leader(
     assert of_follower > mirrored
     assert of_leader < mirrored / 2
 
-    # The follower goes away: the leader is read. It leads on, since the third broker is in sync.
+    # The follower fails: workers read from the leader. It continues to lead, because the third broker is in sync.
     follower.kill()
     produce(third, "t", range(RECORDS, RECORDS + 1000))
     arrived(east, "t", [RECORDS + 1000])
@@ -58,7 +58,7 @@ def test_the_replica_in_the_rack_is_read_and_without_it_the_leader(
     produce(third, "t", range(RECORDS + 1000, RECORDS + 2000))
     arrived(east, "t", [RECORDS + 2000])
 
-    # A worker that was killed begins at the leader, skips what the target has, and goes on: nothing is there twice.
+    # A killed worker starts at the leader, skips the target's records, and continues: no record is there twice.
     mirror.kill()
     produce(third, "t", range(RECORDS + 2000, RECORDS + 3000))
     mirror.start()

@@ -24,7 +24,7 @@ from millstream_kafka.mirror_source import KEY
 
 StartMirror = Callable[..., MirrorProcess]
 LOOKS_S = 3.0
-"""In which a worker looks at least once at each topic."""
+"""Time in which a worker checks each topic at least once."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -74,7 +74,7 @@ def fail_over(
     later: int = 200,
     **settings: Any,
 ) -> list[list[Record]]:
-    """From west to east, in the middle of writing: the records that only west has, by partition."""
+    """Fail over from west to east, in the middle of writing; return the records that only west has, by partition."""
     worker = out(start_mirror, west, east, topic)
     produce(west, topic, range(100), 2, **settings)
     arrived(east, topic, [50, 50])
@@ -135,7 +135,7 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
     produce(east, topic, range(3000, 3010), 2)
     arrived(west, topic, [155, 155])
 
-    # Promoted, the topic stays so, under the same request.
+    # A promoted topic stays promoted under the same request.
     promote(west, topic)
     error_of(worker, f"topic {topic}: was promoted and is left alone", "change spec.rejoin.requestId")
     produce(west, topic, range(4000, 4010), 2)
@@ -145,7 +145,7 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
     error_of(worker, "was promoted and is left alone")
     worker.stop()
 
-    # And the other way round: this time east is the old source, and lacks nothing but these ten records.
+    # In the opposite direction: this time east is the old source, and lacks nothing but these ten records.
     produce(east, topic, range(5000, 5004), 2)
     lost = [[one for one in records_of(east, topic, number) if one.offset >= 155] for number in (0, 1)]
     out(start_mirror, west, east, topic, rejoin={"requestId": "2"})
@@ -171,7 +171,7 @@ def test_a_position_that_nobody_copies_moves_back_to_the_common_offset(
 def waiting(
     start_mirror: StartMirror, west: Peer, east: Peer, topic: str
 ) -> tuple[MirrorProcess, Consumer, list[list[Record]]]:
-    """A topic that rejoins, is cut, and waits for a consumer in west to end; and the records that only west had."""
+    """A topic that rejoins, is truncated, and waits for a consumer in west to end; and west's own records."""
     create(west, topic, 2)
     lost = fail_over(start_mirror, west, east, topic)
     commit(west, topic, topic, 65, 20)
@@ -209,7 +209,7 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
     later = [[one for one in records_of(west, topic, number) if one.offset >= 50] for number in (0, 1)]
     assert [len(one) for one in later] == [30, 30]
 
-    # Under another request it rejoins. The records of the two times have offsets and leader epochs in common.
+    # Under another request it rejoins. The records of both times share offsets and leader epochs.
     worker = back(start_mirror, west, east, topic, "2")
     arrived(west, topic, [150, 150])
     are_equal(west, east, topic)
@@ -222,7 +222,7 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
 def test_a_source_that_gets_partitions_while_a_topic_rejoins(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """A task that began before would not see them."""
+    """A task that began earlier would not see them."""
     topic = unique("grown")
     create(west, topic, 3)
     create(east, topic, 2)

@@ -46,7 +46,7 @@ def stored(broker: BrokerProcess, topic: str, partition: int) -> bytes:
 def fail_over(
     west: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, topic: str
 ) -> list[list[Record]]:
-    """The records that only west has."""
+    """Fail over; return the records that only west has."""
     admin(west).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
     west.await_in_sync(topic)
     worker = start_mirror(
@@ -68,7 +68,7 @@ def fail_over(
 
 
 def all_are_equal(west: ClusterProcesses, east: BrokerProcess, topic: str) -> None:
-    """Every replica has what the source has, byte for byte."""
+    """Every replica equals the source, byte for byte."""
     for partition in range(PARTITIONS):
         original = stored(east, topic, partition)
         assert original
@@ -85,7 +85,7 @@ def is_stored(broker: BrokerProcess, topic: str, partition: int, original: bytes
 
 
 def replica(topic: str, cluster: ClusterProcesses) -> str:
-    """The setting; empty while the client waits for a broker that was killed."""
+    """The setting; empty while the client waits for a killed broker."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         found = admin(cluster).describe_configs([resource], request_timeout=5)[resource].result(30)
@@ -114,7 +114,7 @@ def test_followers_cut_their_logs_too(
         for one in west.brokers.values()
         if one is not west.leader(topic) and one is not west.leader(topic, 1)
     )
-    away.kill()  # it comes back with the old end when the others have the new one
+    away.kill()  # it returns with the old end when the others have the new one
     until(lambda: all(len(one.isr_nodes) == 2 for one in west.partitions(topic)), "it left the ISRs")
     start_mirror(
         {"east": east.bootstrap},

@@ -538,7 +538,7 @@ def test_the_command_shows_mirrors_of_secured_clusters(
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
-    """Of both directions; with the settings in files, as passwords belong in no command line."""
+    """In both directions; with the settings in files, because passwords belong in no command line."""
     topic, back = unique("shown"), unique("back")
     create(kafka, topic)
     create(east, back)

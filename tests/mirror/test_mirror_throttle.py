@@ -22,9 +22,9 @@ BATCH = 100_000
 steps = st.lists(
     st.tuples(
         st.floats(0, 3),  # seconds until the step
-        st.integers(0, 3),  # fetches on their way that end
-        st.floats(0, 1),  # the share of its bytes that each of them used
-        st.integers(0, BATCH),  # and what it sent above them
+        st.integers(0, 3),  # fetches in flight that end
+        st.floats(0, 1),  # share of its bytes that each of them used
+        st.integers(0, BATCH),  # bytes that it sent above them
     ),
     max_size=200,
 )
@@ -47,7 +47,7 @@ def test_no_more_than_the_limit_is_used_however_fetches_go(
             fetches_over = max(fetches_over, above)
             bucket.settle(reserved, sent)
             used += sent
-            # What is above the reserve is paid by later fetches, so only those on their way can be above.
+            # Later fetches pay for bytes above the reserve, so only those in flight can be above.
             assert used <= rate * (now - 1000 + BURST_S) + fetch + (len(waiting) + ends) * BATCH
     assert bucket.wait_s() >= 0
 
@@ -132,7 +132,7 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
     moved = eventually(written, lambda now: now > before + 2 * limit, "more than a burst", 60)
     elapsed = time.monotonic() - begun
     largest = 100 * 200
-    # From their starts on, each with a burst and a fetch of its share, which other partitions may have been part of.
+    # From their starts, each with a burst and a fetch of its share, which may have included other partitions.
     assert moved <= limit * (elapsed + 2 * (BURST_S + SHARE_S)) + 2 * (LEAST_BYTES + largest)
     assert admin(east).list_topics(hot, timeout=10).topics[hot].partitions.keys() == {0, 1, 2, 3}
 

@@ -17,7 +17,7 @@ from millstream_kafka.batch import iter_batches
 
 StartMirror = Callable[..., MirrorProcess]
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
-"""Batches of ten records: so those of two histories lie at the same offsets."""
+"""Batches of ten records, so those of two histories lie at the same offsets."""
 SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 
@@ -66,7 +66,7 @@ def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
     assert f"promote topic {topic} to keep it, or delete it in the target" in message
     assert stored(east, topic) == before
 
-    first.start()  # it cuts its log back to the second history
+    first.start()  # it truncates its log to the second history
     source.await_in_sync(topic)
     produce(first, topic, range(1100, 1200), **TENS)
     assert is_degraded(mirror, "Diverged")

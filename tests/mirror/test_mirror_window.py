@@ -1,4 +1,4 @@
-"""Bytes on the way over a link of any speed: transfers come to fit into their time-out, and grow again."""
+"""Bytes in flight over a link of any speed: transfers come to fit into their timeout, and grow again."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LINK = 'namespace="ms",mirror="m",source="west"'
 NAMED = 'namespace="ms",name="x"'
 DAY = "24h"
 
-# Of each alert: series while all is well, and when it is to fire; what is not named stays as it is.
+# For each alert: series while all is well, and those with which it fires; unnamed series stay the same.
 # "A+BxN" is N more values, each larger by B.
 CASES: dict[str, list[tuple[str, str, str]]] = {
     "MillstreamBrokersMissing": [
@@ -138,7 +138,7 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
 
 
 def case(alert: str, *, fires: bool) -> dict[str, Any]:
-    """Two hours of the alert's series; does it fire at their end? Series have a value a minute."""
+    """Two hours of the alert's series, with a value a minute; whether it fires at their end."""
     series = [{"series": name, "values": bad if fires else good} for name, good, bad in CASES[alert]]
     if alert != "MillstreamOperatorAbsent":
         series.append({"series": "millstream_operator_leading", "values": "1x120"})
@@ -208,7 +208,7 @@ def test_pods_that_two_releases_scrape_count_once(tmp_path: Path) -> None:
 
 
 def test_each_release_misses_its_own_operator(tmp_path: Path) -> None:
-    """Two releases in one Prometheus, as the chart renders their rules: the operator of the second one goes away."""
+    """Two releases in one Prometheus, with the chart's rules for each: the operator of the second one stops."""
 
     def rules(release: str, namespace: str) -> str:
         chart = ["template", release, str(ROOT / "charts/millstream"), "-n", namespace]

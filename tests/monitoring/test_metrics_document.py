@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the programs' own tables say."""
+"""docs/metrics.md equals the output of the programs' own tables."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
     python tests/mutation/mutate.py [--only AREA | --only AREA/MODULE] ... [--jobs N]
 
-Each area below is a package with the tests that pin it down. Mutmut writes all mutants of a module into one file and
+Each area below is a package with its own tests. Mutmut writes all mutants of a module into one file and
 forks a process for each, which runs the tests that reach the mutated function until one fails. It runs in a copy under
-``.cache/mutation/AREA`` and keeps its results there: the next run tries what went unnoticed, and functions that have
-changed.
+``.cache/mutation/AREA`` and keeps its results there: the next run tries mutants that went unnoticed, and functions that
+have changed.
 
 A mutant that no test can notice is *equivalent*: ``equivalent/AREA/MODULE.toml`` lists each with its reason, and it
-counts neither way. The exit status is 1 when a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the
+counts neither way. The exit status is 1 if a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the
 mutants that the tests missed.
 """
 
@@ -29,10 +29,10 @@ WORK = ROOT / ".cache" / "mutation"
 WORKER = Path(__file__).with_name("worker.py")
 EQUIVALENT = Path(__file__).with_name("equivalent")
 GOAL = 0.95
-"""Of the mutants of each module that are not equivalent."""
+"""Share of each module's mutants that are not equivalent."""
 SOURCES = ("broker-image", "operator", "client", "spark-operator-jobs")
 NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCES)
-"""What tests read, beside the sources."""
+"""Files that tests read, besides the sources."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Area:
 
 
 AREAS = {
-    # Rules for appends that are not a log's own.
+    # Rules for appends outside a single log.
     "appends": Area("millstream_broker/refusals.py", "tests/broker", ("refusals",)),
     "groups": Area(
         "millstream_broker/groups/*.py",
@@ -75,7 +75,7 @@ AREAS = {
     "controller": Area(
         "millstream_broker/controller/*.py",
         "tests/broker/controller",
-        # The simulation is slow, and these notice what it does.
+        # The simulation is slow, and these notice its effects.
         (
             "controller_administration",
             "controller_channels",
@@ -210,7 +210,7 @@ def prepare(name: str) -> Path:
         "pytest_add_cli_args_test_selection": area.paths(),
         "use_git_change_detection": False,
         "track_dependencies": False,
-        "timeout_constant": 30.0,  # seconds: a busy machine, too, should get to the end of a quick test
+        "timeout_constant": 30.0,  # seconds: enough for a quick test even on a busy machine
         "timeout_multiplier": 2.0,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
@@ -220,7 +220,7 @@ def prepare(name: str) -> Path:
     shutil.rmtree(folder / "mutants" / "tests", ignore_errors=True)
     (folder / "mutants" / "mutmut-stats.json").unlink(
         missing_ok=True
-    )  # which tests reach what: tests change, too
+    )  # which tests reach which functions: tests change, too
     return folder
 
 
@@ -244,7 +244,7 @@ def key_of(result: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def report(results: list[dict[str, Any]]) -> tuple[list[str], list[str], bool]:
-    """A table by module, what was missed, and whether every module reaches the goal."""
+    """A table by module, the missed mutants, and whether every module reaches the goal."""
     known = {key for area in AREAS for key in equivalents(area)}
     table = [
         "| module | mutants | noticed | by the time limit | equivalent | share |",

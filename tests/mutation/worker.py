@@ -1,16 +1,16 @@
-"""Runs Mutmut in the current folder with the changes that count here, then writes ``results.json``.
+"""Runs Mutmut in the current folder with our kinds of changes, then writes ``results.json``.
 
     python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all
 
-Mutants that the tests noticed before are not tried again unless their function has changed; the others are, for the
-tests may have changed, but for those that are listed as equivalent. The fastest tests of a mutant run first.
+Mutants that the tests noticed before are not tried again unless their function has changed; the others are, because the
+tests may have changed, except those listed as equivalent. The fastest tests of a mutant run first.
 
 The changes: a comparison, an arithmetic or a logical operator becomes its neighbour; a number grows by one; True
-becomes False; ``not`` goes; ``in`` becomes ``not in``, ``is`` becomes ``is not``, ``break`` becomes ``return``,
+becomes False; ``not`` is dropped; ``in`` becomes ``not in``, ``is`` becomes ``is not``, ``break`` becomes ``return``,
 ``continue`` becomes ``break``; the condition of a conditional expression is forced both ways.
 
-``results.json``: a list of {"module", "function", "status", "old", "new"}, the last two for what no test noticed: the
-lines of the change.
+``results.json``: a list of {"module", "function", "status", "old", "new"}; the last two, for mutants that no test
+noticed, are the lines of the change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNNOTICED = ("survived", "no tests")
 
 
 def choose(patterns: list[str]) -> None:
-    """Have Mutmut try the mutants of these names that no test has noticed so far and that are not equivalent."""
+    """Make Mutmut try the mutants of these names that no test has noticed so far and that are not equivalent."""
     collect = mutmut.collect_source_file_mutation_data
     equivalent = equivalents(Path.cwd().name)
 
@@ -85,7 +85,7 @@ def run_fast_tests_first() -> None:
 
 
 def results(patterns: list[str]) -> list[dict[str, Any]]:
-    """Of the mutants of these names."""
+    """Results of the mutants of these names."""
     found = []
     for path in walk_mutatable_files():
         data = SourceFileMutationData(path=path)
@@ -98,7 +98,7 @@ def results(patterns: list[str]) -> list[dict[str, Any]]:
 
 
 def describe(path: Path, name: str, code: int | None) -> dict[str, Any]:
-    """A mutant of the module at ``path``, with what became of it, as ``results.json`` has it."""
+    """A mutant of the module at ``path``, with its outcome, as in ``results.json``."""
     function = name.rpartition(".")[2].rpartition("__mutmut_")[0].lstrip("x_ǁ").replace("ǁ", ".")
     one = {
         "module": str(path).removeprefix("src/"),

@@ -1,7 +1,7 @@
-"""A real API server for the operator's tests, the one that KUBECONFIG names; and the local runtime in a folder.
+"""A real API server for the operator's tests, named by KUBECONFIG; and the local runtime in a folder.
 
-Without an API server its tests are skipped (in CI: fail). Each test has namespaces of its own, which must go away when
-they are deleted: one that hangs on a finalizer fails the run.
+Without an API server its tests are skipped (in CI: fail). Each test has its own namespaces, whose deletion must finish:
+a namespace that hangs on a finalizer fails the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream_operator.local.runtime import LocalRuntime
 ROOT = Path(__file__).resolve().parents[2]
 DELETION_TIMEOUT_S = 90.0
 OURS = "millstream.dev/test"
-"""The label of the tests' namespaces; its value is the process that made them, for others may run beside it."""
+"""The label of the tests' namespaces; its value is the process that created them, because several may run at once."""
 
 NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]
@@ -78,7 +78,7 @@ def namespace(new_namespace: NewNamespace) -> Namespace:
 
 @pytest.fixture
 def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperator]:
-    """``start_operator({CLUSTER: HOST:PORT})``: for the test's namespace, or those given."""
+    """``start_operator({CLUSTER: HOST:PORT})``: watch the test's namespace, or the given ones."""
     started: list[OperatorProcess] = []
     numbers = itertools.count(1)
 
@@ -96,7 +96,7 @@ def start_operator(tmp_path: Path, namespace: Namespace) -> Iterator[StartOperat
         return operator.start()
 
     yield start
-    # It goes on while its resources are deleted: finalizers are its business. Without Clusters it lets go at once.
+    # The operator runs until its finalizers are off its resources; without Clusters it removes them at once.
     for operator in started:
         for name in operator.namespaces:
             kubectl = ("kubectl", "--namespace", name)

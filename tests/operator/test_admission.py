@@ -41,7 +41,7 @@ def test_a_stored_resource_that_breaks_its_crd_is_refused_until_its_spec_is_mend
 
 
 def test_fields_of_a_newer_release_are_ignored_in_a_stored_resource_and_refused_in_a_manifest() -> None:
-    """After `helm rollback`, or beside a newer release: the definitions stay at the newer version."""
+    """After `helm rollback`, or beside a newer release, the CRDs stay at the newer version."""
     newer = {
         **REF,
         "partitions": 3,
@@ -98,7 +98,7 @@ def test_rules_hold_for_what_older_crds_let_in(spec: dict[str, Any]) -> None:
 def test_a_status_is_no_part_of_it_and_defaults_need_not_be_stored() -> None:
     store = Store()
     store.put(manifest("Cluster", {"listeners": []}, status={"brokers": "many", "unknown": 1}))
-    with pytest.raises(ManifestError, match="brokers"):  # types still matter to whom reads it
+    with pytest.raises(ManifestError, match="brokers"):  # readers still need the right types
         store.get(Cluster, "default", "x")
     store.put(manifest("Cluster", {}, 2))
     assert why(store, Cluster) == ""

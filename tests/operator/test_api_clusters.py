@@ -1,4 +1,4 @@
-"""Clusters through the real API server and a running operator; no pod is scheduled here, only in e2e."""
+"""Clusters on the real API server with a running operator; pods are scheduled only in e2e."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_changes_reach_the_brokers_and_nothing_else_is_written(
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"configmap/default-brokers", "statefulset/default-brokers"}
 
-    # what others take away comes back, what others add stays
+    # what others delete comes back, what others add stays
     namespace.kubectl("annotate", "service", "default-bootstrap", "someone=else")
     namespace.kubectl("delete", "poddisruptionbudget", "default-brokers")
     until("the budget", lambda: namespace.kubectl("get", "pdb", "default-brokers", "--ignore-not-found"), 30)
@@ -276,7 +276,7 @@ def test_network_policies_are_made_owned_kept_and_deleted(
     assert all(one["metadata"]["ownerReferences"][0]["uid"] == uid for one in policies.values())
     rules = policies["default-brokers"]["spec"]["ingress"]
     assert rules[-1] == {"ports": [{"port": 9404, "protocol": "TCP"}], "from": [prometheus]}
-    # what somebody deletes comes back
+    # a deleted policy comes back
     namespace.kubectl("delete", "networkpolicy", "default-zookeeper")
     namespace.kubectl("annotate", "cluster", "default", "a=b")
     until("the policy is back", lambda: len(namespace.list("networkpolicy")) == 2)
@@ -297,7 +297,7 @@ def test_three_brokers_wait_for_a_zookeeper_that_is_not_there(
     data = namespace.get("configmap", "default-brokers")["data"]
     assert "zookeeper.connect=127.0.0.1:1/east\n" in data["server.properties"]
     assert sorted(data) == [*(f"broker-{n}.properties" for n in range(3)), "server.properties"]
-    # nobody answers who could say what is on the broker that would leave
+    # no broker responds, so nobody knows the replicas on the leaving broker
     namespace.patch("cluster", "default", {"spec": {"brokers": {"replicas": 2}}})
     found = namespace.wait_condition("cluster", "default", "Rebalancing", reason="Draining")
     assert namespace.get("statefulset", "default-brokers")["spec"]["replicas"] == 3
@@ -354,7 +354,7 @@ def restricted(namespace: Namespace, provisioner: str) -> Iterator[None]:
 
 
 def test_a_restricted_namespace_takes_the_pods(operator: OperatorProcess, namespace: Namespace) -> None:
-    """Their volumes follow fsGroup, as far as anybody knows; this Kubernetes' default ones may not."""
+    """As far as anybody knows, their volumes follow fsGroup; this Kubernetes' default volumes may not."""
     with restricted(namespace, "test.millstream.dev/disks"):
         until("a broker", lambda: len(namespace.list("pod", "-l", "app.kubernetes.io/component=broker")) == 1)
 
@@ -362,7 +362,7 @@ def test_a_restricted_namespace_takes_the_pods(operator: OperatorProcess, namesp
 def test_a_cluster_says_what_kubernetes_has_against_its_pods(
     operator: OperatorProcess, namespace: Namespace
 ) -> None:
-    """Volumes of the node belong to root, so an init container that runs as root changes their owner."""
+    """The node's volumes belong to root, so an init container that runs as root changes their owner."""
     with restricted(namespace, "kubernetes.io/host-path"):
         found = namespace.wait_condition("cluster", "default", status="False", reason="PodsRefused")
         (ready,) = (one for one in found["status"]["conditions"] if one["type"] == "Ready")

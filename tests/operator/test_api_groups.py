@@ -180,7 +180,7 @@ def test_a_reset_waits_for_its_members_and_runs_once(
 def test_a_workload_from_its_start_to_its_end(
     operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
 ) -> None:
-    """Its pods are never scheduled; Kubernetes alone decides about them."""
+    """Its pods are never scheduled: only Kubernetes decides about them."""
     nowhere = {"millstream.dev/test": "no-such-node"}
     template = {"spec": {"nodeSelector": nowhere, "containers": [{"name": "c", "image": "ours"}]}}
     wanted = {"topics": ["flights"], "startAt": "Earliest", "deletionPolicy": "Delete"}

@@ -1,4 +1,4 @@
-"""Several operators on the real API server: one of each release acts, and one release in each namespace."""
+"""Several operators on the real API server: one of each release acts, and one release acts in each namespace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reason(namespace: Namespace, name: str) -> str:
 
 
 def is_looked_at(namespace: Namespace, name: str) -> None:
-    """A Topic without a Cluster: an operator that acts says so."""
+    """Wait until the acting operator reports that a new Topic has no Cluster."""
     namespace.apply(topic(name))
     until(f"{name} looked at", lambda: reason(namespace, name) == "ClusterNotFound", timeout=40)
 
@@ -80,7 +80,7 @@ def test_an_operator_that_lost_its_lease_ends_and_writes_nothing(
     first = start_operator({})
     is_looked_at(namespace, "before")
     second = start_operator({})
-    first.pause()  # as when its node is starved
+    first.pause()  # as on a starved node
     try:
         until("the standby acts", lambda: acts(second), timeout=60)
         is_looked_at(namespace, "after")
@@ -129,10 +129,10 @@ def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
 def test_a_release_does_not_act_on_a_cluster_where_another_one_does(
     new_namespace: NewNamespace, namespace: Namespace, start_operator: StartOperator
 ) -> None:
-    """Both would apply their own Topics to one topic, because each release compares only its own Topics by age."""
+    """Both would apply their own Topics to one topic: each release compares the age of only its own Topics."""
     other = new_namespace()
     shared = cluster("shared", allowedNamespaces=[other.name])
-    shared["metadata"]["annotations"] = {"millstream.dev/paused": "true"}  # its pods are of no interest
+    shared["metadata"]["annotations"] = {"millstream.dev/paused": "true"}  # its pods do not matter here
     namespace.apply(shared)
     first = start_operator({})
     until("the namespace is taken", lambda: namespace.list("lease") != [], timeout=40)

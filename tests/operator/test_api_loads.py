@@ -1,4 +1,4 @@
-"""BatchLoads through the real API server, a running operator and a real broker: their Jobs and statuses.
+"""BatchLoads on the real API server, with a running operator and a real broker: their Jobs and statuses.
 
 The loads themselves run in e2e; here their pods wait for an image.
 """
@@ -87,7 +87,7 @@ def test_a_run_is_pinned_and_started_once(
     )
     assert namespace.get("serviceaccount", "millstream-spark")
 
-    # What comes later is not in this run, whatever happens to operator and Job.
+    # Later records are not in this run, whatever happens to operator and Job.
     publish(broker, 50)
     operator.kill()
     namespace.kubectl("delete", "job", name, "--cascade=foreground")
@@ -97,7 +97,7 @@ def test_a_run_is_pinned_and_started_once(
     assert again["offsets"] == status["offsets"]
     assert again["lastRun"]["name"] == name
 
-    # The pod waits for its volume, and the load says so. There need be no scheduler here.
+    # The pod waits for its volume, and the load's status shows that. No scheduler is needed here.
     pod = until("a driver's pod", lambda: drivers(namespace, name))[0]["metadata"]["name"]
     why = {"reason": "Unschedulable", "message": 'persistentvolumeclaim "lake" not found'}
     change = json.dumps({"status": {"conditions": [{"type": "PodScheduled", "status": "False", **why}]}})
@@ -110,7 +110,7 @@ def test_a_run_is_pinned_and_started_once(
 
 
 def end_well(namespace: Namespace, pod: dict[str, Any], run: str, rows: int) -> None:
-    """As the node would: report the end of the pod's driver."""
+    """Report the end of the pod's driver, as its node would."""
     message = json.dumps({"run": run, "state": "Succeeded", "rows": rows, "corruptRecords": 0, "error": ""})
     driver = {"name": "driver", "image": "x", "imageID": "x", "ready": False, "restartCount": 0}
     ended = {"exitCode": 0, "reason": "Completed", "message": message}
@@ -129,7 +129,7 @@ def test_a_load_that_is_made_again_has_nothing_of_its_predecessors_runs(
     namespace.apply(a_load("daily", output={"path": "/lake/old", "volumeClaimName": "lake"}))
     old_run = last_run(namespace, 1)
     old = until("a driver's pod", lambda: drivers(namespace, old_run))[0]
-    # It runs on and ends well when its BatchLoad is another one.
+    # The pod outlives its BatchLoad, and succeeds beside the next one.
     hold = json.dumps(
         {"metadata": {"finalizers": ["millstream.dev/test", *old["metadata"].get("finalizers", ())]}}
     )
@@ -158,7 +158,7 @@ def drivers(namespace: Namespace, run: str) -> list[dict[str, Any]]:
 
 
 def last_run(namespace: Namespace, number: int) -> str:
-    """Wait for the run of this number; its name."""
+    """Wait for the run of this number; return its name."""
 
     def begun() -> str | None:
         run = namespace.get(KIND, "daily").get("status", {}).get("lastRun", {}).get("name", "")
@@ -176,7 +176,7 @@ def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_
     namespace.apply(a_load("daily", schedule=every_minute, successfulRunsHistoryLimit=0))
     first = last_run(namespace, 1)
     driver = until("a driver", lambda: drivers(namespace, first))[0]
-    # What a node says of a pod that it has no image for is the load's reason.
+    # The load's status shows the node's message about the missing image.
     no_image = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     state = {
         "name": "driver",
@@ -192,7 +192,7 @@ def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_
     namespace.wait_condition(KIND, "daily", status="False", reason="PodsPending")
     publish(broker, 5)
     end_well(namespace, driver, first, 10)
-    # The next time of the schedule loads what has come since, and the first run is cleaned up.
+    # The next scheduled run loads the new records, and the first run is cleaned up.
     second = last_run(namespace, 2)
     status = namespace.get(KIND, "daily")["status"]
     assert [(part["from"], part["until"]) for part in status["offsets"]] == [(10, 15)]
@@ -206,7 +206,7 @@ def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_
         "the end of run 2",
         lambda: namespace.get(KIND, "daily")["status"]["committed"]["offsets"][0]["offset"] == 15,
     )
-    # Without its schedule it runs when what it loads is edited, into another table from the start.
+    # Without a schedule, an edit starts a run: into another table, from the start.
     namespace.apply(a_load("daily", output={"path": "/lake/other", "volumeClaimName": "lake"}))
 
     def of_the_edit() -> dict[str, Any] | None:
@@ -280,7 +280,7 @@ def test_a_spark_application_is_made_once_it_can_be_and_followed(
     assert failed["status"]["lastRun"]["error"] == "driver container failed"
     assert failed["status"]["lastRun"]["endTime"]
 
-    # A changed spec after a failure is the next run; the first one stays as it was.
+    # After a failure, a changed spec starts the next run; the first run stays as it was.
     generation = application["metadata"]["generation"]
     namespace.apply(a_load("daily", runner="SparkApplication", spark={"driver": {"memory": "2g"}}))
     until("the next run", lambda: len(namespace.list(SPARK_CRD)) == 2)

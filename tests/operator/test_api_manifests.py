@@ -292,7 +292,7 @@ def test_what_a_template_may_have(namespace: Namespace) -> None:
     assert isinstance(made, Cluster)
     built = stateful_set(made, image="broker", pull_policy="Never")
     built["metadata"].pop("ownerReferences")
-    namespace.apply(built)  # Kubernetes takes what comes of it
+    namespace.apply(built)  # Kubernetes accepts the resulting object
     pod = namespace.get("statefulset", "x-brokers")["spec"]["template"]
     assert pod["metadata"]["labels"].items() >= metadata["labels"].items()
     assert pod["spec"]["affinity"]["nodeAffinity"] == spec["affinity"]["nodeAffinity"]
@@ -374,11 +374,11 @@ def test_what_cannot_change(
 
 def test_what_may_change(namespace: Namespace) -> None:
     namespace.apply(manifest("Topic", REF))
-    namespace.apply(manifest("Topic", {**REF, "topicName": "x"}))  # what it was by default
+    namespace.apply(manifest("Topic", {**REF, "topicName": "x"}))  # the default value
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "1Gi"}}}))
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "1024Mi"}}}))
     namespace.apply(manifest("Cluster", {"brokers": {"storage": {"size": "2Gi"}}}))
-    inside = {"name": "internal", "type": "Internal", "port": 9092}  # what it was by default
+    inside = {"name": "internal", "type": "Internal", "port": 9092}  # the default listener
     nodes = {"name": "outside", "type": "NodePort", "port": 9094, **PLAIN}
     storage = {"brokers": {"storage": {"size": "2Gi"}}}
     namespace.apply(manifest("Cluster", {**storage, "listeners": [inside, nodes]}))
@@ -419,7 +419,7 @@ def test_every_kind_takes_templates_and_resources(namespace: Namespace) -> None:
 
 @pytest.fixture
 def before_plaintext(api_server: None) -> Iterator[None]:
-    """The definition of Clusters as it was before external listeners had to allow plain text."""
+    """The Cluster CRD from before external listeners required allowPlaintext."""
     crd = yaml.safe_load((ROOT / "crds/clusters.yaml").read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     listener = spec["listeners"]["items"]
@@ -443,7 +443,7 @@ def test_a_cluster_from_before_external_listeners_had_to_allow_plain_text_is_not
     until("the older definition serves", lambda: namespace.apply(old) or True)
     definition((ROOT / "crds/clusters.yaml").read_text())
     until("the new definition serves", lambda: refused(namespace, manifest("Cluster", outside(), "new")))
-    # what does not touch the listener goes through: metadata, other fields, the operator's status, a finalizer
+    # changes elsewhere pass: metadata, other fields, the operator's status, a finalizer
     namespace.kubectl("annotate", "msc", "old", "a=b")
     namespace.patch("msc", "old", {"spec": {"config": {"log.retention.hours": "3"}}})
     namespace.patch("msc", "old", {"metadata": {"finalizers": ["millstream.dev/operator"]}})
@@ -451,7 +451,7 @@ def test_a_cluster_from_before_external_listeners_had_to_allow_plain_text_is_not
     status = json.dumps({"status": {"clusterId": "c"}})
     namespace.kubectl("patch", "msc", "old", "--subresource=status", "--type=merge", "--patch", status)
     assert namespace.get("msc", "old")["status"] == {"clusterId": "c"}
-    # a listener that changes must say it
+    # a changed listener must set allowPlaintext
     assert refused(namespace, manifest("Cluster", outside(port=9095), "old"))
     namespace.apply(manifest("Cluster", outside(port=9095, **PLAIN), "old"))
 

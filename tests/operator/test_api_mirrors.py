@@ -1,4 +1,4 @@
-"""MirrorMakers through the real API server and a running operator: their workers' objects, and refusals.
+"""MirrorMakers on the real API server with a running operator: their workers' objects, and refusals.
 
 The workers themselves run in the local runtime's tests and in e2e.
 """
@@ -89,7 +89,7 @@ def test_what_would_go_round_is_refused_and_stopped(operator: OperatorProcess, n
     assert ready.startswith("spec.target: is the source west (east-bootstrap.")
     named = "--field-selector=metadata.name=west-to-east-mirror"
     until("its workers are gone", lambda: not namespace.list("deployment", named))
-    # The other one heals, since nothing goes round any more.
+    # The other mirror recovers, since there is no loop any more.
     namespace.wait_condition(KIND, "east-to-west", status="False", reason="NoWorkers")
 
 
@@ -114,8 +114,10 @@ def test_groups_and_gaps_are_told_to_the_workers(operator: OperatorProcess, name
 def test_topics_are_promoted_without_source_and_workers(
     start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
 ) -> None:
-    """The operator is killed as soon as it has recorded the request, and another one takes over. Its target is a real
-    broker; no pod of a worker can run here, and nothing answers at the source's address."""
+    """The operator is killed as soon as it has recorded the request, and the next one takes over.
+
+    The target is a real broker; workers' pods cannot run here, and nothing responds at the source's address.
+    """
     broker = start_broker()
     with closing(World(broker.bootstrap, "copy")) as there:
         names = [there.replica(f"copy-{number}").name for number in range(3)]
@@ -160,7 +162,7 @@ def test_topics_are_promoted_without_source_and_workers(
         reasons = {one["reason"] for one in namespace.list("event")}
         assert {"PromotionRefused", "Promoted"} <= reasons
 
-        # the same manifest, applied again: it says that they were promoted, and changes nothing
+        # the same manifest again: the status says that the topics were promoted before, and nothing changes
         namespace.kubectl("delete", KIND, "copy")
         namespace.apply(a_mirror("copy", **spec, promote={"requestId": "c"}))
         namespace.wait_condition(KIND, "copy", "Promoted", reason="Promoted")
@@ -176,7 +178,7 @@ def last_promotion(namespace: Namespace) -> dict[str, Any]:
 def test_a_promoted_mirror_is_no_part_of_a_loop(
     start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
 ) -> None:
-    """After a failover, a mirror in the other direction may be there beside it."""
+    """After a failover, there may be a mirror in the other direction."""
     east = start_broker()
     start_operator({"east": east.bootstrap, "west": NOWHERE})
     for name in ("east", "west"):

@@ -37,7 +37,7 @@ def test_resources_that_are_left_without_an_operator_are_freed(namespace: Namesp
 def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay(
     namespace: Namespace, tmp_path: Path
 ) -> None:
-    """The hook's own program with the rights that the chart gives it, and a definition that has changed."""
+    """The hook's own program, with the chart's rights for it and a changed CRD."""
     namespace.apply(topic("kept"))
     before = namespace.get("topics.millstream.dev", "kept")["metadata"]["uid"]
     chart = [require("helm"), "template", "here", str(ROOT / "charts/millstream"), "-n", namespace.name]
@@ -60,13 +60,13 @@ def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay
         env = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
         done = subprocess.run(hook, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "applied topics.yaml\n"), done.stderr
-        # one of an older chart: the newer one stays
+        # a CRD of an older chart: the newer one stays
         older = {**definition, "metadata": {**definition["metadata"], "annotations": {VERSION: "0.0.9"}}}
         (tmp_path / "topics.yaml").write_text(yaml.safe_dump(older))
         done = subprocess.run(hook, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(f"kept topics.millstream.dev of the newer release {__version__}: ")
-        # one that is no plain release, which nobody can compare, and back
+        # a CRD of a release that cannot be compared, and back
         for version in ("9.0.0-rc1", __version__):
             definition["metadata"]["annotations"][VERSION] = version
             (tmp_path / "topics.yaml").write_text(yaml.safe_dump(definition))

@@ -1,4 +1,4 @@
-"""Every pod that the operator makes, in a namespace that enforces the "restricted" Pod Security Standard."""
+"""Every pod of the operator, in a namespace that enforces the "restricted" Pod Security Standard."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def of_set(stateful_set: Spec) -> Spec:
 
 
 def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]]:
-    """A template of each pod. ``owner``: with the init container that changes a volume's owner."""
+    """A template of each pod. With ``owner``, it has the init container that changes a volume's owner."""
     images = dataclasses.replace(Images(), user_ids=user_ids)
     options: Spec = {"image": "i", "pull_policy": "Never", "user_ids": user_ids, "owner": owner}
     cluster = decoded(
@@ -123,7 +123,7 @@ def pods(user_ids: UserIds, *, owner: bool = False) -> Iterator[tuple[str, Spec]
 
 
 def made(namespace: Namespace, pod: Spec, *, shared_by_spark: bool) -> Spec:
-    """The pod as the API server would store it. Spark names the image of those that it makes."""
+    """The pod as the API server would store it. Spark itself sets the image of its pods."""
     spec = {**pod["spec"], "containers": [{"image": "i", **one} for one in pod["spec"]["containers"]]}
     if shared_by_spark:
         spec["restartPolicy"] = "Never"
@@ -145,7 +145,7 @@ def test_every_pod_is_a_restricted_one(restricted: Namespace, user_ids: UserIds)
         contexts += [one["securityContext"] for one in found["containers"] + found.get("initContainers", [])]
         users = {context[key] for context in contexts for key in ("runAsUser", "fsGroup") if key in context}
         assert bool(users) is (user_ids is UserIds.FIXED), name
-        own_token = "serviceAccountName" in pod["spec"] or name == "driver"  # Spark's driver makes pods
+        own_token = "serviceAccountName" in pod["spec"] or name == "driver"  # Spark's driver creates pods
         assert found.get("automountServiceAccountToken", True) is own_token, name
 
 

@@ -1,5 +1,6 @@
-"""A real Prometheus that scrapes real brokers, a mirror worker and an operator: every query of the dashboards and every
-rule of the chart is run on what they tell."""
+"""A real Prometheus scrapes real brokers, a mirror worker and an operator: every dashboard query and every rule of the
+chart runs on their metrics.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ def prometheus(
 
 
 def work(broker: BrokerProcess) -> None:
-    """Records in and out, and a commit."""
+    """Produce and consume records, and commit."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(300):
         producer.produce("flights", str(number), partition=number % 3)
@@ -118,7 +119,7 @@ def work(broker: BrokerProcess) -> None:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Of all panels and variables: where it is, the expression with its variables filled in."""
+    """Place and expression of every panel and variable, with the variables filled in."""
     for path in DASHBOARDS:
         found = json.loads(path.read_text())
         name = found["title"].removeprefix("Millstream / ")
@@ -181,7 +182,7 @@ def check_tables(prometheus: PrometheusProcess) -> None:
     """The served metrics and the tables agree, in both directions."""
     served = prometheus.get("metadata")
     table = {one.name: one for one in TABLE}
-    # since 0.0.4 has no type for the endings, Prometheus files a counter under its whole name
+    # since 0.0.4 has no type for the suffixes, Prometheus files a counter under its whole name
     known = {name: one.kind for name, one in table.items()}
     assert {name: one[0]["type"] for name, one in served.items()} == known
     labels = {*["namespace", "cluster", "pod", "job", "instance", "mirror", "le", "__name__"]}

@@ -1,5 +1,5 @@
-"""What the chart's rights allow on a real API server: the operator's own work in the watched namespaces, no more; and
-Spark's driver with its executors.
+"""The chart's rights on a real API server: they allow the operator its work in the watched namespaces and no more, and
+Spark's driver its executors.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def watched(namespace: Namespace) -> Namespace:
 
 @pytest.fixture
 def policed(watched: Namespace) -> Iterator[Namespace]:
-    """The same with the chart's admission policies in force."""
+    """The same, with the chart's admission policies in force."""
     if "validatingadmissionpolicies" not in run("kubectl", "get", "--raw", f"/apis/{POLICIES}"):
         pytest.skip("a Kubernetes without admission policies")
     policies = [one for one in rendered(watched) if one["apiVersion"] == POLICIES]
@@ -91,7 +91,7 @@ def who(namespace: Namespace, account: str) -> tuple[str, ...]:
 
 
 def refused(namespace: Namespace, account: str, manifest: dict[str, Any]) -> str:
-    """Why the account may not create this; "" if it may."""
+    """The error if an admission policy denies the account to create this object; "" if none does."""
     arguments = ("create", "--dry-run=server", "-f", "-", *who(namespace, account))
     try:
         namespace.kubectl(*arguments, stdin=json.dumps(manifest).encode())
@@ -137,7 +137,7 @@ def kubeconfig(file: Path, token: str) -> str:
 
 
 def a_driver(namespace: Namespace, name: str) -> tuple[str, str]:
-    """A pod with the drivers' service account: its uid and its token, as a kubelet gives it to the pod."""
+    """Create a pod with the drivers' service account; return its uid and the token that a kubelet would give it."""
     pod = a_pod({}, {"serviceAccountName": load_objects.SERVICE_ACCOUNT})
     namespace.apply({**pod, "metadata": {"name": name}})
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
@@ -148,7 +148,7 @@ def a_driver(namespace: Namespace, name: str) -> tuple[str, str]:
 
 @pytest.fixture
 def operator(watched: Namespace, tmp_path: Path) -> Kube:
-    """The API server as the operator may use it."""
+    """The API server, with the operator's rights."""
     file = kubeconfig(tmp_path / "kubeconfig", token(watched, OPERATOR))
     configuration = Configuration()
     load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -196,7 +196,7 @@ def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> Non
         load_objects.role_binding(watched.name, spark_role(watched)),
     ]
     for manifest in made:
-        ensure(operator, manifest)  # it is not there
+        ensure(operator, manifest)  # new objects
         ensure(operator, {**manifest, "metadata": {**manifest["metadata"], "annotations": {"a": "b"}}})
     workers = watched.get("deployment", mirror_objects.object_name(mirror))["metadata"]
     assert operator.delete("apps/v1", "Deployment", watched.name, workers["name"], uid=workers["uid"])
@@ -218,7 +218,7 @@ def test_the_operator_can_run_a_load_and_clean_up_after_it(policed: Namespace, o
     clean(services, load, begun)
     assert policed.get("job", "daily-0001-x")["metadata"]["name"] == "daily-0001-x"
     pod = until("a driver", lambda: policed.list("pod", "-l", "millstream.dev/run=daily-0001-x"))[0]
-    # There is no log, as there is no node; that is no refusal.
+    # Without a node there is no log; that is no refusal.
     assert operator.log(policed.name, pod["metadata"]["name"], "driver", 20) == []
     clean(services, load, BatchLoadStatus())
     own = ("-l", "millstream.dev/batch-load=daily")
@@ -231,7 +231,7 @@ def test_the_operator_can_bind_no_other_role_and_nobody_else(watched: Namespace,
         with pytest.raises(KubeError) as error:
             operator.apply(load_objects.role_binding(watched.name, role))
         assert error.value.status == 403
-        with pytest.raises(KubeError) as error:  # not under the allowed name either
+        with pytest.raises(KubeError) as error:  # nor under the allowed name
             operator.apply(
                 {**binding, "roleRef": {**binding["roleRef"], "kind": role.kind, "name": role.name}}
             )
@@ -322,7 +322,7 @@ def test_policies_bound_a_driver(foreign: Namespace, tmp_path: Path) -> None:
     assert refused(foreign, driver, executor()) == ""
     for what, (spec, more) in ESCALATING.items():
         assert refused(foreign, driver, executor(spec, **more)), what
-    # Another driver's executors are not its own, nor is what no driver owns.
+    # Another driver's executors are not its own, nor are pods without a driver.
     theirs = "a driver makes and deletes only its own executors"
     assert theirs in refused(foreign, neighbour, executor())
     assert theirs in refused(foreign, driver, {**executor(), "metadata": {"name": "e", "labels": labels}})
@@ -338,7 +338,7 @@ def test_policies_bound_a_driver(foreign: Namespace, tmp_path: Path) -> None:
 
 
 def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace, tmp_path: Path) -> None:
-    """Spark itself as the driver: it makes its executors, and removes them at its end."""
+    """Spark itself is the driver: it creates its executors, and removes them at its end."""
     require("java")
     watched = policed
     account = load_objects.SERVICE_ACCOUNT
@@ -395,7 +395,7 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
     environment = {
         **os.environ,
         "KUBECONFIG": "/nowhere",
-        # spark-submit looks for both on the PATH, where other ones may be
+        # spark-submit looks for both on the PATH, which may have others
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -1,4 +1,4 @@
-"""Many topics, groups and Clusters: ready soon, in little memory, and no writes while nothing changes."""
+"""Many topics, groups and Clusters: ready soon, with little memory, and no writes while nothing changes."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_write_that_may_not_be_is_not_sent(namespace: Namespace, kube: Kube) -
 
 
 def test_what_we_do_not_know_of_a_status_is_no_change_of_it(namespace: Namespace, kube: Kube) -> None:
-    """A status of a later version has fields that this one does not read."""
+    """A later version's status has fields that this version does not read."""
     namespace.apply(topic("flights"))
     services, seen = an_operator(kube, namespace, "Topic", "flights")
     seen["status"] = {"partitions": 3, "fromLater": True}

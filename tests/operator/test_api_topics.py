@@ -1,4 +1,4 @@
-"""Topics through the real API server, a running operator and a real broker."""
+"""Topics on the real API server, with a running operator and a real broker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_life_of_a_topic(operator: OperatorProcess, namespace: Namespace, ad
     assert shown == (3, 1, 0, 0)
     assert there.config == {"retention.ms": "100000", "segment.ms": "60000"}
 
-    # a changed key is set, one that was taken out is reset, one that others set stays
+    # a changed key is set, a removed key is reset, others' keys stay
     namespace.apply(topic("flights", partitions=6, config={"retention.ms": "200000"}))
     assert namespace.wait_condition(KIND, "flights", reason="TopicReady")["status"]["partitions"] == 6
     assert admin.topics(["flights"])["flights"].config == {"retention.ms": "200000"}
@@ -146,7 +146,7 @@ def test_a_dangling_reference_heals_when_the_cluster_appears(
     namespace.wait_condition(KIND, "early", reason="TopicReady", timeout=20)
     namespace.kubectl("delete", "cluster", "default")
     namespace.wait_condition(KIND, "early", status="False", reason="ClusterNotFound", timeout=20)
-    gone(namespace, "early")  # though nobody can delete the topic
+    gone(namespace, "early")  # although nobody can delete the topic
 
 
 def test_the_oldest_of_two_that_name_one_topic_wins(
@@ -215,7 +215,7 @@ def test_brokers_that_do_not_answer(
     broker.kill()
     namespace.apply(topic("during", deletionPolicy="Delete"))
     namespace.wait_condition(KIND, "during", status="False", reason="ClusterNotReady", timeout=30)
-    # a namespace is deleted with a Cluster that does not answer: nothing hangs
+    # a namespace goes with a Cluster that does not respond: nothing hangs
     run("kubectl", "delete", "namespace", namespace.name, "--wait=false")
     there = ("kubectl", "get", "namespace", namespace.name, "--ignore-not-found")
     until("the namespace gone", lambda: not run(*there), 90)
@@ -313,7 +313,7 @@ def test_an_operator_that_is_killed_goes_on_where_it_was(
 def test_a_finalizer_that_a_restored_copy_brought_along_goes_too(
     namespace: Namespace, operator: OperatorProcess
 ) -> None:
-    """Its field manager is that of the copy, not the operator."""
+    """Its field manager is the restored copy's, not the operator."""
     copy = topic("flights", deletionPolicy="Delete")
     namespace.apply({**copy, "metadata": {**copy["metadata"], "finalizers": [FINALIZER, "example.com/kept"]}})
     namespace.wait_condition(KIND, "flights", reason="TopicReady")

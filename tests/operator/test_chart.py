@@ -163,7 +163,7 @@ def test_rights_end_with_the_watched_namespaces() -> None:
     leases = of_kind(documents, "RoleBinding", f"{name}-lease")
     assert leases["roleRef"]["name"] == f"{name}-lease"
     assert {role["kind"] for role in roles} == {"Role"}
-    # what belongs to no namespace: storage classes, and definitions (of the upgrade hook)
+    # cluster-wide objects: storage classes, and CRDs (for the upgrade hook)
     for kind in ("ClusterRole", "ClusterRoleBinding"):
         everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == kind]
         assert sorted(everywhere) == [f"{name}-crds", f"{name}-storage"]
@@ -174,7 +174,7 @@ def test_rights_end_with_the_watched_namespaces() -> None:
     assert args[-2:] == ["--namespace=ms", "--namespace=flights"]
 
 
-LONG = "r" * 53  # as long as helm allows
+LONG = "r" * 53  # the longest name that helm allows
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ LONG = "r" * 53  # as long as helm allows
 def test_releases_share_no_object(first: tuple[str, str], second: tuple[str, str], watch: bool) -> None:
     def objects(release: str, namespace: str) -> set[tuple[str, str, str]]:
         settings = ["cluster.enabled=false"]
-        if watch:  # both in one namespace, too
+        if watch:  # both releases watch a shared namespace, too
             settings.append(f"operator.watchNamespaces={{{namespace},shared}}")
         found = set()
         for document in render(*settings, release=release, namespace=namespace):
@@ -221,7 +221,7 @@ def test_admission_policies_bind_the_accounts_that_the_chart_makes() -> None:
     assert f'"system:serviceaccount:ms:{account}"' in condition["expression"]
     (condition,) = policies["ms.millstream-operator-spark"]["matchConditions"]
     assert '["ms","flights"]' in condition["expression"]
-    # whatever the operator may change, the policy looks at
+    # the policy covers everything that the operator may change
     ours = granted(of_kind(documents, "Role", "ms:millstream-operator"))
     (looked,) = policies["ms.millstream-operator"]["matchConstraints"]["resourceRules"]
     written = {
@@ -248,7 +248,7 @@ def test_the_upgrade_hook_has_every_definition() -> None:
 
 
 def test_definitions_are_upgraded_and_never_taken_back() -> None:
-    """In a rollback, Helm runs the hooks of the older chart, which would drop stored fields of the newer one."""
+    """A rollback would run the older chart's hooks, and its CRDs would drop stored fields of the newer one."""
     hooks = [one["metadata"].get("annotations", {}).get("helm.sh/hook") for one in render()]
     assert set(hooks) >= {"pre-upgrade", "post-delete"}
     assert not [hook for hook in hooks if hook and "rollback" in hook]
@@ -272,7 +272,7 @@ def test_the_hooks_rights_follow_from_the_definitions() -> None:
     assert [found[0] for name, found in rules.items() if name.endswith("-release")] == [held]
     for path in (ROOT / "charts/millstream/templates/hooks").glob(
         "*.yaml"
-    ):  # so a kind is named elsewhere only
+    ):  # so a kind appears elsewhere only by its name
         assert not [kind.PLURAL for kind in KINDS.values() if kind.PLURAL in path.read_text()]
 
 

@@ -70,7 +70,7 @@ def test_the_operators_log_format_is_for_clusters_that_set_none() -> None:
     plain, wanted = pod("plain"), pod("json")
     assert wanted[0] == [*plain[0], "--override", "log.format=json"]
     assert pod("json", **{"log.format": "plain"})[0] == plain[0]
-    for key in (build.CONFIG_HASH, build.SPEC_HASH):  # so it is an upgrade, and not the Cluster's own change
+    for key in (build.CONFIG_HASH, build.SPEC_HASH):  # so it is an upgrade, not the Cluster's own change
         assert wanted[1][key] == plain[1][key]
     assert wanted[1][build.TEMPLATE_HASH] != plain[1][build.TEMPLATE_HASH]
 
@@ -135,14 +135,14 @@ def test_each_zookeeper_server_has_an_address_that_stays() -> None:
         spec = one["spec"]
         assert spec["type"] == "ClusterIP"
         assert "clusterIP" not in spec
-        # a server is ready when it serves, for which it needs its peers
+        # a server becomes ready only once it serves, for which it needs its peers
         assert spec["publishNotReadyAddresses"] is True
         assert spec["selector"]["statefulset.kubernetes.io/pod-name"] == f"east-zookeeper-{n}"
         assert {port["port"] for port in spec["ports"]} == {2181, 2888, 3888}
 
 
 def test_what_the_operator_sets_live_is_what_brokers_take_live() -> None:
-    # those of a throttle are set on single brokers for the time of a reassignment, by Kafka's own tool
+    # Kafka's own tool sets the throttles' keys on single brokers, during a reassignment
     dynamic = {name for name, key in BROKER_KEYS.items() if key.dynamic and ".throttled." not in name}
     assert dynamic == DYNAMIC_CONFIG
     assert not DYNAMIC_CONFIG & RESERVED_CONFIG
@@ -214,7 +214,7 @@ def test_zookeeper_writes_its_configuration_as_whatever_user_it_is(tmp_path: Pat
     pod = assigned["spec"]["template"]["spec"]
     assert pod["volumes"] == [{"name": "conf", "emptyDir": {}}]
     assert {"name": "conf", "mountPath": "/conf"} in pod["containers"][0]["volumeMounts"]
-    # its init container takes over what the image has there
+    # the init container copies the image's files
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/logback.xml").write_text("<configuration/>")
     (tmp_path / "own-conf").mkdir()
@@ -246,7 +246,7 @@ OTHER_NODE = {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}
     [
         ({}, {}, ()),
         ({}, {"config": {"log.retention.hours": "2"}}, ("ConfigurationChanged",)),
-        ({}, {"config": {"log.retention.ms": "2"}}, ()),  # taken live
+        ({}, {"config": {"log.retention.ms": "2"}}, ()),  # applied live
         ({"config": {"log.retention.ms": "2"}}, {"config": {"log.retention.ms": "3"}}, ()),
         ({}, {"listeners": [INTERNAL, EXTERNAL]}, ("ListenersChanged",)),
         ({}, {"image": "broker:2"}, ("PodTemplateChanged",)),
@@ -305,7 +305,7 @@ def test_no_external_listener_takes_the_place_of_what_is_inside(name: str) -> No
 def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
     listeners: list[dict[str, Any]], listeners_hash: str
 ) -> None:
-    """So their roll waits for its turn and its window. The hashes are those of the older operator."""
+    """Their restart counts as an upgrade, which waits for its turn and window. The hashes are the older operator's."""
     now = annotations(cluster(listeners=listeners), release="2")
     before = {**now, build.LISTENERS_HASH: listeners_hash, build.TEMPLATE_HASH: "old", RELEASE: "1"}
     assert restart_reasons(0, before, now) == ("Upgrade",)
@@ -314,7 +314,7 @@ def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
 
 
 def test_the_brokers_own_listener_steps_aside_for_one_that_has_its_port() -> None:
-    """The port of an Internal listener cannot change, so a Cluster from before 9091 was reserved keeps it."""
+    """An Internal listener's port cannot change: a Cluster from before 9091 was reserved keeps it."""
     wanted = cluster(**THREE, listeners=[{**INTERNAL, "port": 9091}, {**EXTERNAL, "port": 9090}])
     listeners = "INTERNAL://0.0.0.0:9091,OUT_SIDE://0.0.0.0:9090,REPLICATION-9091://0.0.0.0:9089"
     assert broker_config(wanted)["listeners"] == listeners
@@ -506,7 +506,7 @@ def test_the_pods_of_a_roll() -> None:
     assert broker_pods(live, pods) == [
         RollingPod(0, "east-brokers-0", True, changed, uid="u0"),
         RollingPod(1, "east-brokers-1", False, changed, uid="u1"),
-        RollingPod(2, "east-brokers-2", False, uid="u2"),  # on its way already
+        RollingPod(2, "east-brokers-2", False, uid="u2"),  # terminating already
         RollingPod(10, "east-brokers-10", True, uid="u10"),
     ]
 

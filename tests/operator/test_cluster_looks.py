@@ -1,4 +1,4 @@
-"""Reconciles of a Cluster: changes to its objects and brokers, its status, and when the next one is due."""
+"""Reconciles of a Cluster: changes to its objects and brokers, its status, and the time of the next one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_cluster_that_is_ready_rests() -> None:
     assert east.says() == ("True", "AllBrokersReady", "the broker is ready")
     assert (east.status["clusterId"], east.status["brokers"]) == ("abc", {"desired": 1, "ready": 1})
     assert east.touched == set()
-    assert east.look() == SETTLED  # and asks its broker nothing
+    assert east.look() == SETTLED  # without a request to its broker
     assert east.kube.applied == []
 
 
@@ -236,7 +236,7 @@ def test_brokers_are_told_what_they_take_while_they_run() -> None:
     change = ConfigChange({"log.retention.ms": "2"}, ("log.segment.bytes",))
     assert east.asked("change_brokers_config") == [change]
     assert east.status["configKeys"] == ["compression.type", "log.retention.ms"]
-    assert "ConfigMap" in east.touched  # their files have it too
+    assert "ConfigMap" in east.touched  # their files contain it, too
 
 
 @pytest.mark.parametrize("config", [{"log.retention.ms": "2"}, {}])

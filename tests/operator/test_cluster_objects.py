@@ -1,4 +1,4 @@
-"""A Cluster's objects brought to its spec: order, foreign objects, and reports."""
+"""A Cluster's objects are brought to its spec: order, foreign objects, and reports."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_policies_that_are_not_wanted_are_looked_for_once_and_again_when_the_clu
         return ("NetworkPolicy", "east-brokers") in found.kube.objects
 
     assert not is_there_after_a_look(cluster)
-    found.kube.create(policy)  # by nobody, so that a look would show
+    found.kube.create(policy)  # unnoticed, so that only a reconcile of the objects would show it
     assert is_there_after_a_look(cluster)
     changed = structs.replace(cluster, metadata=structs.replace(cluster.metadata, generation=7))
     assert not is_there_after_a_look(changed)

@@ -186,7 +186,7 @@ def test_a_process_may_live_unless_all_containers_have_ended(states: tuple[str, 
 
 
 def upgraded(east: East, **services: Any) -> None:
-    """A new release of the operator reconciles it."""
+    """Give the operator the images and services of a new release."""
     images = Images(broker="broker:later")
     found = dataclasses.replace(east.memory.services, images=images, **services)
     object.__setattr__(east.memory, "services", found)
@@ -299,7 +299,7 @@ def half_upgraded() -> East:
 
 
 def waits_for(east: East) -> bool:
-    """Whether another Cluster waits for its upgrade."""
+    """Request the turn for Cluster west; whether east has it, and west waits."""
     turns, store = east.memory.services.turns, east.memory.services.store
     return turns.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "east")
 

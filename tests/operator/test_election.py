@@ -101,7 +101,7 @@ def test_no_two_act_at_once(steps: list[tuple[str, float, bool]], offsets: dict[
     """Any order of candidates; responses may get lost, and clocks are independent."""
     server, now = Server(), 0.0
     candidates = {name: Election(name) for name in "abc"}
-    ends: dict[str, float] = {}  # until when each may act, by the true time
+    ends: dict[str, float] = {}  # the end of each one's time to act, by the true clock
     for name, passed, lost in steps:
         now += passed
         one, own = candidates[name], now + offsets.get(name, 0.0)

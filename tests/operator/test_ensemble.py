@@ -39,7 +39,7 @@ Said = list[tuple[Reason, str]]
 
 
 def servers(*states: str) -> list[RollingPod]:
-    """Each "ready", "down" or "ended", with "stale" if its restart is due: "ready stale"."""
+    """Each server is "ready", "down" or "ended", plus "stale" if its restart is due: "ready stale"."""
     return [
         RollingPod(
             number,
@@ -63,7 +63,7 @@ def servers(*states: str) -> list[RollingPod]:
         (("ready stale", "down stale", "ready stale"), "z-2", "", 3),
         (("down stale", "down stale", "down stale"), "z-1", "", 3),
         (("down", "down stale", "down"), "z-2", "", 1),
-        # A leader is elected after the restart of the first one.
+        # After the restart of the first server a leader is elected.
         (
             ("down", "down stale", "ready stale"),
             None,
@@ -110,7 +110,7 @@ def test_no_restart_takes_a_second_server_away_and_each_roll_ends(states: list[s
             assert all(others) or not roll.restart.running or not (any(others) or roll.restart.ready)
             states[there.index(roll.restart)] = "ready"  # it comes back
         elif "down" in states:
-            states[states.index("down")] = "ready"  # what has the change gets well
+            states[states.index("down")] = "ready"  # a server with the change recovers
         elif "ended" in states:
             states[states.index("ended")] = "ready"
         elif "down stale" in states:
@@ -311,7 +311,7 @@ def test_servers_of_an_earlier_release_wait_for_their_upgrade() -> None:
 
 
 def test_servers_without_a_quorum_wait_for_nothing() -> None:
-    """For example after a missing image: a Cluster that waits for its brokers could not be upgraded."""
+    """For example after a missing image: otherwise a Cluster that waits for its brokers could not be upgraded."""
     found, cluster = in_memory(), a_cluster(**ENSEMBLE)
     apply_ensemble(found.services, cluster, lambda *_: None)
     live = f"{cluster.name}-zookeeper"

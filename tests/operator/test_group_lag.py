@@ -1,6 +1,6 @@
-"""One lag everywhere: the resource, the operator's and the brokers' metrics, `millstream group describe`, Kafka's tool.
+"""All views agree on the lag: the resource, the operator's and brokers' metrics, our command, and Kafka's tool.
 
-On a real broker, also when a topic is deleted and created again between any two requests.
+On a real broker, even if a topic is recreated between any two requests.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def services(admin: KafkaAdmin) -> InMemory:
 
 
 def look(found: InMemory, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Reconcile a group once; returns its status. Later calls know earlier statuses."""
+    """Reconcile a group once; return its status. Later calls know earlier statuses."""
     name = manifest["metadata"]["name"]
     if ("ConsumerGroup", name) not in found.kube.objects:
         found.kube.put(manifest)
@@ -83,7 +83,7 @@ def look(found: InMemory, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
-    """Lag by partition, of Kafka's own tool."""
+    """Lag by partition, from Kafka's own tool."""
     said = run_kafka_tool(
         "consumer-groups", "--bootstrap-server", broker.bootstrap, "--describe", "--group", name
     ).stdout
@@ -92,13 +92,13 @@ def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
 
 
 def by_command(broker: BrokerProcess, name: str) -> tuple[int, dict[int, int | None]]:
-    """Total lag and lag by partition, of our command."""
+    """Total lag and lag by partition, from our command."""
     told = json.loads(millstream("group", "describe", name, "-o", "json", bootstrap=broker.bootstrap).stdout)
     return told["lag"], {one["partition"]: one["lag"] for one in told["partitions"]}
 
 
 def by_metrics(broker: BrokerProcess, name: str, topic: str) -> dict[int, int]:
-    """Lag by partition, of a broker's metrics, as the recording rule millstream:group_lag_records has it."""
+    """Lag by partition, from a broker's metrics, by the recording rule millstream:group_lag_records."""
     _, said = broker.get("/metrics")
     ends, committed = {}, {}
     for family in text_string_to_metric_families(said):
@@ -113,8 +113,10 @@ def by_metrics(broker: BrokerProcess, name: str, topic: str) -> dict[int, int]:
 
 
 def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str) -> None:
-    """One partition is unread, one half read, one read; one has no commit, and no view counts it. Records before the
-    log's start count, as in Kafka."""
+    """One partition is unread, one half read, one read; one has no commit, and no view counts it.
+
+    Records before the log start count, as in Kafka.
+    """
     name = unique("group")
     committed = {Partition(topic, 0): 0, Partition(topic, 1): 4, Partition(topic, 2): 10}
     assert admin.commit(name, committed) is None
@@ -163,7 +165,7 @@ def delete_before(broker: BrokerProcess, topic: str, before: Mapping[int, int]) 
 
 
 class Interrupted(KafkaAdmin):
-    """An admin before whose nth request the topic is deleted and created again."""
+    """An admin that has the topic recreated before the nth request."""
 
     def __init__(self, bootstrap: str, before: int, replace: Callable[[], None]) -> None:
         super().__init__(bootstrap)
@@ -195,7 +197,7 @@ class Interrupted(KafkaAdmin):
 def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
     shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
 ) -> None:
-    """The group has read four of ten records of each partition; the new topic has one in each."""
+    """The group has read four of ten records of each partition; the new topic's partitions have one each."""
     name = unique("group")
     assert admin.commit(name, {Partition(topic, index): 4 for index in range(PARTITIONS)}) is None
     manifest = stored(group("watch", groupId=name, topics=[topic]))
@@ -214,8 +216,7 @@ def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
 def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
     shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
 ) -> None:
-    """startAt: Latest, and the topic is replaced at any moment: the group starts at the new topic's end, at once or at
-    the next look."""
+    """With startAt Latest, whenever the topic is recreated: at its end, at once or one reconcile later."""
     name = unique("group")
     manifest = stored(group("watch", groupId=name, topics=[topic], startAt="Latest"))
     interrupted = Interrupted(shared_broker.bootstrap, before, lambda: replace(admin, shared_broker, topic))

@@ -159,7 +159,7 @@ def test_groups_of_a_cluster_cost_a_handful_of_requests() -> None:
     ]
     assert [request for request, *_ in found.brokers.asked[2:]] == [
         "identities",
-        "committed",  # once more, since the topics' ids were not known before
+        "committed",  # once more, because the first time the topics' ids were unknown
         "offsets",
         "identities",
     ]
@@ -184,7 +184,7 @@ def test_a_group_starts_where_it_is_to_start(start_at: str, at: dict[Partition, 
     )
     assert committed == [("watch", at)]
     assert found.brokers.requests("groups") == [["watch"], ["watch"]]
-    # what was committed before counts as well
+    # earlier commits count, too
     assert [one["lag"] for one in found.status("ConsumerGroup", "watch")["topics"]] == [
         30 - sum(at.values()),
         0,

@@ -1,4 +1,4 @@
-"""ConsumerGroup: where a group starts, its lag in records and seconds, what the status shows; all pure."""
+"""ConsumerGroup: a group's start, its lag in records and seconds, and its status; all pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def build_status(
 
 
 def as_json(status: ConsumerGroupStatus) -> dict[str, Any]:
-    """The status as the API server has it."""
+    """The status as JSON, as on the API server."""
     decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(status))
     return decoded
 

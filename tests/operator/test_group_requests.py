@@ -32,7 +32,7 @@ class Pool(AdminPool):
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Requests that were handed to connections, by name."""
+    """Requests handed to connections, by name."""
     found: Counter[str] = Counter()
     send = kafka_connection._FencedManager.send
 
@@ -48,7 +48,7 @@ def test_requests_grow_with_brokers_only(cluster: ClusterProcesses, sent: Counte
     with closing(KafkaAdmin(cluster.bootstrap)) as admin:
         few = requests_of_a_look(cluster, admin, sent, "few", topics=2, partitions=3, groups=5)
         many = requests_of_a_look(cluster, admin, sent, "many", topics=20, partitions=10, groups=100)
-    for asked in (few, many):  # the second one has ten times the topics, twenty times the groups
+    for asked in (few, many):  # the second has ten times the topics and twenty times the groups
         for name in ("OffsetFetch", "DescribeGroups", "ListOffsets"):
             assert 1 <= asked[name] <= BROKERS, asked
         assert sum(asked.values()) <= 3 * BROKERS + 3, asked
@@ -67,7 +67,7 @@ def requests_of_a_look(
     """The requests of a repeated reconcile of groups, with lag in every partition."""
     names = [f"{name}-{number}" for number in range(topics)]
     admin.create_topics([NewTopic(topic, partitions, 1, {}) for topic in names])
-    for topic in names:  # the coordinator of a group may be the last broker to hear of a topic
+    for topic in names:  # a group's coordinator may be the last broker to learn of a topic
         cluster.await_in_sync(topic, replicas=1)
     manifests = []
     for number in range(groups):

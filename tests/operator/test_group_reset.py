@@ -1,6 +1,6 @@
 """Resets of groups: where they lead, and that each runs once, even if a process ends between any two steps.
 
-The operator here is its own code with a real broker; Kubernetes is in memory. Consumers are their commits.
+The operator is its own code with a real broker; Kubernetes is in memory. Commits stand in for consumers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class World:
         self.kube = MortalKube(stored(cluster("default")), manifest)
 
     def look(self, life: Life | None = None) -> dict[str, Any]:
-        """One reconcile of a newly started operator; returns the status."""
+        """Reconcile once with a new operator; return the status."""
         self.kube.life = self.mortal.life = life or Life()
         operator = InMemory(self.kube, ToldBrokers())
         object.__setattr__(operator.services, "admins", Pool(self.mortal))
@@ -150,8 +150,10 @@ def test_a_reset_runs_once_and_shows_what_it_did(world: NewWorld, admin: KafkaAd
 def test_a_reset_is_neither_lost_nor_repeated(
     world: NewWorld, admin: KafkaAdmin, topic: str, after: bool, consumes: bool
 ) -> None:
-    """The operator dies before or after each of its writes in turn, and the next one takes over. Meanwhile consumers
-    may have committed positions everywhere, even those from before: they stay where the reset was done."""
+    """The operator dies before or after each of its writes in turn, and the next one takes over.
+
+    Meanwhile consumers may commit anywhere, even old positions; these stay in partitions that were reset already.
+    """
     deaths = 0
     while True:
         deaths += 1
@@ -349,7 +351,7 @@ def test_a_reset_waits_for_its_members_and_names_them(
 def test_a_member_that_joins_in_mid_reset_keeps_the_group_until_it_leaves(
     world: NewWorld, admin: KafkaAdmin, shared_broker: BrokerProcess, topic: str
 ) -> None:
-    """The operator dies after the first of two commits, and a consumer joins: the rest is done when it has left."""
+    """The operator dies after the first of two commits, and a consumer joins: the reset continues once it has left."""
     one = world(topics=[topic])
     assert admin.commit(one.group, everywhere(topic, 7)) is None
     one.ask(to="Earliest")
@@ -398,7 +400,7 @@ def test_a_topic_that_is_replaced_in_mid_reset_gets_no_position_of_the_old_one(
     assert last["state"] == "Done"
     there = admin.committed([one.group])[one.group]
     assert there[Partition(other, 0)] == 0
-    if writes == 1:  # planned anew, for the new topic
+    if writes == 1:  # planned again, for the new topic
         assert [there[one] for one in everywhere(topic, 0)] == [0] * PARTITIONS
     else:
         assert {partition.topic for partition in there} == {other}

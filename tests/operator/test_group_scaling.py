@@ -49,7 +49,7 @@ def test_never_more_than_partitions_whatever_the_minimum() -> None:
     "lack", [Load(0, 0, 0, 0, missing=True), Load(900, 900, 0, 2, missing=True), Load(900, 900, 0, 2)]
 )
 def test_an_answer_that_lacks_topics_or_partitions_stops_nobody(lack: Load) -> None:
-    """Nor do many such responses, unless all of a window lack the same."""
+    """Many such responses do not, either, unless all of a window lack the same."""
     wanted, history, present = scaling(), History(), 8
     for seconds in range(0, 3600, LOOK_S):
         full = Load(750, 750 + 100 * seconds, 100 * seconds, 100)
@@ -140,7 +140,7 @@ def test_bounds_hold_for_any_loads(
         seconds += passed
         if partitions >= min(present, wanted.max):
             fewer_since = None
-        elif fewer_since is None or passed < 0:  # a clock that was set back
+        elif fewer_since is None or passed < 0:  # the clock was set back
             fewer_since = seconds
         present, history = decide(
             wanted, Load(unread, produced, 0, partitions), present, history, at(seconds)
@@ -154,7 +154,7 @@ def test_bounds_hold_for_any_loads(
 
 @dataclass
 class Consumers:
-    """A simulated group: each consumer reads ``speed`` records a second, and starts ``start_s`` after it is wanted."""
+    """A simulated group: each consumer reads ``speed`` records a second, and takes ``start_s`` to start."""
 
     speed: float
     wanted: Scaling
@@ -184,7 +184,7 @@ class Consumers:
 
 
 def test_a_steady_load_gets_its_consumers_and_keeps_them() -> None:
-    """The load needs three consumers. By lag alone they would be idle, stop, and start again every five minutes."""
+    """The load needs three consumers. By lag alone they would stop as idle, and start again, every five minutes."""
     one = Consumers(speed=100, wanted=scaling(target=1000))
     one.run(4 * 3600, lambda second: 250)
     assert max(one.lags[3600:]) < 20_000

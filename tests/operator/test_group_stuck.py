@@ -1,4 +1,4 @@
-"""When a group is stuck: its lag grows and it commits nothing; over time, and over restarts of the operator."""
+"""A group is stuck if its lag grows and it commits nothing: over time, and over restarts of the operator."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def test_a_position_in_a_topic_that_was_created_again_is_another_one() -> None:
     some.integers(0, 20),
 )
 def test_a_restart_raises_no_alarm_and_ends_none(steps: list[tuple[int, bool, int]], restart: int) -> None:
-    """At each step time passes, perhaps a commit is made, and records arrive. One operator sees all; another one
-    restarts at one of the looks, and knows what the status has."""
+    """At each step time passes, the group may commit, and records arrive.
+
+    One operator sees everything; another restarts at one of the steps, and then knows only the status.
+    """
     seconds, positions, records = 0, 0, 3
     never: Standstill | None = None
     anew: Standstill | None = None
@@ -81,7 +83,7 @@ def test_a_restart_raises_no_alarm_and_ends_none(steps: list[tuple[int, bool, in
 
 
 def test_the_resource_shows_it_and_a_restarted_operator_still_does() -> None:
-    """Two operators: the second one knows only the resource's status."""
+    """Two operators: the second knows only the resource's status."""
     seconds, ends, committed = 0.0, 10, 4
 
     def look(*manifests: dict[str, object]) -> tuple[dict[str, object], tuple[str, str, str] | None]:

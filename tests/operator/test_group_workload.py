@@ -147,7 +147,7 @@ def test_a_pod_that_cannot_run_says_why() -> None:
 
 
 def test_a_deployment_of_somebody_else_is_left_alone() -> None:
-    """The lag is still shown."""
+    """Its status still shows the lag."""
     theirs = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -183,7 +183,7 @@ def scaled(**scaling: int) -> dict[str, Any]:
 
 
 def test_the_lag_decides_with_scaling() -> None:
-    """Six records of lag. Four partitions."""
+    """Six records of lag in four partitions."""
     found = look(stored(scaled(targetLag=2)))
     assert found.kube.objects[DEPLOYMENT]["spec"]["replicas"] == 3
     more = look(stored(scaled(targetLag=1)))
@@ -200,7 +200,7 @@ def test_a_lag_that_is_not_known_changes_no_number() -> None:
 
 
 def test_scaling_continues_from_the_number_that_there_is() -> None:
-    """A newly started operator stops no consumer."""
+    """A new operator stops no consumer."""
     found = look(stored(consumers(workload(replicas=4))))
     resource = found.kube.objects["ConsumerGroup", "watch"]
     resource["spec"] = stored(scaled(targetLag=100))["spec"]
@@ -248,7 +248,7 @@ def test_a_workload_that_is_taken_away_stops() -> None:
 
 
 def test_consumers_stop_before_the_offsets_are_deleted() -> None:
-    """With deletionPolicy Delete. A remaining pod could join and commit."""
+    """The group has deletionPolicy Delete: a remaining pod could join and commit."""
     found = look(stored(consumers(deletionPolicy="Delete")))
     resource = found.kube.objects["ConsumerGroup", "watch"]
     resource["metadata"] |= deleted(1)

@@ -27,7 +27,7 @@ def brokers(
 ) -> Iterator[ClusterProcesses]:
     folder = tmp_path_factory.mktemp("cluster")
     cluster = ClusterProcesses(folder, config={"broker.rack": "here"}, zookeeper=shared_zookeeper)
-    cluster.brokers = {number: cluster.broker(number) for number in range(3)}  # as the operator numbers them
+    cluster.brokers = {number: cluster.broker(number) for number in range(3)}  # the operator's numbers
     with cluster:
         yield cluster
 
@@ -74,7 +74,7 @@ def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaA
     created(admin, "said", 2, 3, min_insync_replicas="3")
     created(admin, "unsaid", 1, 2)
 
-    def told() -> list[str]:  # by a broker that may not have heard of it yet
+    def told() -> list[str]:  # the broker may not know the topic yet
         return sorted(str(one) for one in admin.replicas(["said", "unsaid"], min_isr=True))
 
     until("all are known", lambda: told() == ["said-0", "said-1", "unsaid-0"], 20)
@@ -122,7 +122,7 @@ def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmi
     assert keys(look) == ("log.retention.ms",)
     until("it", lambda: admin.brokers_config() == {"log.retention.ms": "5000"}, 20)
 
-    admin.change_brokers_config(ConfigChange({"log.segment.bytes": "2000000"}))  # somebody else's
+    admin.change_brokers_config(ConfigChange({"log.segment.bytes": "2000000"}))  # another client's key
     until("both", lambda: len(admin.brokers_config()) == 2, 20)
     document = {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": {"name": "east"}}
     before = decode({**document, "spec": {}, "status": {"configKeys": ["log.retention.ms"]}})

@@ -1,4 +1,4 @@
-"""A connection to brokers that do not answer."""
+"""A connection to brokers that do not respond."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
 def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """During a broker's restart: its partitions are described, but not its configuration."""
+    """A restarting broker describes the partitions but not the configuration."""
     partition = {"partition_index": 0, "replica_nodes": [0], "isr_nodes": [0]}
     answers = iter([[{"name": "a", "error_code": 0, "partitions": [partition]}], {"topic": {"a": {}}}])
     admin = KafkaAdmin("127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The Kubernetes client beside an API server that is busy."""
+"""The Kubernetes client and a busy API server."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ START = 1_800_000_000_000
 
 
 class Logs:
-    """ListOffsets over logs whose records have these times in milliseconds, in their order."""
+    """ListOffsets over logs whose records have these timestamps in ms, in this order."""
 
     def __init__(self, times: Mapping[Partition, list[int]]) -> None:
         self.times = {partition: list(several) for partition, several in times.items()}
@@ -67,7 +67,7 @@ def test_an_age_is_right_for_what_was_never_seen_before(
     limit=st.integers(1, 400),
 )
 def test_what_was_seen_is_not_asked_again(steps: list[int], reader: float, limit: int) -> None:
-    """A log grows by this many records between observations that are 10 s apart."""
+    """A log grows by these numbers of records between observations, which are 10 s apart."""
     logs, times, now = Logs({A0: []}), OffsetTimes(), START
     times.saw_ends(logs.ends(), now)
     for count in steps:

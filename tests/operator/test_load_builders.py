@@ -1,4 +1,4 @@
-"""BatchLoad: the objects a run is made of."""
+"""BatchLoad: the objects of a run."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_runs_file_is_what_the_job_reads(tmp_path: Path) -> None:
 
 
 def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Path) -> None:
-    """The status is all that a load knows of a table: one that was made again knows nothing of its predecessor's."""
+    """The status is all that a load knows about a table: a recreated load knows nothing of its predecessor's table."""
 
     def told(load: BatchLoad, **changed: Any) -> tuple[dict[str, str], str]:
         status = msgspec.structs.replace(load.status, **changed)
@@ -358,7 +358,7 @@ def test_the_spark_application_leaves_nothing_to_a_webhook() -> None:
     assert {"cores", "memory"} <= spec["driver"].keys()
     assert {"cores", "memory", "instances"} <= spec["executor"].keys()
     assert spec["mainApplicationFile"].startswith("local:///")
-    # Spark finds the container of a template by its own name for it.
+    # In a template, Spark finds its container by Spark's name for it.
     for role, name in (("driver", "spark-kubernetes-driver"), ("executor", "spark-kubernetes-executor")):
         pod = spec[role]["template"]["spec"]
         assert [container["name"] for container in pod["containers"]] == [name]
@@ -391,7 +391,7 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them() -> None:
     for pod in pods:
         standard = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert pod["securityContext"] == standard
-        # Spark does not start as a user without a name: one is written, in the same image.
+        # Spark does not start as a user without a name: an init container of the same image adds one.
         (names,) = pod["initContainers"]
         assert names["image"] == IMAGES.spark
         assert (names["securityContext"]["readOnlyRootFilesystem"], names["command"][:2]) == (

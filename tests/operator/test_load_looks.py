@@ -1,4 +1,4 @@
-"""Reconciles of a BatchLoad on Kubernetes: a run begins in one and is started in the next."""
+"""Reconciles of a BatchLoad on Kubernetes: one records a run, the next one starts it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_operator_that_dies_between_two_writes_of_a_start(before: str) -> Non
     with pytest.raises(KubeError, match="died"):
         look(found)
     found.kube.refused.clear()
-    found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)  # records have come since
+    found.brokers.answers["offsets"] = lambda wanted: dict.fromkeys(wanted, 99)  # more records have arrived
     assert look(found) == SOON
     assert sorted(written(found)) == ["ConfigMap", "Job", "RoleBinding", "ServiceAccount"], "each once"
     told = json.loads(found.kube.objects["ConfigMap", "daily-0001-u-daily"]["data"]["run.json"])
@@ -214,7 +214,7 @@ def at(position: str, moment: Any) -> dict[str, Any]:
 def test_a_run_that_cannot_begin_says_why_and_is_tried_again(
     spec: dict[str, Any], brokers: dict[str, Any], there: bool, reason: str, words: str
 ) -> None:
-    """And nothing is started that could change the table."""
+    """Nothing that could change the table is started."""
     found = in_memory(*([CLUSTER] if there else []), a_load(**spec), **brokers)
     assert look(found) == SOON
     assert (says(found) or ())[:2] == ("False", reason)
@@ -272,7 +272,7 @@ def test_a_runner_that_has_vanished_is_made_again_from_the_same_offsets() -> Non
     file = {"kind": "ConfigMap", "metadata": OWN}
     found = in_memory(CLUSTER, load, file)
     assert look(found) == SOON
-    assert written(found) == ["ServiceAccount", "RoleBinding", "Job"]  # what a run is told never changes
+    assert written(found) == ["ServiceAccount", "RoleBinding", "Job"]  # a run's file never changes
     assert run_state(found) == "Running"
 
 
@@ -327,7 +327,7 @@ def test_a_volume_that_a_broker_may_get_later_is_not_an_output(status: dict[str,
     ("path", "image"), [("/opt/flights", None), ("/lake/flights", "mine")], ids=["path", "image"]
 )
 def test_a_spec_that_changes_before_the_start_is_checked_again(path: str, image: str | None) -> None:
-    """Otherwise a valid run could be started with its author's own code."""
+    """Otherwise the author could have a valid run start with other code."""
     spark = {"image": image} if image else {}
     found = in_memory(
         CLUSTER, a_load(PENDING, output={"path": path, "volumeClaimName": "lake"}, spark=spark), **BROKERS
@@ -460,7 +460,7 @@ def test_a_pod_that_kubernetes_refuses_is_told() -> None:
 
 
 def test_a_volume_that_cannot_be_mounted_is_told() -> None:
-    """The pod itself says no more than ContainerCreating."""
+    """The pod's own status says only ContainerCreating."""
     pod = a_pod("daily-0001-u-daily", "Pending")
     pod["metadata"]["uid"] = "u-pod"
     events = [
@@ -490,7 +490,7 @@ REFUSED = (
 
 @pytest.mark.parametrize("runner", ["Job", "SparkApplication"])
 def test_executors_that_kubernetes_refuses_hold_the_run_up(runner: str) -> None:
-    """There is no pod of theirs that could say so, only the driver's log."""
+    """No pod reports the refusal, only the driver's log."""
     driver = a_pod("daily-0001-u-daily", "Running")
     driver["metadata"]["uid"] = "u-driver"
     application = spark(
@@ -592,7 +592,7 @@ def test_a_run_outlives_its_end_by_its_ttl() -> None:
     assert look(found) == ENDED
     assert found.kube.deleted == [
         ("Job", "daily-0002-u-daily")
-    ]  # it ended two hours ago, the last one an hour
+    ]  # this one ended two hours ago, the last one an hour ago
     near = in_memory(CLUSTER, a_load(LOADED, ttlSecondsAfterFinished=3700), *jobs, **BROKERS)
     assert look(near) == 101
 
@@ -647,5 +647,5 @@ def test_a_table_belongs_to_the_oldest_load(theirs: dict[str, Any], mine: dict[s
         assert (says(found) or ())[:2] == ("False", "ConflictingTable")
         assert (says(found) or ())[2].startswith(words)
         assert written(found) == []
-    # The older one has its table.
+    # The older load already has this table.
     assert reconcile_load(found.services, decode_as(BatchLoad, older)) == AT_ONCE

@@ -1,8 +1,8 @@
 """BatchLoad: each record is in the table once, whatever happens to operator, driver, clock and spec.
 
-Hypothesis plays a load with a schedule: records come, time passes and jumps, over changes to and from summer time too,
-the operator makes passes and dies before or after it has written a status, the driver publishes, ends, or dies before
-or after it has published, and the spec is edited. What is checked after every step are the rows themselves.
+Hypothesis plays a load with a schedule: records arrive; time passes and jumps, even over changes of summer time; the
+operator reconciles, and dies before or after writing a status; the driver publishes, ends, or dies before or after
+publishing; and the spec is edited. After every step the rows themselves are checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Story(RuleBasedStateMachine):
         self.load = a_load(**self.spec)
         self.ends = [0] * PARTITIONS
         self.table: dict[str, Ranges] = {}
-        self.drivers: dict[str, tuple[str, Ranges]] = {}  # those that live, by the run's name
+        self.drivers: dict[str, tuple[str, Ranges]] = {}  # the running ones, by their run's name
         self.reported: dict[str, RunState] = {}
 
     # The world
@@ -79,7 +79,7 @@ class Story(RuleBasedStateMachine):
     @precondition(lambda self: self.drivers)
     @rule(data=st.data(), ends=st.sampled_from(["well", "dies", "dies after it has published"]))
     def a_driver_ends(self, data: st.DataObject, ends: str) -> None:
-        """Also a driver whose run was stopped, or ended long ago from the operator's view."""
+        """The run may have been stopped, or have ended long ago in the operator's view."""
         name = data.draw(st.sampled_from(sorted(self.drivers)))
         rows, ranges = self.drivers.pop(name)
         if ends != "dies":
@@ -130,7 +130,7 @@ class Story(RuleBasedStateMachine):
             assert stored == status
             self.load = runs.with_status(self.load, stored)
 
-    # What holds
+    # Invariants
 
     @invariant()
     def no_record_is_there_twice(self) -> None:

@@ -10,7 +10,7 @@ from millstream_operator.admission import decode
 from millstream_operator.cel import compile_rule
 from millstream_operator.models import ManifestError
 
-# Each would give the author of a load the driver's rights, or its pods more than the operator gives them.
+# Each would give a load's author the driver's rights, or its pods more than the operator allows.
 ESCALATING_CONF = (
     "spark.archives",
     "spark.driver.extraClassPath",

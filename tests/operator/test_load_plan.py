@@ -90,7 +90,7 @@ def test_a_run_to_success() -> None:
     load = runs.with_status(load, runs.follow(load, Seen(RunState.RUNNING), NOW))
     assert run_of(load).state == "Running"
     assert says(load, "Ready") == ("True", "Running", "daily-0001-1a2b3c4d loads 130 records")
-    # A driver that failed and is started again: the run goes on.
+    # A failed driver is restarted: the run continues.
     load = runs.with_status(load, runs.follow(load, Seen(RunState.PENDING), NOW))
     assert run_of(load).state == "Running"
     end = Seen(RunState.SUCCEEDED, rows=130, corrupt_records=5, bytes=99, end_time="2026-11-21T08:05:00Z")
@@ -111,7 +111,7 @@ def test_a_run_to_success() -> None:
         (0, 100, "T1"),
         (1, 50, "T1"),
     ]
-    # What has ended stays so.
+    # An ended run stays ended.
     assert runs.follow(load, Seen(RunState.PENDING), NOW) is load.status
     assert asks(load) is None
     assert asks(load, retry=True) is None
@@ -120,7 +120,7 @@ def test_a_run_to_success() -> None:
 @pytest.mark.parametrize(
     ("edit", "acts"),
     [
-        ({"spark": {"driver": {"memory": "2g"}}}, False),  # counts for the next run
+        ({"spark": {"driver": {"memory": "2g"}}}, False),  # affects the next run
         ({"retries": 5}, False),
         ({"value": {"format": "Binary"}}, True),
         ({"topics": ["flights", "airports"]}, True),
@@ -147,7 +147,7 @@ def test_a_run_that_fails_says_why_and_a_changed_spec_repeats_it() -> None:
     assert asks(load) is None
     assert asks(load, retry=True) == Request(Trigger.SPEC)
     changed = edited(load, spark={"driver": {"memory": "2g"}})
-    # It may have published its rows: the next run has the same offsets and the same name for them.
+    # The run may have published its rows: the next one has the same offsets, and the same id for them.
     again = started(changed, partitions=MORE)
     assert (run_of(again).name, run_of(again).id) == ("daily-0002-1a2b3c4d", "daily-0001-1a2b3c4d")
     assert ranges(again) == [(0, 100), (20, 50)]
@@ -252,7 +252,7 @@ def test_a_schedule_begins_with_its_first_time_and_not_before() -> None:
     assert (says(load, "Succeeded") or ())[:2] == ("Unknown", "Scheduled")
     assert asks(load, NOW + timedelta(minutes=29, seconds=59)) is None
     assert asks(load, NOW + timedelta(minutes=30)) == Request(Trigger.SCHEDULE, NOW + timedelta(minutes=30))
-    # However many times have passed: one run loads it all.
+    # However many scheduled times have passed, one run loads everything.
     assert asks(load, NOW + 5 * HOUR) == Request(Trigger.SCHEDULE, NOW + timedelta(hours=4, minutes=30))
 
 
@@ -389,7 +389,7 @@ def test_a_rerun_from_where_everything_ends_is_refused() -> None:
         a_load(rerun={"requestId": "1", "from": {"position": "Committed"}})
 
 
-# What is kept
+# Retention
 
 
 def test_runs_are_kept_up_to_their_limits() -> None:

@@ -1,4 +1,4 @@
-"""BatchLoad: which offsets a run loads."""
+"""BatchLoad: the offsets that a run loads."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_from_and_until_have_a_time_each() -> None:
 
 
 def test_a_load_of_the_most_partitions_fits_into_a_resource() -> None:
-    """With all that its status may have besides, below the 1.5 MiB that etcd takes."""
+    """Its largest possible status stays below etcd's 1.5 MiB."""
     for name, most in (("f", 4_000), ("f" * 249, 1_100)):
         partitions = {(name, number): Ends(0, 10**12, topic_id="T" * 22) for number in range(most)}
         load = a_load(topics=[name])
@@ -155,7 +155,7 @@ def test_what_is_loaded_is_continued_from_where_the_last_success_ended() -> None
     load = ended(started(a_load()))
     more = {("flights", 0): Ends(40, 120, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
     assert offsets_of(load, more) == [(100, 120), (50, 50)]
-    # A partition that is new is loaded from its start.
+    # A new partition is loaded from its start.
     added = {**more, ("flights", 2): Ends(3, 9, topic_id="T1")}
     assert offsets_of(load, added) == [(100, 120), (50, 50), (3, 9)]
 

@@ -243,7 +243,7 @@ def test_a_job_may_give_the_reason_of_its_failure_and_no_other(given: str, reaso
 
 
 def test_an_init_container_that_cannot_start_or_fails_is_told() -> None:
-    """One changes the owner of a volume, others are users' own: while they wait the driver only says so."""
+    """One changes a volume's owner, others are the users' own; the driver's status says only that it waits for them."""
     waits = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
     starts = {"name": "driver", "state": {"waiting": {"reason": "PodInitializing"}}}
     pod = {

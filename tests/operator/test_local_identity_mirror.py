@@ -1,4 +1,4 @@
-"""A MirrorMaker with mode Identity in the local runtime: real brokers, real workers, the status as a user sees it."""
+"""A MirrorMaker with mode Identity in the local runtime: real brokers, real workers, and the status that users see."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def millstream(bootstrap: str, *command: str, lines: str = "") -> subprocess.Com
 
 
 def stored(sandbox: Sandbox, cluster: str) -> list[bytes]:
-    """The topic's batches, by partition, as the cluster's broker keeps them."""
+    """The topic's batches by partition, as stored by the cluster's broker."""
     folders = sorted(sandbox.data.glob(f"**/{cluster}/**/orders-[0-9]"))
     return [b"".join(path.read_bytes() for path in sorted(folder.glob("*.log"))) for folder in folders]
 

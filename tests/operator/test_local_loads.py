@@ -1,4 +1,4 @@
-"""Batch loads of the local runtime: real Spark, started when there are enough records."""
+"""Batch loads in the local runtime: real Spark, started once there are enough records."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     uid = sandbox.found("BatchLoad", "daily")["metadata"]["uid"][:8]
     assert progress[-1] == (f"daily-0001-{uid}", 1200, 1200)
     assert list((sandbox.data / "volumes/lake/orders").rglob("*.parquet"))
-    # It is done: up again does not run it again.
+    # A second `up` does not repeat a finished run.
     sandbox.runtime().up(sandbox.manifests)
     assert sandbox.said[-1] == f"BatchLoad daily: daily-0001-{uid} has written 1,200 rows"
 
-    # An output that cannot be written to is said in the job's words; `up` tries again as the next run.
+    # An unwritable output is reported in the job's words; `up` retries as the next run.
     sandbox.write("BatchLoad", "daily", load.format("orders"))
     (sandbox.data / "volumes/lake/file").write_text("not a folder")
     sandbox.write("BatchLoad", "bad", load.format("orders").replace("/lake/orders", "/lake/file"))
@@ -85,7 +85,7 @@ def test_a_load_that_is_made_again_runs_its_own_job(
     sandbox.write("BatchLoad", "daily", load.format("old"))
     sandbox.runtime().up(sandbox.manifests)
     produce(sandbox.bootstrap, "orders", 10)
-    # Its predecessor's Spark was left alone, and has reported.
+    # The predecessor's Spark kept running, and has reported.
     first = sandbox.found("BatchLoad", "daily")["metadata"]["uid"][:8]
     folder = sandbox.data / "loads/daily" / f"daily-0001-{first}"
     folder.mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_a_load_that_is_made_again_runs_its_own_job(
     assert list((sandbox.data / "volumes/lake/new").rglob("*.parquet"))
     assert json.loads((folder / "result.json").read_text()) == report
 
-    # Made again once more, with its table: it does not add the records a second time.
+    # Recreated once more with its table: it does not add the records a second time.
     rows = list((sandbox.data / "volumes/lake/new").rglob("*.parquet"))
     assert sandbox.run("delete", "-f", str(sandbox.manifests / "BatchLoad-daily.yaml")).returncode == 0
     outcome = sandbox.runtime().up(sandbox.manifests)
@@ -131,7 +131,7 @@ def test_a_schedule_runs_between_two_commands(sandbox: Sandbox, monkeypatch: pyt
         run = sandbox.found("BatchLoad", "daily")["status"]["lastRun"]
         assert (run["trigger"], run["state"]) == ("Schedule", "Succeeded")
         assert list((sandbox.data / "volumes/lake/orders").rglob("*.parquet"))
-        # Another command has the folder at once, though the scheduler may be at work.
+        # Another command gets the folder at once, even if the scheduler is working.
         produce(sandbox.bootstrap, "orders", 5)
         sandbox.write("BatchLoad", "daily", load.replace("* * * * *", "0 0 1 1 *"))
         assert sandbox.runtime().up(sandbox.manifests).failures == {}

@@ -1,4 +1,4 @@
-"""Daemons of the local runtime, the state they are kept in, and the ports they listen on."""
+"""Daemons of the local runtime, their stored state, and their ports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_daemon_says_when_it_is_ready_and_stops(tmp_path: Path, started: list[
     assert daemon.ready == {"a": "1", "http": "h:2"}
     assert log.read_text().startswith("hello\n")
     assert daemon.alive
-    assert os.getsid(daemon.pid) == daemon.pid  # a session of its own: a closed terminal does not end it
+    assert os.getsid(daemon.pid) == daemon.pid  # its own session: a closed terminal does not end it
     assert processes.stop(daemon) is True
     assert not daemon.alive
     assert processes.stop(daemon) is False
@@ -98,7 +98,7 @@ def test_a_daemon_is_found_though_its_pid_was_never_noted(tmp_path: Path, starte
 def test_a_start_that_is_interrupted_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The signal comes before the pid is known, or when it has just been."""
+    """The signal comes just before or just after the pid is known."""
     call = getattr(os, moment)
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
@@ -195,10 +195,10 @@ def test_ports_are_those_asked_for_or_the_next_free_ones() -> None:
     chosen = ports.choose(asked, {}, [9404], free)
     assert chosen == {"internal:9092": 9093, "external:9094": 9095, "http:9404": 9405}
     used.clear()
-    assert ports.choose(asked, chosen, [], free) == chosen  # clients find it where it was
+    assert ports.choose(asked, chosen, [], free) == chosen  # clients find it at its old address
     used.add(9093)
     assert ports.choose(asked, chosen, [], free)["internal:9092"] == 9092
-    # Nobody gets what another listener of the same cluster has just got.
+    # No listener gets a port that was just given to another.
     assert ports.choose([("a", 9092), ("b", 9092)], {}, [], free) == {"a:9092": 9092, "b:9092": 9094}
 
 

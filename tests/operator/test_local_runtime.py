@@ -1,4 +1,4 @@
-"""The local runtime end to end: real brokers, real mirror workers, the commands as a user runs them."""
+"""The local runtime end to end: real brokers, real mirror workers, and the commands that users run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_up_again_and_again(sandbox: Sandbox) -> None:
     assert sandbox.pid() == pid
     assert sandbox.found("Topic", "orders") == before
 
-    # The topic grows, and records are seen.
+    # The topic grows, and its new records are counted.
     produce(sandbox.bootstrap, "orders", 100)
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 4}")
     sandbox.runtime().up(sandbox.manifests)
@@ -79,14 +79,14 @@ def test_up_again_and_again(sandbox: Sandbox) -> None:
     assert sandbox.ready("Topic", "orders") == ("True", "TopicReady", "4 partitions")
     assert sandbox.found("ConsumerGroup", "watch")["status"]["lag"]["records"] == 100
 
-    # The broker is killed: status says so, up brings it back with all its records, where it was.
+    # The broker is killed: status reports it; up restarts it at its address, with all its records.
     os.kill(sandbox.pid(), signal.SIGKILL)
     assert wait_for(lambda: sandbox.ready("Cluster", "west")[0] == "False", DEADLINE_S)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert sandbox.pid() != pid
     assert consume(sandbox.bootstrap, "orders", 100) == list(range(100))
 
-    # A resource that is in no manifest any more is left alone.
+    # A resource that no manifest contains any more is left alone.
     (sandbox.manifests / "Topic-orders.yaml").unlink()
     sandbox.write("ConsumerGroup", "watch", "{clusterRef: {name: west}}")
     sandbox.runtime().up(sandbox.manifests)
@@ -116,7 +116,7 @@ def test_a_port_in_use_gives_the_next_one_and_changed_configuration_restarts(san
     sandbox.runtime().up(sandbox.manifests)
     assert "Cluster west: its configuration changed: the broker is restarted" in sandbox.said
     assert sandbox.pid() != pid
-    assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == got  # clients find it where it was
+    assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == got  # clients find it there
 
 
 MANY = """{{brokers: {{replicas: {brokers}}}, zookeeper: {{replicas: 3}},
@@ -149,7 +149,7 @@ def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
     produce(bootstrap, "orders", 100)
     before = pids()
 
-    # A broker is killed: it alone is started again, and takes part again.
+    # A broker is killed: it alone is restarted, and rejoins.
     os.kill(before[1], signal.SIGKILL)
     assert wait_for(lambda: sandbox.ready("Cluster", "west")[0] == "False", DEADLINE_S)
     assert sandbox.ready("Cluster", "west")[1:] == (
@@ -163,7 +163,7 @@ def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
     produce(bootstrap, "orders", 50)
     assert numbers(150, "mended") == sorted([*range(100), *range(50)])
 
-    # Changed configuration restarts the brokers, and not ZooKeeper; records come in all the while.
+    # Changed configuration restarts the brokers, but not ZooKeeper; records arrive all the while.
     cluster(partitions=5)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     changed = "Cluster west: its configuration changed: brokers are restarted, one after the other"
@@ -172,13 +172,13 @@ def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
     assert [old == new for old, new in zip(after, rolled, strict=True)] == [False, False, False, True]
     produce(bootstrap, "orders", 50)
 
-    # ZooKeeper is killed: it alone is started again.
+    # ZooKeeper is killed: it alone is restarted.
     os.kill(rolled[3], signal.SIGKILL)
     assert wait_for(lambda: sandbox.ready("Cluster", "west")[1] == "ZooKeeperNotReady", DEADLINE_S)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert pids()[:3] == rolled[:3]
 
-    # Brokers that have data are not taken away.
+    # Brokers with data are not removed.
     cluster(brokers=2, partitions=5)
     outcome = sandbox.runtime().up(sandbox.manifests)
     assert "3 brokers have data in" in outcome.failures["Cluster default/west"]
@@ -186,7 +186,7 @@ def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
     assert pids()[:3] == rolled[:3]
     cluster(partitions=5)
 
-    # All are stopped, ZooKeeper last, and the data is there again afterwards.
+    # All are stopped, ZooKeeper last; the data is still there afterwards.
     assert sandbox.runtime().down() == names
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == bootstrap
@@ -232,7 +232,7 @@ def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
     assert "is the source w" in line("MirrorMaker round: SameCluster: ")
     assert line("Topic good: 1 partition")
     assert partitions(sandbox.bootstrap, "good") == 1
-    # A later look keeps why, which it cannot find out itself.
+    # A later command keeps the reason, which it cannot find out itself.
     for kind, name, reason in (
         ("Cluster", "odd", "BrokerFailed"),
         ("Topic", "bad", "InvalidReplicationFactor"),
@@ -247,7 +247,7 @@ def test_what_goes_wrong_is_said_and_the_rest_goes_on(sandbox: Sandbox) -> None:
 def test_a_full_output_is_not_the_brokers_failure(sandbox: Sandbox) -> None:
     sandbox.cluster()
     sandbox.runtime().up(sandbox.manifests)
-    sandbox.cluster(config="{num.partitions: '3'}")  # which `up` says before it restarts the broker
+    sandbox.cluster(config="{num.partitions: '3'}")  # `up` prints this before it restarts the broker
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [*LOCAL, "up", "-f", str(sandbox.manifests), "--data", str(sandbox.data)],
@@ -383,7 +383,7 @@ def test_no_folder_is_deleted_that_was_not_made_here(sandbox: Sandbox) -> None:
     sandbox.data.mkdir()
     (sandbox.data / "thesis.txt").write_text("years of work")
     (sandbox.data / "clusters").mkdir()
-    for options in (["--yes"], []):  # refused before it asks
+    for options in (["--yes"], []):  # refused before the question
         refused = sandbox.run("down", "--delete-data", *options)
         assert refused.returncode == 2
         assert refused.stderr == (
@@ -458,7 +458,7 @@ def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
                 up.kill()
         if up.returncode > 0 or (up.returncode and sign == signal.SIGKILL):
             break
-        sandbox.runtime().down()  # it was done before the signal came, and may have met it on its way out
+        sandbox.runtime().down()  # `up` ended before the signal came, or while it did
     if sign == signal.SIGKILL:
         (pid,) = brokers_of(sandbox.data)
         (daemon,) = LocalRuntime(sandbox.data).status().daemons
@@ -466,7 +466,7 @@ def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
     else:
         assert stderr == "millstream: interrupted: run `millstream local up` again to continue\n"
         assert (up.returncode, brokers_of(sandbox.data)) == (130, [])
-    # It is started anew, at its own ports.
+    # The broker starts again, at its own ports.
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert brokers_of(sandbox.data) == [sandbox.pid()]
     assert sandbox.found("Cluster", "west")["status"]["bootstrap"] == sandbox.bootstrap
@@ -511,7 +511,7 @@ def test_a_copy_leaves_the_processes_and_topics_of_its_original_alone(sandbox: S
     assert ended.stdout == f"{said}nothing was running\nthe data in {copy} is deleted\n"
     assert not copy.exists()
 
-    # The original's are still its own, also when its folder has moved.
+    # The original's processes are still its own, even after its folder moved.
     assert brokers_of(original) == [pid]
     sandbox.data = original.rename(original.with_name("moved"))
     assert sandbox.runtime().down() == ["broker/default/west/0"]
@@ -547,7 +547,7 @@ def test_two_regions(sandbox: Sandbox) -> None:
         DEADLINE_S,
     )
 
-    # A worker that dies goes on where it was: nothing twice, nothing lost.
+    # A killed worker resumes where it was: nothing twice, nothing lost.
     sandbox.kill("mirror/default/west-to-east/0")
     produce(west, "orders", 300)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
@@ -569,7 +569,7 @@ def test_two_regions(sandbox: Sandbox) -> None:
 
 
 def test_a_mirror_is_promoted_when_its_source_is_lost(sandbox: Sandbox) -> None:
-    """One manifest does it, without the source; done again, nothing changes."""
+    """One manifest promotes it, without the source; applied again, it changes nothing."""
     for name in ("west", "east"):
         sandbox.write("Cluster", name, "{}")
     for topic in ("orders", "payments"):

@@ -136,7 +136,7 @@ def records_left(sandbox: Sandbox) -> int:
 
 
 def test_the_example(sandbox: Sandbox) -> None:
-    """Its consumers start when there are records, and read them. The command `millstream` is the one beside Python."""
+    """Its consumers start once there are records, and read them. The command `millstream` is the one beside Python."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     example = str(ROOT / "examples" / "workload")
     assert sandbox.run("up", "-f", example, PATH=path).returncode == 0

@@ -1,4 +1,4 @@
-"""MirrorMakers that would loop or double records are refused."""
+"""MirrorMakers that would loop or duplicate records are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def loop(mirror: MirrorMaker, *others: MirrorMaker) -> str:
 
 
 def back(name: str = "back", **more: Any) -> MirrorMaker:
-    """The other way round."""
+    """A mirror in the opposite direction."""
     sources = [{"name": "east", "clusterRef": {"name": "east"}}]
     return a_mirror(name, sources=sources, target={"clusterRef": {"name": "west"}}, **more)
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_compared_is_refused_and_says_how_to_be_explicit() -> Non
 
 
 def test_three_prefixed_mirrors_make_no_new_names_round_after_round() -> None:
-    """Two that mirror back and forth are seen by the workers."""
+    """The workers themselves detect two mirrors back and forth."""
     everything = {"topics": {"include": [".*"]}, "naming": "Prefixed"}
     first = way("first", "west", "east", "2025-01-01T00:00:00Z", **everything)
     second = way("second", "east", "north", "2025-02-01T00:00:00Z", **everything)
@@ -178,7 +178,7 @@ def test_three_prefixed_mirrors_make_no_new_names_round_after_round() -> None:
 
 
 def test_a_circle_needs_a_topic_that_goes_all_the_way() -> None:
-    """Each two of them share a topic, all three do not."""
+    """Each two of them share a topic, but not all three."""
     first = way("first", "west", "east", "2025-01-01T00:00:00Z", topics={"include": ["a", "b"]})
     second = way("second", "east", "north", "2025-02-01T00:00:00Z", topics={"include": ["b", "c"]})
     third = way("third", "north", "west", "2025-03-01T00:00:00Z", topics={"include": ["c", "a"]})

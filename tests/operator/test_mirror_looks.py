@@ -24,7 +24,7 @@ REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",)),))
 
 @pytest.fixture(autouse=True)
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of the queried workers; each has reported."""
+    """The addresses of the queried workers; each of them reports."""
     addresses: list[str] = []
 
     def ask_all(wanted: Iterable[str]) -> tuple[WorkerReport, ...]:
@@ -67,7 +67,7 @@ def workers(name: str = "copy") -> dict[str, Any]:
 
 
 def working(found: InMemory, **status: Any) -> InMemory:
-    """With this status of the workers' Deployment."""
+    """The workers' Deployment has this status."""
     look(found)
     found.kube.objects["Deployment", "copy-mirror"]["status"] = status
     found.kube.applied.clear()
@@ -261,7 +261,7 @@ def one_of_three(source: str, target: str, name: str, day: int, **spec: Any) -> 
 
 @pytest.mark.parametrize("how", ["an invalid spec", "paused and edited", "a Cluster that may not be"])
 def test_a_circle_stays_closed_where_the_spec_of_an_older_mirror_is_not_acted_on(how: str) -> None:
-    """Its workers go on as they did, so that records would go round."""
+    """The older mirror's workers continue, so records would loop."""
     clusters = [stored(cluster(name)) for name in ("west", "east", "north", "south")]
     three = one_of_three("west", "east", "a", 1), one_of_three("east", "north", "b", 2)
     found = in_memory(*clusters, *three, one_of_three("north", "west", "c", 3))
@@ -286,7 +286,7 @@ def test_a_circle_stays_closed_where_the_spec_of_an_older_mirror_is_not_acted_on
     look(found, "c")
     assert (says(found, "c") or ())[:2] == ("False", "MirrorLoop")
     assert "c-mirror" not in found.kube.applied_names("Deployment")
-    # once the older one has no workers, nothing goes round
+    # once the older mirror has no workers, there is no loop
     del found.kube.objects["Deployment", "a-mirror"]
     look(found, "c")
     assert found.kube.applied_names("Deployment")[-1] == "c-mirror"

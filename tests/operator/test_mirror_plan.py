@@ -1,4 +1,4 @@
-"""What a MirrorMaker's status says, from what its workers say."""
+"""A MirrorMaker's status, from its workers' reports."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_workers_shares_add_up() -> None:
     status = status_of(
         a_mirror(replicas=2), a_report(5, 2), a_report(7, 89.3, topics=(*TOPICS, "orders-more"))
     )
-    assert status.topics == 4  # a topic has partitions with many workers
+    assert status.topics == 4  # a topic has partitions on several workers
     assert status.lag == Lag(records=12, seconds=90)
     (source,) = status.sources or ()
     assert (source.reachable, source.topics, source.lag) == (True, 4, Lag(records=12, seconds=90))

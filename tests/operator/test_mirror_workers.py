@@ -1,4 +1,4 @@
-"""Workers are asked how far they are: whoever answers, and however, holds nobody."""
+"""Queries of workers' progress: no response, however odd, blocks the operator."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
 
 @contextmanager
 def a_flood(head: bytes, part: bytes, pause_s: float) -> Iterator[str]:
-    """A pod with the labels of a worker whose answer has no end."""
+    """A pod with a worker's labels and an endless response."""
 
     def answer(server: socket.socket) -> None:
         connection, _ = server.accept()

@@ -1,4 +1,4 @@
-"""Manifests become records; an error names the field, the value and what is allowed."""
+"""Manifests become records; an error names the field, the value and the allowed values."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def cluster(**spec: Any) -> Cluster:
 
 
 def who(policy: Spec) -> dict[int | str, list[Spec] | None]:
-    """Allowed peers of each port; None for all. A port of several rules has the peers of all."""
+    """Allowed peers of each port, from all its rules; None for everyone."""
     found: dict[int | str, list[Spec] | None] = {}
     for rule in policy["spec"]["ingress"]:
         for port in rule["ports"]:
@@ -72,7 +72,7 @@ def test_brokers_are_reached_on_their_listeners_only() -> None:
 def test_without_peers_every_client_may_connect_and_nobody_but_the_operator_reads_metrics() -> None:
     (policy,) = network_policies(cluster(), "millstream")
     assert who(policy) == {9091: [BROKERS], 9092: None, 9404: [OPERATOR]}
-    (outside,) = network_policies(cluster(), None)  # an operator outside Kubernetes is no pod
+    (outside,) = network_policies(cluster(), None)  # no pod: the operator is outside Kubernetes
     assert who(outside) == {9091: [BROKERS], 9092: None}
 
 

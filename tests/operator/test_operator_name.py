@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
     "start", [ROOT, ROOT / "operator", ROOT / "operator/src"], ids=["root", "operator", "src"]
 )
 def test_import_operator_is_the_standard_library(start: Path) -> None:
-    """Started anywhere in the repository, and with the root on the path, `operator` is Python's."""
+    """Wherever Python starts in the repository, and with the root on the path, `operator` is the standard module."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import operator, millstream_operator; print(operator.__file__)"
     said = subprocess.run(
         [sys.executable, "-c", code, str(start)], cwd=start, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Whether patterns share a topic's name, compared with RE2 and with the workers' regular expressions."""
+"""Whether two patterns share a topic name, compared with RE2 and the workers' regular expressions."""
 
 from __future__ import annotations
 

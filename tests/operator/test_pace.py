@@ -1,4 +1,4 @@
-"""How often statuses are written for numbers alone."""
+"""How often a status is written when only numbers changed."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_the_replica_that_is_behind_goes_first() -> None:
 def test_a_replica_in_sync_goes_only_when_no_other_is_left(
     cluster: tuple[list[PartitionReplicas], list[int]], data: st.DataObject
 ) -> None:
-    """The preferred leader may be dead, too."""
+    """Even if the preferred leader is dead."""
     partitions, brokers = cluster
     for one in partitions:
         isr = set(data.draw(st.lists(st.sampled_from(one.replicas), min_size=1, unique=True)))
@@ -136,7 +136,7 @@ def test_the_fullest_broker_loses_the_replica_that_is_one_too_many() -> None:
 
 
 def test_of_brokers_as_full_the_one_that_leads_less_is_taken() -> None:
-    # once t-0 is on 0, 2 and 1, each has one replica, and 0 is the first of it
+    # once t-0 is on 0, 2 and 1, each broker has one replica, and 0 comes first
     partitions = [partition("t", 0, [0, 2, 3]), partition("t", 1, [3])]
     assert drain(partitions, {3}, [0, 1, 2]) == {("t", 0): (0, 2, 1), ("t", 1): (1,)}
 

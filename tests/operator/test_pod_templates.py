@@ -95,7 +95,7 @@ def application_executor_pod(more: Spec) -> Spec:
     return found
 
 
-# Each pod that the operator makes: its container as users name it and as it is named, and its builder.
+# Each pod of the operator: its container as users and as the operator name it, and its builder.
 PODS: dict[str, tuple[str, str, Callable[[Spec], Spec]]] = {
     "brokers": ("broker", "broker", broker_pod),
     "zookeeper": ("zookeeper", "zookeeper", zookeeper_pod),
@@ -124,7 +124,7 @@ WEBHOOKS = (
     ),
     *("vault.hashicorp.com/agent-inject", "vault.hashicorp.com/agent-inject-command", "example.com/any"),
 )
-"""What injects containers into pods, or rights, where a cluster has it."""
+"""Annotations that inject containers or rights into pods, in clusters with such controllers."""
 
 
 def full(container: str) -> Spec:
@@ -299,7 +299,7 @@ def test_sparks_pods_alone_have_no_container_of_a_service_mesh(
 
 
 def problems(container: str, template: Spec) -> list[str]:
-    """Why the API server refuses a template, by the definitions."""
+    """The API server's reasons to refuse a template, by the CRDs."""
     schema = template_schema(container)
     return [str(problem) for problem in validate(with_defaults(template, schema), schema)]
 

@@ -1,6 +1,6 @@
-"""Promotions: what a request comes to, and that each topic is promoted once, whatever ends between two steps.
+"""Promotions: the outcome of a request; and each topic is promoted once, whatever ends between two steps.
 
-The operator here is its own code with a real broker; replicas are made as workers make them. Real workers:
+The operator is its own code with a real broker; replicas are created as workers create them. Real workers:
 tests/mirror/test_mirror_promotion.py.
 """
 
@@ -44,7 +44,7 @@ from millstream_operator.store import Key
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 ID = "{}" + 21 * "A"
-"""Of topics, by a letter."""
+"""A topic id, by a letter."""
 
 
 def a_mirror(**spec: Any) -> MirrorMaker:
@@ -63,7 +63,7 @@ def topic(name: str, source: str = "", letter: str = "A", partitions: int = 1) -
 
 
 def observed(*topics: TargetTopic, noted: dict[str, TargetTopic] | None = None) -> Observed:
-    """``noted``: the topics that a worker has written to, by name."""
+    """``noted`` are the topics that a worker has written to, by name."""
     notes = {
         Partition(name, 0): Noted("here", ID.format("S"), mark_of(one.topic_id))
         for name, one in (noted or {}).items()
@@ -74,7 +74,7 @@ def observed(*topics: TargetTopic, noted: dict[str, TargetTopic] | None = None) 
 def planned(
     seen: Observed, *names: str, mirror: MirrorMaker | None = None
 ) -> tuple[list[str], list[str]] | str:
-    """What is to be promoted, and what was before; or why it is refused."""
+    """The topics to promote and those promoted before, or the reason for a refusal."""
     promote = Promote(request_id="r", topics=names or None)
     found = plan(mirror or a_mirror(), promote, seen)
     return found.message if isinstance(found, Refused) else ([*found.waiting], [*found.done])
@@ -102,10 +102,10 @@ def test_a_note_that_no_worker_wrote_says_nothing(text: str) -> None:
 
 
 def test_all_are_those_that_the_mirror_copies() -> None:
-    """By the source's cluster in their setting, which the workers have noted, and by the patterns."""
+    """The source's cluster in their setting, which the workers have noted, and the patterns decide."""
     seen = observed(
         REPLICA,
-        topic("orders-new", "here", "C"),  # made, but not noted yet
+        topic("orders-new", "here", "C"),  # created, but not noted yet
         topic("orders-2", "elsewhere", "D"),
         topic("orders-own", letter="E"),
         topic("payments", "here", "F"),
@@ -142,7 +142,7 @@ def test_a_request_with_a_wrong_topic_is_refused_as_a_whole(name: str, why: str)
 
 
 def test_topics_that_rejoin_are_not_promoted() -> None:
-    """Their workers would take them back, and cut what producers have written."""
+    """The workers would take the topics back, and cut off producers' records."""
     back = topic("orders-back", "here", "C")
     back = dataclasses.replace(back, source=f"{back.source}/rejoin")
     seen = observed(REPLICA, back, noted=NOTED)
@@ -153,7 +153,7 @@ def test_topics_that_rejoin_are_not_promoted() -> None:
     found = plan(a_mirror(), Promote(request_id="r"), seen)
     assert isinstance(found, Plan)
     assert (found.topics, found.rejoining) == ({}, ["orders-back"])
-    # all are promoted already, so no worker continues: the topic must not stay read-only
+    # all topics are promoted, so no worker continues: this one must not stay read-only
     over = with_last(
         a_mirror(promote={"requestId": "r"}),
         LastPromotion(request_id="r", state="Done", time=NOW, all_topics=True),
@@ -171,7 +171,7 @@ def test_another_mirrors_topic_from_the_same_cluster_is_not_promoted() -> None:
         " orders: "
     )
     assert planned(seen) == (["orders"], [])
-    # unless this mirror once copied it, this very topic
+    # unless this mirror once copied this very topic
     noted = {**NOTED, "payments": payments}
     assert planned(observed(REPLICA, payments, noted=noted), "payments") == (["payments"], [])
     anew = dataclasses.replace(payments, topic_id=ID.format("G"))
@@ -281,7 +281,7 @@ def world(shared_broker: BrokerProcess) -> Iterator[NewWorld]:
 
 
 def write(one: World, topic: str, partition: int = 0) -> int:
-    """Write a record; its offset."""
+    """Write a record; return its offset."""
     offsets: list[Any] = []
     producer = Producer({"bootstrap.servers": one.target, "log_level": 0})
     producer.produce(
@@ -324,7 +324,7 @@ def test_named_topics_are_promoted_once_and_the_status_has_the_recovery_point(wo
     assert write(one, first.name) == 5
     assert one.look()["lastPromotion"] == last
     assert len(one.kube.applied) == writes
-    # another one, for a topic that is promoted already: it says so; what was written since does not count as mirrored
+    # a request for a promoted topic: the status says so, and later writes do not count as mirrored records
     one.ask("s", first.name, other.name)
     last = one.look()["lastPromotion"]
     assert one.writable(other.name) == [True]
@@ -350,18 +350,18 @@ def test_all_topics_are_promoted_and_the_workers_end(world: NewWorld) -> None:
     assert (one.condition() or ())[:2] == ("True", "Promoted")
     assert (one.condition("Ready") or ())[:2] == ("True", "Promoted")
     assert one.condition("SourceReachable") is None
-    # what comes later is not mirrored: there is no worker
+    # later topics are not mirrored: there is no worker
     later = one.replica(f"{one.name}-later").name
     one.look()
     assert one.writable(later) == [False]
     assert one.kube.applied_names("Deployment") == [f"{one.name}-mirror"]
-    # unless a worker is not gone yet: then what it has made is promoted, too
+    # unless a worker still runs: then its new topics are promoted, too
     labels = selector(decode_as(MirrorMaker, one.manifest))
     metadata = {"namespace": "ns", "name": "last", "labels": labels}
     one.kube.put({"kind": "Pod", "metadata": metadata, "status": {}})
     one.look()
     assert one.writable(later) == [True]
-    # also what it made between that look and its end
+    # even those created between that reconcile and its end
     last = one.replica(f"{one.name}-last").name
     del one.kube.objects["Pod", "last"]
     target, one.manifest["spec"]["target"] = one.manifest["spec"]["target"], {"bootstrap": NOWHERE}
@@ -372,7 +372,7 @@ def test_all_topics_are_promoted_and_the_workers_end(world: NewWorld) -> None:
     after = one.replica(f"{one.name}-after").name
     one.look()
     assert one.writable(after) == [False], "there is no worker, and there was none"
-    # once nothing is requested any more, workers mirror again
+    # once the request is removed, workers mirror again
     one.ask(None)
     one.look()
     assert one.kube.applied_names("Deployment") == [f"{one.name}-mirror"] * 2
@@ -382,8 +382,10 @@ def test_all_topics_are_promoted_and_the_workers_end(world: NewWorld) -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before a write", "after a write"])
 @pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
 def test_a_promotion_survives_the_operator(world: NewWorld, after: bool, named: bool) -> None:
-    """The operator dies before or after each of its writes in turn, and the next one takes over; producers write
-    meanwhile, where they may. The recovery point is the same in any case."""
+    """The operator dies before or after each of its writes in turn, and the next one takes over.
+
+    Meanwhile producers write wherever they may. The recovery point is always the same.
+    """
     deaths = 0
     while True:
         deaths += 1
@@ -466,7 +468,7 @@ def test_a_paused_mirror_promotes_nothing_until_it_is_resumed(world: NewWorld) -
 
 
 def test_a_request_that_is_changed_after_its_end_changes_nothing(world: NewWorld) -> None:
-    """Neither one of some topics that becomes one of all, nor the other way round."""
+    """Neither from some topics to all, nor back."""
     one = world()
     made, other = one.replica(f"{one.name}-1"), one.replica(f"{one.name}-2")
     one.ask("r", made.name)
@@ -526,7 +528,7 @@ def test_all_topics_are_promoted_when_none_rejoins(world: NewWorld) -> None:
     last = one.look()["lastPromotion"]
     assert one.writable(made.name, back) == [True, True]
     assert (one.condition() or ())[:2] == ("True", "Promoted")
-    # its records are older than the replica; nothing tells those of its own producers from the others
+    # its records are older than the replica; nothing distinguishes its own producers' records from the others
     assert {row["topic"]: row["ends"] for row in last["topics"]} == {made.name: [3], back: [-1, 0]}
     assert last["message"].endswith("; where mirrored records end is not known of 1 partition")
 

@@ -1,4 +1,4 @@
-"""References to Clusters: their target, permission, and which of two resources owns a name."""
+"""References to Clusters: target, permission, and which of two resources owns a name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_cluster_may_not_be_used_from_elsewhere(allowed: list[str]) -> None:
 
 
 def test_a_cluster_where_another_release_acts_may_be_used_only_there() -> None:
-    """Each release compares ages only of its own resources, so both would apply their partitions and configuration."""
+    """Each release compares the age of only its own resources: both would apply their partitions and configuration."""
     east = stored(cluster("east", allowedNamespaces=["other"]))
     services = replace(in_memory(east).services, acts_in=lambda namespace: namespace == "other")
     found = find_cluster(services, "other", ClusterRef(name="east", namespace="ns"))
@@ -64,7 +64,7 @@ def test_a_cluster_where_another_release_acts_may_be_used_only_there() -> None:
 
 
 def test_a_resource_on_which_another_release_acts_has_no_claim() -> None:
-    """That release refuses it."""
+    """The other release refuses it."""
     east = stored(cluster("east", allowedNamespaces=["other"]))
     theirs = a_topic("theirs", "2026-01-01T00:00:00Z", "other")
     ours = a_topic("ours", "2026-02-01T00:00:00Z")

@@ -88,7 +88,7 @@ def state(factor: int, *, even: bool = True) -> TopicState:
 def a_look(
     told: ToldBrokers, observed: dict[str, TopicState], replicas: int = 3, **status: Any
 ) -> Replication:
-    """A reconcile of Topics with two replicas each, in a Cluster of this many brokers."""
+    """Reconcile Topics of two replicas each, in a Cluster of this many brokers."""
     spec = {"brokers": {"replicas": replicas}, "zookeeper": {"replicas": 1}}
     topics = [decode_as(Topic, stored(a_topic(name, replicationFactor=2), status)) for name in observed]
     cluster = decode_as(Cluster, stored(a_cluster("default", **spec)))
@@ -119,7 +119,7 @@ def test_another_factor_is_brought_about() -> None:
     told = told_of(partition("a", 0, 0))
     assert a_look(told, {"a": state(1)}).moves == {("a", 0): (0, 1)}
     assert told.requests("reassign") == [{("a", 0): (0, 1)}]
-    # what is under way is asked for before the partitions
+    # moves in progress are requested before the partitions
     assert [request for request, *_ in told.asked] == ["brokers", "reassigning", "replicas", "reassign"]
 
 

@@ -62,7 +62,7 @@ def test_no_broker_restarts_while_zookeeper_does() -> None:
 def test_a_partition_without_a_replica_to_spare_blocks_and_is_named() -> None:
     roll = plan_roll(pods(0, 1, 2), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
-    assert roll.restart.number == 2  # it is not in the ISR: nothing is lost by its restart
+    assert roll.restart.number == 2  # it is in no ISR: its restart loses nothing
     roll = plan_roll(pods(0, 1), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is None
     assert roll.blocked == (
@@ -114,7 +114,7 @@ def test_with_no_broker_ready_there_is_nobody_to_spare() -> None:
 
 
 def test_a_broker_that_is_not_ready_but_in_sync_is_kept_while_partitions_need_it() -> None:
-    """Another one is down: without this one, acks=all would stop."""
+    """Another broker is down: without this one, acks=all would stop."""
     roll = plan_roll(pods(1, 2, down=(1, 2)), 3, held(isr=(0, 1)), ALIVE)
     assert roll.restart is not None
     assert roll.restart.number == 2  # it is in no ISR

@@ -1,4 +1,4 @@
-"""The runner: an error of one resource blocks no group, and slow groups leave workers for others."""
+"""The runner: one resource's error blocks no group, and slow groups leave workers to others."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_look_that_does_not_end_shows() -> None:
 
 
 async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "SLOW_S", 2.5)  # longer than a busy machine takes for a quick one
+    monkeypatch.setattr(slots, "SLOW_S", 2.5)  # longer than a quick reconcile takes on a busy machine
     held, waits, quick = threading.Event(), list[str](), list[str]()
 
     def reconcile(_: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
@@ -110,13 +110,13 @@ async def test_the_brokers_of_a_cluster_that_is_gone_are_let_go() -> None:
     admin = services.admins.at(address)
     runner.seen("DELETED", gone)
     await until(lambda: services.admins.at(address) is not admin)
-    with pytest.raises(AdminError, match="is closed: its cluster is gone"):  # a look that is under way
+    with pytest.raises(AdminError, match="is closed: its cluster is gone"):  # a reconcile in progress
         admin.cluster_id()
     services.admins.close()
 
 
 async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 410 Gone a watch begins with a listing: what was deleted meanwhile is not in it."""
+    """After 410 Gone a watch lists again: the list lacks whatever was deleted meanwhile."""
     monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
     looks: list[str] = []
 
@@ -132,11 +132,11 @@ async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.Mon
         await until(lambda: looks[2:] == ["heir"])
         assert Key("Topic", "ns", "ghost") not in runner.store
         await until(lambda: runner.health()["resources"] == 1)
-        # another one has its name, and no watch has said so
+        # the name belongs to another resource, and no watch has shown it
         anew = stored(ghost, uid="other")
         found.services.store.put(stored(ghost))
         found.kube.put(anew)
-        found.kube.versions = lambda *_: {("ns", "heir"): 0}  # type: ignore[method-assign]  # before it was there
+        found.kube.versions = lambda *_: {("ns", "heir"): 0}  # a list from before it existed
         await until(
             lambda: (runner.store.raw(Key("Topic", "ns", "ghost")) or anew)["metadata"]["uid"] == "other"
         )
@@ -146,7 +146,7 @@ async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.Mon
 async def test_resources_that_were_restored_from_an_older_copy_are_known_as_they_are(
     monkeypatch: pytest.MonkeyPatch, uid: str
 ) -> None:
-    """After a restore of etcd the watches show the restored resources, with lower versions than known."""
+    """After a restore of etcd, watches show the restored resources with lower versions than the known ones."""
     monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
     looks: list[int | None] = []
 
@@ -162,7 +162,7 @@ async def test_resources_that_were_restored_from_an_older_copy_are_known_as_they
         runner.seen(None, older)
         await until(lambda: looks == [6, 3])
         assert runner.store.versions() == {Key("Topic", "ns", "a"): 400}
-        # from now on events count again
+        # from now on, events count again
         edited = stored(topic("a", partitions=4), uid=uid, resourceVersion="401", generation=3)
         found.kube.put(edited)
         runner.seen("MODIFIED", edited)

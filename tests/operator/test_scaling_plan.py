@@ -1,4 +1,4 @@
-"""The target number of brokers, and moves before and after: a broker is removed only when it is empty."""
+"""The target number of brokers, and moves before and after: only an empty broker is removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_fewer_brokers_are_drained_first() -> None:
     assert scaling.moves == {("a", 1): (1, 2, 0), ("b", 0): (2,)}
     assert scaling.progress == "brokers 3: 2 partitions to go"
 
-    # what is on its way is not asked for again
+    # moves in progress are not requested again
     moving = {("a", 1): Reassignment((0,), (3,)), ("b", 0): Reassignment((2,), (3,))}
     there = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 0, 3), partition("b", 0, 2, 3)]
     scaling = plan_scaling(3, 4, there, moving, ALIVE)

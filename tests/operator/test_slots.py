@@ -8,7 +8,7 @@ from millstream_operator.slots import SLOW_S, SLOW_WORKERS, THREADS, WORKERS, Sl
 
 
 def of_a_cluster(group: Hashable) -> Collection[Hashable]:
-    """Groups are named CLUSTER-KIND."""
+    """The groups of this group's Cluster; groups are named CLUSTER-KIND."""
     cluster = str(group).partition("-")[0]
     return [f"{cluster}-{kind}" for kind in ("cluster", "topics", "groups")]
 

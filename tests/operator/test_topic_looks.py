@@ -1,4 +1,4 @@
-"""Reconciles of Topics: requests to brokers, statuses, and when the next one is due."""
+"""Reconciles of Topics: requests to brokers, statuses, and the time of the next one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state(partitions: int = 1, replication: int = 1, behind: int = 0, **config: 
 
 
 def look(*topics: Mapping[str, Any], brokers: Mapping[str, Any], there: bool = True) -> InMemory:
-    """One reconcile of all of them; ``brokers``: responses by request."""
+    """Reconcile all of them once; ``brokers`` are responses by request."""
     found = in_memory(*([CLUSTER] if there else []), *topics, **brokers)
     seconds = reconcile_topics(found.services, [decode_as(Topic, one) for one in topics])
     assert len(seconds) == len(topics)
@@ -46,7 +46,7 @@ def finalizers(found: InMemory, name: str = "flights") -> list[str]:
 
 
 def appearing(**topics: TopicState) -> Any:
-    """Topics that exist from the second request on."""
+    """Topics that exist only from the second request on."""
     asked: list[Any] = []
 
     def answer(names: list[str]) -> dict[str, TopicState]:
@@ -75,7 +75,7 @@ def test_a_key_is_noted_before_it_is_set_and_stays_noted_whatever_else_is_refuse
     assert noted == [["retention.ms"]]
     shown = found.kube.objects["Topic", "flights"]
     assert shown["status"]["configKeys"] == ["retention.ms"]
-    # both are taken back: the key is reset
+    # both changes are undone: the key is reset
     back = stored(topic("flights"), shown["status"], generation=3)
     asked = look(
         back, brokers={"topics": {"flights": state(2, **{"retention.ms": "1"})}, "change_configs": {}}

@@ -1,4 +1,4 @@
-"""Which changes of a status become Events, and how many of them are written."""
+"""Which changes of a status become Events, and how many are written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLOSED = ("Upgrading", "False", "OutsideMaintenanceWindow")
             status(("Ready", "False", "ScaleDownRefused")),
             ["Warning ScaleDownRefused"],
         ),
-        # an upgrade that waits for its window says so once, and not while it is another Cluster's turn
+        # an upgrade that waits for its window reports it once, but not while another Cluster has the turn
         ("Cluster", status(READY), status(READY, CLOSED), ["Normal OutsideMaintenanceWindow"]),
         ("Cluster", status(READY, CLOSED), status(READY, CLOSED), []),
         ("Cluster", status(READY, CLOSED), status(READY, ("Upgrading", "True", "Upgrading")), []),
@@ -61,7 +61,7 @@ CLOSED = ("Upgrading", "False", "OutsideMaintenanceWindow")
         # nothing new
         ("Cluster", status(READY), status(READY), []),
         ("Cluster", {"brokers": None}, {}, []),
-        # a roll: each restart is told of by itself
+        # a roll: every restart has its own event
         ("Cluster", status(READY), status(STARTING, ROLLING), []),
         ("Cluster", status(STARTING, ROLLING), status(READY, ROLLING), []),
         ("Cluster", status(READY, ROLLING), status(READY), ["Normal RollingUpdateComplete"]),
@@ -104,7 +104,7 @@ CLOSED = ("Upgrading", "False", "OutsideMaintenanceWindow")
             ["Normal ReplicationChanged"],
         ),
         ("MirrorMaker", {"replicas": 1}, {"replicas": 2}, ["Normal Scaled"]),
-        # what a Cluster says once, its thousand Topics do not repeat
+        # a Cluster's event is not repeated by its thousand Topics
         (
             "Topic",
             status(("Ready", "True", "TopicReady")),

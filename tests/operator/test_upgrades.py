@@ -129,7 +129,7 @@ def test_after_a_restart_of_the_operator_the_one_that_it_was_at_goes_on() -> Non
 def test_only_a_restart_of_the_operator_takes_the_turn_from_a_status() -> None:
     services = in_memory(a_cluster("east", upgrading=True), a_cluster("west")).services
     assert reason(upgrade(services, "west")) is Reason.WAITING_FOR_CLUSTER
-    services.turns.leave(services.store, Key("Cluster", "ns", "east"))  # and nobody corrects its status
+    services.turns.leave(services.store, Key("Cluster", "ns", "east"))  # but its status stays
     assert upgrade(services, "west").may()
 
 

@@ -1,4 +1,4 @@
-"""The queue: one worker a group, earliest time wins, nothing is lost; and the store that feeds it."""
+"""The queue: one worker per group, the earliest time wins, nothing is lost; and the store that feeds it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_group_is_taken_together_and_by_one_worker() -> None:
     batch = queue.take(2.0, 10)
     assert batch is not None
     assert batch.keys == (A, B)
-    queue.add(A, "g", 2.0)  # changed while it is worked on
+    queue.add(A, "g", 2.0)  # changed while a worker has it
     second = queue.take(2.0, 10)
     assert second is not None
     assert second.keys == (C,)
@@ -49,8 +49,7 @@ def test_the_earliest_time_wins() -> None:
 
 
 def test_keys_of_one_interval_stay_together() -> None:
-    """Each is looked at every ten seconds, give or take one: after a while there are four batches in each interval at
-    most, for any number of keys."""
+    """Each key is due about every ten seconds: in time, any number of keys makes at most four batches an interval."""
     queue, random, now, batches = WorkQueue(), Random(1), 0.0, []
     keys = [Key("Topic", "ns", str(number)) for number in range(500)]
     for key in keys:
@@ -123,7 +122,7 @@ def test_forgotten_and_moved_keys() -> None:
     )
 )
 def test_whatever_is_added_is_taken(steps: list[tuple[Key, str, float, str]]) -> None:
-    """Against a model: at the end every key that was added and neither taken nor forgotten comes out."""
+    """Against a model: every key that was added, and neither taken nor forgotten, comes out at the end."""
     queue, waiting, busy = WorkQueue(), set[Key](), []
     for key, group, at, step in steps:
         if step == "add":
@@ -248,7 +247,7 @@ def test_the_answer_to_a_write_brings_nothing_back_that_was_deleted() -> None:
 
 
 def test_a_deletion_between_a_write_and_its_answer_leaves_no_claim() -> None:
-    """Whatever the moment: one thread puts the answers to its writes, the other one sees the deletion."""
+    """At any moment: one thread stores the responses to its writes, the other sees the deletion."""
     where = ClusterKey("ns", "default")
     for _ in range(300):
         store = Store()

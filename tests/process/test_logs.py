@@ -1,4 +1,4 @@
-"""JSON logs: one line an event, from every process."""
+"""JSON logs: one line per event, from every process."""
 
 from __future__ import annotations
 

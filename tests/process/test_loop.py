@@ -1,4 +1,4 @@
-"""The event loop measures how long it is held, and the log names what held it."""
+"""The event loop measures how long it is held, and the log names the cause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(factory: Factory, main: Coroutine[Any, Any, None]) -> None:
 
 
 def hold(seconds: float = HELD_S) -> None:
-    """By computing, so that it counts by the clock and by the processor's time."""
+    """Compute, so that both the clock and the processor's time count it."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -47,7 +47,7 @@ def wait() -> None:
 
 
 async def settled() -> Stalls:
-    """Those so far: their marks have had their turn."""
+    """The stalls so far, once their marks have had their turn."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return stalls()
@@ -73,7 +73,7 @@ async def by_thread() -> None:
 
 
 async def by_many_steps() -> None:
-    """Each of them is short: together they keep others waiting as long."""
+    """Each step is short, but together they keep others waiting as long."""
     for _ in range(100):
         asyncio.get_running_loop().call_soon(hold, HELD_S / 100)
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ def test_a_stall_is_counted(factory: Factory, holding: Callable[[], Coroutine[An
         before = stalls().by_clock.seconds, stalls().by_processor.seconds
         await asyncio.create_task(holding())
         found = await settled()
-        # A mark that was set before takes the time up to then for itself.
+        # An earlier mark counts the time up to then.
         assert found.by_clock.seconds - before[0] >= 0.9 * HELD_S
         assert found.by_processor.seconds - before[1] >= 0.9 * HELD_S
 

@@ -1,4 +1,4 @@
-"""Background tasks: what fails is logged, counted, and begins again or ends the broker."""
+"""Background tasks: a failure is logged and counted, and restarts the task or ends the broker."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_the_owner_of_a_task_that_must_not_fail_gets_one_line() -> None:
 
 
 class Patched(BrokerProcess):
-    """A broker with a defect: `patch` is run in it before it starts."""
+    """A broker with a defect: `patch` runs in it before it starts."""
 
     patch = ""
 

@@ -2,14 +2,14 @@
 
 run.py         the command: rounds, peers in turn, results.json
 peers.py       the two brokers, started alike, their logs on the same kind of file system
-clusters.py    three of each, with what they need beside them
+clusters.py    three of each, with ZooKeeper for Millstream
 mirrors.py     a mirror between two brokers of Millstream: our worker, or MirrorMaker 2
 process.py     CPU seconds and resident memory of a process, from /proc
-figures.py     what is measured, what is better, what is the goal; medians and ratios
+figures.py     figures with their units, directions and goals; medians and ratios
 results.py     the file of results
-wire.py        a minimal client: the least that an acknowledged record takes
+wire.py        a minimal client, for the shortest path to an acknowledged record
 perf.py        Kafka's own ProducerPerformance and ConsumerPerformance
-workloads/     what the brokers are asked to do
+workloads/     the brokers' workloads
 document.py    the tables of docs/performance.md
 plots.py       its plots
 """

@@ -1,9 +1,9 @@
-"""The bare loop beside which the broker's CPU is judged: recv + CRC32C + pwrite, and sendfile; nothing else.
+"""The bare loop as a yardstick for the broker's CPU: recv + CRC32C + pwrite, and sendfile; nothing else.
 
     python -m millstream_bench.bare FILE TOPIC
 
-prints its port and serves connections one after the other, as if it were a broker with that one topic of
-one partition: a Produce v7 frame's batch is checked and appended to FILE, a Fetch v4 is answered with as
+prints its port and serves connections one after the other, like a broker with only that topic of
+one partition: it checks the batch of a Produce v7 frame and appends it to FILE, and responds to a Fetch v4 with as
 many of the batches, which are all of one size, as fit into a megabyte, from where the last one ended.
 """
 
@@ -18,11 +18,11 @@ import crc32c
 
 MAX_FRAME = 4 << 20
 FETCH_BYTES = 1 << 20
-BATCH_HEAD = 21  # base offset, length, leader epoch, magic, CRC: what the CRC does not cover
+BATCH_HEAD = 21  # base offset, length, leader epoch, magic, CRC: the bytes that the CRC does not cover
 
 
 def serve(sock: socket.socket, log: int, topic: bytes) -> None:
-    """One connection, until the client ends it."""
+    """Serve one connection, until the client ends it."""
     buffer = bytearray(MAX_FRAME)
     view = memoryview(buffer)
     position = end = os.fstat(log).st_size
@@ -59,7 +59,7 @@ def serve(sock: socket.socket, log: int, topic: bytes) -> None:
 
 
 def _batch_size(buffer: bytearray, length: int, name: int) -> int:
-    """The batch ends the frame; its length stands before it, at a place that follows from the names."""
+    """The batch's size. It ends the frame; its length comes before it, at a position that depends on the names."""
     (client,) = struct.unpack_from(">h", buffer, 8)
     at = 10 + client + 2 + 2 + 4 + 4 + name + 4 + 4
     (size,) = struct.unpack_from(">i", buffer, at)

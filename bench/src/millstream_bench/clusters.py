@@ -1,9 +1,9 @@
-"""Three brokers of either kind on one machine: what a workload of a cluster runs on.
+"""Three brokers of either kind on one machine, for the workloads of a cluster.
 
-Millstream is three broker processes and one ZooKeeper (of pyspark's jars: a heap of 256 MB at most, a
+Millstream is three broker processes and one ZooKeeper (from pyspark's jars: a heap of 256 MB at most, a
 tick of 500 ms); Kafka is three processes that are broker and controller (KRaft's combined mode), each with the JVM
-options that a single one has. Both have replication factor 3, min.insync.replicas 2 and the same session timeout,
-are otherwise left at their defaults, and keep everything in one folder.
+options of a single one. Both have replication factor 3, min.insync.replicas 2 and the same session timeout,
+otherwise their defaults, and keep everything in one folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 
 NUMBERS = (1, 2, 3)
 SESSION_S = 6.0
-TICK_MS = 500  # a session is twenty ticks at most, and ends up to one late
+TICK_MS = 500  # a session lasts at most twenty ticks, and ends up to one late
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "group.initial.rebalance.delay.ms": "0",
 }
-# The harness's clusters are quicker to notice a lagging replica than Kafka's default is.
+# The harness's clusters notice a lagging replica sooner than Kafka does by default.
 DEFAULTS = {"replica.lag.time.max.ms": "30000", "offsets.topic.num.partitions": "50"}
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 POLL_S = 0.02
@@ -42,7 +42,7 @@ START_S = 180.0  # three JVMs that start at once, on few cores
 
 
 class Cluster(ABC):
-    """Brokers 1 to 3, ``brokers[2]`` the second; ``addresses`` are where each listens, as long as it lives."""
+    """Brokers 1 to 3, ``brokers[2]`` the second; ``addresses`` are theirs while the cluster lives."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """All of it; returns when every broker knows of every other."""
+        """Start everything; return when every broker knows all others."""
 
     def kill(self) -> None:
         for broker in self.brokers.values():
@@ -73,7 +73,7 @@ class Cluster(ABC):
         return [one for one in NUMBERS if one != number]
 
     def beside_brokers(self) -> ZooKeeperProcess | None:
-        """What the cluster needs besides its brokers."""
+        """The process that the cluster needs besides its brokers, if any."""
         return None
 
     def pids(self) -> list[int]:
@@ -81,11 +81,11 @@ class Cluster(ABC):
         return [broker.pid for broker in self.brokers.values()] + ([beside.pid] if beside else [])
 
     def cpu_seconds(self) -> float:
-        """Of all brokers, and of ZooKeeper."""
+        """CPU time of all brokers, and of ZooKeeper."""
         return sum(process.cpu_seconds(pid) for pid in self.pids())
 
     def memory_mb(self) -> float:
-        """Of all brokers, and of ZooKeeper; what they share counted once."""
+        """Memory of all brokers, and of ZooKeeper; shared memory counts once."""
         return process.proportional_mb(self.pids())
 
     def await_each_other(self) -> None:
@@ -93,7 +93,7 @@ class Cluster(ABC):
             await_metadata(self.addresses[number], None, lambda found: len(found.brokers) == len(NUMBERS))
 
     def create(self, partitions: int = 1, leader: int | None = None) -> str:
-        """A topic of three replicas, each in sync and known to all brokers; ``leader`` leads all its partitions."""
+        """Create a topic of three replicas, all in sync and known to all brokers; ``leader`` leads all partitions."""
         topic = f"bench-{uuid.uuid4().hex[:8]}"
         if leader is None:
             asked = NewTopic(topic, partitions, len(NUMBERS))
@@ -124,7 +124,7 @@ class MillstreamCluster(Cluster):
 
     @property
     def connect(self) -> str:
-        """Where ZooKeeper is, with the cluster's chroot."""
+        """ZooKeeper's address, with the cluster's chroot."""
         return self._processes.connect
 
     def start(self) -> None:
@@ -179,13 +179,13 @@ class KafkaCluster(Cluster):
         self.await_each_other()
 
     def controller(self) -> int:
-        """The quorum's leader. What Kafka's metadata calls the controller is any broker."""
+        """The quorum's leader. In Kafka's metadata, any broker may be called the controller."""
         command = java_command(QUORUM, "--bootstrap-server", self.bootstrap, "describe", "--status")
         return quorum_leader(run(command).stdout)
 
 
 def quorum_leader(said: str) -> int:
-    """From what kafka-metadata-quorum.sh says; ValueError where it names none."""
+    """Parse the output of kafka-metadata-quorum.sh; ValueError if it names no leader."""
     found = re.search(r"^LeaderId:\s+(\d+)$", said, re.MULTILINE)
     if not found:
         raise ValueError(f"the tool names no leader of the quorum:\n{said}")
@@ -205,7 +205,7 @@ def running(peer: Peer) -> Iterator[Cluster]:
 
 
 def all_led(found: wire.Metadata, partitions: int, alive: Sequence[int]) -> bool:
-    """Whether every partition has a leader, and one that is alive."""
+    """Whether every partition has a live leader."""
     return len(found.partitions) == partitions and all(one.leader in alive for one in found.partitions)
 
 
@@ -216,7 +216,7 @@ def _in_sync(found: wire.Metadata, partitions: int) -> bool:
 
 
 def await_metadata(address: str, topic: str | None, holds: Callable[[wire.Metadata], bool]) -> None:
-    """Wait until what one broker says is so; TimeoutError after a minute."""
+    """Wait until one broker's metadata satisfies a condition; TimeoutError after a minute."""
     deadline = time.monotonic() + wire.TIMEOUT_S
     with wire.connect(address) as sock:
         while not holds(found := wire.metadata(sock, topic)):

@@ -21,7 +21,7 @@ VERDICTS = {True: "yes", False: "no", None: ""}
 
 
 def rows(workload: Workload, results: Results) -> list[tuple[str, ...]]:
-    """A row for each figure that was measured."""
+    """A row for each measured figure."""
     found = []
     for figure in workload.figures:
         values = results.values(workload.name, figure.name)
@@ -49,7 +49,7 @@ def _row(workload: Workload, figure: Figure, values: dict[str, list[float]]) -> 
 
 
 def all_rows(results: Results) -> list[tuple[str, ...]]:
-    """The rows of all workloads; a title stands in the first of its rows only."""
+    """The rows of all workloads; only the first row of each has a title."""
     found, marked = [], marks(results)
     for workload in WORKLOADS:
         elsewhere = results.elsewhere.get(workload.name)
@@ -86,7 +86,7 @@ def setting(results: Results) -> str:
 
 
 def update(text: str, results: Results, plots: Sequence[str] = ()) -> str:
-    """The document with what stands between the markers replaced; ValueError where one is missing."""
+    """The document with the text between the markers replaced; ValueError if a marker is missing."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,4 +1,4 @@
-"""What a workload measures: a figure's unit, which way is better, and the goal it is held to."""
+"""The figures of a workload: unit, direction and goal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Figure:
         return ", ".join(goals)
 
     def met(self, ours: float, theirs: float | None) -> bool | None:
-        """Whether the goal holds; None without a goal, or where there is nothing to compare with."""
+        """Whether the goal holds; None without a goal, or without anything to compare with."""
         verdicts = []
         if self.value is not None:
             verdicts.append(ours >= self.value if self.higher_is_better else ours <= self.value)

@@ -3,9 +3,9 @@
     PYTHONPATH=bench/src:tests/harness .venv/bin/python -P -m millstream_bench.library --rounds 5
 
 The bare producer reports failures by a callback and polls after each record. The bare consumer takes a thousand
-messages at a time, looks for errors and reads values. Its queue is refilled as soon as ours: by default it would
-stand still for up to a second whenever the queue has been full. Rates are medians. CPU is that of this process,
-librdkafka's threads included: on a machine with other work it says more than the rates.
+messages at a time, checks for errors and reads values. Its queue is refilled as soon as ours: by default it would
+stand still for up to a second whenever the queue was full. Rates are medians. CPU is that of this process,
+including librdkafka's threads: on a busy machine it says more than the rates.
 """
 
 from __future__ import annotations

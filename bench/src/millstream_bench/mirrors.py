@@ -1,6 +1,6 @@
 """A mirror between two brokers of Millstream: our worker, or MirrorMaker 2.
 
-Both copy all topics whose names begin with "bench-", and the positions of groups whose names do. MirrorMaker 2 looks at
+Both copy all topics whose names begin with "bench-", and the positions of groups with such names. MirrorMaker 2 checks
 topics and groups every second, as our worker does, and compresses with the codec of the data in batches of their size;
 two tasks share the partitions, one for each core here.
 """
@@ -21,7 +21,7 @@ NAMES = "bench-.*"
 POLL_S = 0.005
 ARRIVAL_S = 600.0
 DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
-"""Workers join groups; what brokers do by default counts in the time to the first record."""
+"""Workers join groups, so the brokers' default delays count in the time to the first record."""
 MIRRORMAKER2_CONFIG = {
     f"{PAIR}.topics": NAMES,
     f"{PAIR}.groups": NAMES,
@@ -32,7 +32,7 @@ MIRRORMAKER2_CONFIG = {
 
 
 def worker(name: str, folder: Path, source: str, target: str) -> MirrorProcess | MirrorMaker2Process:
-    """Our worker, or MirrorMaker 2, not started; addresses are of the two brokers."""
+    """Our worker, or MirrorMaker 2, not started; the addresses are those of the two brokers."""
     if name == MIRRORMAKER2:
         return MirrorMaker2Process(folder, source, target, MIRRORMAKER2_CONFIG)
     return our_worker(folder, source, target)
@@ -68,7 +68,7 @@ class Arrivals:
         self._sock.close()
 
     def until(self, count: int) -> None:
-        """Wait until there are so many; TimeoutError if that takes more than ten minutes."""
+        """Wait until there are this many; TimeoutError after more than ten minutes."""
         deadline = time.monotonic() + ARRIVAL_S
         while True:
             self.count = sum(wire.end_offsets(self._sock, self.topic, self.partitions))

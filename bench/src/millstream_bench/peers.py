@@ -1,7 +1,7 @@
-"""The two brokers, started alike: one process each, defaults except for where the log is.
+"""The two brokers, started alike: one process each, with defaults except for the log's place.
 
 Both keep their logs in a folder of the same file system: tmpfs (/dev/shm), so that the disk's write-back
-does not decide, or the disk, where a workload says so. Neither has anything else to do on the machine,
+does not decide, or the disk, if a workload says so. Neither shares the machine with other work,
 and only one of them runs at a time.
 """
 
@@ -28,13 +28,13 @@ class Peer:
     def __init__(self, name: str, folder: Path, config: Mapping[str, str] | None = None) -> None:
         self.name = name
         self.folder = folder
-        # Kafka waits three seconds for further members of a new group; no workload means to measure that.
+        # Kafka waits three seconds for further members of a new group; no workload is about that.
         settings = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
         self._broker: BrokerProcess | KafkaProcess
         if name == KAFKA:
             self._broker = KafkaProcess(folder, settings)
         else:
-            port = fixed_port()  # a fixed one, to be able to knock before it says that it is ready
+            port = fixed_port()  # a fixed one, so that clients can connect before it reports that it is ready
             self._broker = BrokerProcess(folder, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **settings})
             self._broker.bootstrap = f"127.0.0.1:{port}"
 
@@ -47,13 +47,13 @@ class Peer:
         return self._broker.pid
 
     def prepare(self) -> None:
-        """What is done once before a first start: Kafka formats its storage."""
+        """Prepare a first start: Kafka formats its storage."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if isinstance(self._broker, KafkaProcess):
             self._broker.prepare()
 
     def launch(self) -> None:
-        """Start the process and do not wait for it."""
+        """Start the process without waiting for it."""
         self._broker.launch(self._broker.command)
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class Peer:
         wire.first_acknowledgement(self.bootstrap, "started", alive=self.alive)
 
     def alive(self) -> None:
-        """RuntimeError with what the broker said if it has ended."""
+        """RuntimeError with the broker's output if it has ended."""
         running = self._broker.process
         if running is not None and running.poll() is not None:
             raise RuntimeError(f"{self.name} ended with status {running.returncode}:\n{self._broker.said()}")

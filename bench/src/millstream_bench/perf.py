@@ -22,7 +22,7 @@ PRODUCED = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
 
 @contextmanager
 def new_topic(bootstrap: str, partitions: int = 1) -> Iterator[str]:
-    """A topic of its own for one workload, deleted after it."""
+    """A separate topic for one workload, deleted after it."""
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     client = admin(bootstrap)
     client.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -33,7 +33,7 @@ def new_topic(bootstrap: str, partitions: int = 1) -> Iterator[str]:
 
 
 def admin(bootstrap: str) -> AdminClient:
-    """For a few calls: it ends with its last reference, and its calls with it."""
+    """An admin client for a few calls: it ends with its last reference, and its calls with it."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
@@ -51,13 +51,13 @@ def producer_command(
 
 
 def produce(bootstrap: str, topic: str, records: int, size: int, props: dict[str, str]) -> float:
-    """Records a second, as ProducerPerformance says it."""
+    """Records a second, reported by ProducerPerformance."""
     done = run(producer_command(bootstrap, topic, records, size, props), timeout=TIMEOUT_S)
     return produced_rate(done.stdout, records)
 
 
 def produced_rate(output: str, records: int) -> float:
-    """The rate in the tool's last line; ValueError where it has not sent all."""
+    """The rate in the tool's last line; ValueError if it has not sent all records."""
     lines = PRODUCED.findall(output)
     if not lines or int(lines[-1][0]) != records:
         raise ValueError(f"ProducerPerformance did not send {records} records:\n{output}")
@@ -74,13 +74,13 @@ def consumer_command(bootstrap: str, topic: str, records: int, timeout_ms: int =
 
 
 def consume(bootstrap: str, topic: str, records: int) -> float:
-    """Records a second of fetching, as ConsumerPerformance says it."""
+    """Records a second of fetching, reported by ConsumerPerformance."""
     done = run(consumer_command(bootstrap, topic, records), timeout=TIMEOUT_S)
     return consumed_rate(done.stdout, records)
 
 
 def consumed_rate(output: str, records: int) -> float:
-    """The last field of the tool's last row (fetch.nMsg.sec); ValueError where it has not read all."""
+    """The last field of the tool's last row (fetch.nMsg.sec); ValueError if it has not read all records."""
     rows = [line.split(", ") for line in output.splitlines() if line.count(", ") == 9]
     if not rows or int(rows[-1][4]) < records:
         raise ValueError(f"ConsumerPerformance did not read {records} records:\n{output}")

@@ -23,7 +23,7 @@ matplotlib.use("Agg")
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Write every plot that there are results for; returns their paths."""
+    """Write every plot with results; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     titles = {
         "rates": ("rate", "records a second: more is better"),
@@ -50,7 +50,7 @@ def compared(results: Results, name: str) -> list[Pair]:
 
 
 def mirrors(results: Results) -> list[Pair]:
-    """The figures of the workload in which mirrors are compared."""
+    """The figures of the workload that compares mirrors."""
     return [
         (f"{figure.name}, {figure.unit}", median(values[MILLSTREAM]), median(values[MIRRORMAKER2]))
         for workload in WORKLOADS

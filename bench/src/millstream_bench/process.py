@@ -39,7 +39,7 @@ def resident_mb(pid: int) -> float:
 
 
 def proportional_mb(pids: Iterable[int]) -> float:
-    """Memory of several processes in MB, what they share (libraries) counted once: their proportional set sizes."""
+    """Memory of several processes in MB, with shared parts (libraries) counted once: their proportional set sizes."""
     return sum(_kib((PROC / f"{pid}/smaps_rollup").read_text(), "Pss:") for pid in pids) * 1024 / 1e6
 
 

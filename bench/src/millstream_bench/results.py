@@ -1,4 +1,4 @@
-"""The file of results: every round's numbers, and the machine they were taken on.
+"""The file of results: every round's numbers, and the machine.
 
 {"machine": {…}, "rounds": 5, "scale": 1.0,
  "workloads": {"producer-200b": {"rate": {"millstream": [507614.2, …], "kafka": [271003.5, …]}, …}, …}}
@@ -29,7 +29,7 @@ class Results(msgspec.Struct):
             self.workloads.setdefault(workload, {}).setdefault(figure, {}).setdefault(peer, []).append(value)
 
     def replace(self, others: Results) -> None:
-        """Take over the workloads of the others, and note where they were measured."""
+        """Take over the others' workloads, and note their machine."""
         self.workloads |= others.workloads
         for name in others.workloads:
             if others.machine == self.machine:
@@ -51,7 +51,7 @@ def load(path: Path) -> Results:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on; nothing that names the machine."""
+    """The properties of the machine that affect the numbers; nothing that identifies it."""
     model = next(
         (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.machine(),

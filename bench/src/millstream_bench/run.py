@@ -1,8 +1,8 @@
 """``make bench``: rounds of both brokers in turn, a table, results.json, plots and docs/performance.md.
 
-A round gives each contender, one after the other, a process of its own: workloads that share a broker
+In a round, each contender has its own process, one after the other: workloads that share a broker
 run in it after a warm-up, the others start their own. The order changes from round to round, so that a
-machine that grows warmer or busier favours none. What is shown is the median over the rounds.
+machine that grows warmer or busier favours none. The results show medians over the rounds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DOCUMENT = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
 COMMITTED = ROOT / "bench" / "results.json"
 
-WIDTH = 150  # of the table where the output is not a terminal
+WIDTH = 150  # of the table if the output is not a terminal
 
 console = Console(stderr=True)
 
 
 class Progress:
-    """A line a measurement: how far, what, the numbers, the time so far."""
+    """A line per measurement: progress, name, numbers, time so far."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -56,7 +56,7 @@ class Progress:
 
 
 def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Path) -> Results:
-    """All rounds; the results are saved after each, so that what has been measured is not lost."""
+    """Run all rounds; the results are saved after each, so that no measurement is lost."""
     shared = [workload for workload in workloads if not workload.own]
     own = [workload for workload in workloads if workload.own]
     results = Results(machine=machine(), scale=scale)
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"--add: the rows there are of {committed.rounds} rounds at scale {committed.scale:g}: measure these"
                 " alike, or all of them anew"
             )
-    for stop in (signal.SIGINT, signal.SIGTERM):  # so that brokers and folders do not stay behind
+    for stop in (signal.SIGINT, signal.SIGTERM):  # so that no brokers or folders are left behind
         signal.signal(stop, lambda number, _: sys.exit(128 + number))
     results = measure([names[name] for name in wanted], options.rounds, options.scale, options.output)
     show(results)

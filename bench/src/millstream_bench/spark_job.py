@@ -1,7 +1,7 @@
-"""Times batch loads in one Spark: `spark-submit spark_job.py WARM_UP.json RUN.json FOLDER`, each RUN.json as of a load.
+"""Times batch loads in one Spark: `spark-submit spark_job.py WARM_UP.json RUN.json FOLDER`, RUN.json as for loads.
 
 The first run warms Spark up. Then the records of the second are written three times: by a bare `write.parquet`, by the
-load, by a bare `write.parquet` again. Prints the seconds of the load, and those of the two others on average, as JSON.
+load, by a bare `write.parquet` again. Prints the seconds of the load, and the average of the other two, as JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""When a broker has been warmed up: its CPU for the same work does not change any more.
+"""Warms up a broker, until its CPU for the same work no longer changes.
 
-A JVM goes on compiling for many runs: what it needs for the first of them says little of what it needs later.
+A JVM keeps compiling for many runs: the cost of the first ones says little about later ones.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 TOLERANCE = 0.1
-"""Two runs in a row may differ by so much of the larger one."""
+"""Greatest difference between two consecutive runs, as a share of the larger one."""
 LEAST_RUNS, MOST_RUNS = 3, 12
 
 
@@ -21,7 +21,7 @@ def is_steady(costs: Sequence[float]) -> bool:
 
 
 def until_steady(work: Callable[[], object], cpu_seconds: Callable[[], float]) -> list[float]:
-    """Do `work` until its cost is steady, MOST_RUNS times at most; returns the CPU seconds of each."""
+    """Do `work` until its cost is steady, at most MOST_RUNS times; returns the CPU seconds of each."""
     costs: list[float] = []
     while not is_steady(costs) and len(costs) < MOST_RUNS:
         before = cpu_seconds()

@@ -1,7 +1,7 @@
-"""A minimal client: the least that an acknowledged record takes, the same few bytes for both brokers.
+"""A minimal client: the shortest path to an acknowledged record, with the same few bytes for both brokers.
 
 Metadata v4 and Produce v7 by hand (Kafka's protocol guide; KIP-98 for the record batch), blocking, no
-threads, so that what is measured is the broker and not a client.
+threads, so that measurements show the broker and not a client.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def text(value: str) -> bytes:
 
 
 def metadata_request(topic: str) -> bytes:
-    """Metadata of one topic, which is created if it is not there."""
+    """Metadata of one topic, which is created if it does not exist."""
     return frame(METADATA, struct.pack(">i", 1) + text(topic) + b"\x01")
 
 
 class Partition(NamedTuple):
-    """Of one partition: -1 leads it where nobody does."""
+    """One partition; its leader is -1 if there is none."""
 
     leader: int
     in_sync: tuple[int, ...]
 
 
 class Metadata(NamedTuple):
-    """What a broker says of its cluster, and of one topic's partitions where one was asked for."""
+    """A broker's view of its cluster, and of a requested topic's partitions."""
 
     brokers: frozenset[int]
     controller: int
@@ -97,7 +97,7 @@ def parsed_metadata(response: bytes) -> Metadata:
 def _after_text(response: bytes, at: int) -> int:
     length: int
     (length,) = struct.unpack_from(">h", response, at)
-    return at + 2 + max(0, length)  # -1 where there is none
+    return at + 2 + max(0, length)  # -1 means none
 
 
 def _numbers(response: bytes, at: int) -> tuple[tuple[int, ...], int]:
@@ -149,7 +149,7 @@ def receive(sock: socket.socket, count: int) -> bytes:
 
 
 def call(sock: socket.socket, request: bytes) -> bytes:
-    """Send one request; the response's body."""
+    """Send one request; return the response's body."""
     sock.sendall(request)
     (length,) = struct.unpack(">i", receive(sock, 4))
     return receive(sock, length)[4:]
@@ -162,7 +162,7 @@ def produce_error(response: bytes, topic: str) -> int:
 
 
 def produce_until_taken(sock: socket.socket, request: bytes, topic: str) -> bytes:
-    """The response of a produce request, repeated while a new topic is not known everywhere yet."""
+    """The response to a produce request, repeated until all brokers know a new topic."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         response = call(sock, request)
@@ -175,7 +175,7 @@ def produce_until_taken(sock: socket.socket, request: bytes, topic: str) -> byte
 
 
 def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
-    """The offset after the last record of each partition, 0 where there is none yet, or no topic."""
+    """The offset after the last record of each partition, 0 without records or a topic."""
     asked = b"".join(struct.pack(">iq", number, -1) for number in range(partitions))
     request = struct.pack(">ii", -1, 1) + text(topic) + struct.pack(">i", partitions) + asked
     response = call(sock, frame(LIST_OFFSETS, request))
@@ -188,7 +188,7 @@ def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
 def first_acknowledgement(
     bootstrap: str, topic: str, alive: Callable[[], None] = lambda: None, timeout: float = TIMEOUT_S
 ) -> None:
-    """Knock until the broker takes a record: connect, ask for the topic (which creates it), produce."""
+    """Retry until the broker acknowledges a record: connect, request the topic (which creates it), produce."""
     request, batch = metadata_request(topic), record_batch(b"first")
     deadline = time.monotonic() + timeout
     while True:

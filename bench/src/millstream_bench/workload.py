@@ -1,4 +1,4 @@
-"""A workload: what a broker is asked to do, and what is measured while it does."""
+"""A workload: work for a broker, and measurements meanwhile."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``run(peer, scale)`` does it once and gives a number for each figure; ``scale`` 1 is the full size.
+    """``run(peer, scale)`` does it once and returns a number for each figure; ``scale`` 1 is the full size.
 
     Workloads of one broker share a process, which has been warmed up, and find it started. One with
     ``own`` gets a peer over an empty folder and starts it itself. ``contenders`` are compared, the first
-    with the last; one alone is held to its goals only. ``rounds`` has those contenders that are measured in
-    the first so many rounds only: where the goal is a bound on ours alone, and theirs takes minutes.
+    with the last; a single one is only compared with its goals. ``rounds`` limits contenders to a number of
+    first rounds: if the goal is a bound on ours alone, and theirs takes minutes.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Workload:
 
     @property
     def other(self) -> str | None:
-        """The contender beside which ours is judged."""
+        """The contender for comparison with ours."""
         return self.contenders[-1] if len(self.contenders) > 1 else None
 
     def measurements(self, rounds: int) -> int:
-        """How many there are in so many rounds."""
+        """Number of measurements in this many rounds."""
         return sum(min(rounds, self.rounds.get(contender, rounds)) for contender in self.contenders)
 
 

@@ -8,8 +8,8 @@ batches are appended in order of arrival, and at most one is decompressed at a t
 Partitions decide what queues here (`Partition.append`): batches that must be read, and every batch for a partition that
 has one waiting. A batch is validated by the configuration at the time of its turn.
 
-Waiting bytes count towards `queued.max.request.bytes`: beyond it, no connection that waits for an append is read. The
-broker still appends requests whose client has disconnected, as in Kafka.
+Waiting bytes count towards `queued.max.request.bytes`: beyond it, the broker reads no connection that waits for an
+append. It still appends requests whose client has disconnected, as Kafka does.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class LedPartition(Protocol):
         """Raises ApiError."""
 
     def turn_over(self) -> None:
-        """The turn of these batches is over, whether they were appended or not."""
+        """These batches have had their turn, whether they were appended or not."""
 
 
 class Admissions:
     """All calls are made on the loop."""
 
     def __init__(self, memory: RequestMemory, fatal: Callable[[str], None] = lambda why: None) -> None:
-        """`fatal` is called if appending fails as a whole: it is then unknown which batch was the last."""
+        """`fatal` is called if appending fails as a whole: then nobody knows which batch was the last."""
         self._memory = memory
         self._fatal = fatal
         self._thread = ThreadPoolExecutor(1, "admit")
@@ -63,7 +63,7 @@ class Admissions:
         self._work: asyncio.Task[None] | None = None
 
     def put(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
-        """When it is their turn: `Partition.append_admitted`, or the end of `delayed`; and `turn_over` in any case."""
+        """Queue batches. Their turn calls `Partition.append_admitted`, or ends `delayed`; and always `turn_over`."""
         self._memory.hold(len(batches))
         self._queue.append((partition, delayed, batches))
         if self._work is None:
@@ -76,7 +76,7 @@ class Admissions:
                 await self._append(partition, delayed, batches)
             except ApiError as error:
                 delayed.end(error)
-            except Exception as error:  # fails this batch alone; the next ones have their turn
+            except Exception as error:  # only this batch fails; the next ones get their turn
                 log.exception("%s: cannot append", partition)
                 delayed.end(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
             finally:

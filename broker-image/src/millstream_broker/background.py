@@ -99,7 +99,7 @@ async def _flush_rolled(home: LogDir) -> None:
             if home.rolled:
                 await asyncio.to_thread(upkeep.flush_rolled, home)
     except asyncio.CancelledError:
-        home.closing = True  # the thread begins nothing more
+        home.closing = True  # the thread starts nothing more
         raise
 
 

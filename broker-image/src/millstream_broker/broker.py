@@ -84,7 +84,7 @@ class Failure:
         self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def fail(self, why: str) -> None:
-        """The first reason counts."""
+        """Later reasons are ignored."""
         if not self.told.done():
             self.told.set_result(why)
 
@@ -97,8 +97,10 @@ class Failure:
 
 
 class Broker:
-    """One broker's parts, assembled when it has joined its cluster. Handlers get their dependencies by attribute
-    name."""
+    """One broker's parts, assembled once it has joined its cluster.
+
+    Handlers get their dependencies by attribute name.
+    """
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class Broker:
             broker_id, self.inter_broker_listener, coordination.secret, lambda: coordination.broker_epoch
         )
 
-        # What is administered
+        # Administration
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
         self.producer_ids = ProducerIds(coordination)
@@ -142,7 +144,7 @@ class Broker:
         )
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
-        # What is read and written
+        # Reading and writing
         self._admissions = Admissions(memory, failure.fail)
         self._alter_partition = AlterPartitionManager(
             self.replicas, coordination, self.stats, config.integer("replica.lag.time.max.ms") / 1000
@@ -164,7 +166,7 @@ class Broker:
             broker_id, lambda: self.replicas.metadata, lambda: frozenset(self.replicas.unopened)
         )
 
-        # Its part in the cluster
+        # Membership in the cluster
         async def reach(broker: BrokerRecord, client_id: str, *, timeout_s: float) -> Caller:
             if broker.broker_id == broker_id:
                 return OwnConnection(self.handlers, self.inter_broker_listener, broker_id, broker.epoch)
@@ -184,7 +186,7 @@ class Broker:
             generations,
         )
 
-        # What clients meet
+        # Requests of clients
         self.handlers.update(handlers.bind(self))
         self.server = Server(config, bound, self.handlers, self.stats, memory, logs.read_failed)
         self._stalls = stalls()
@@ -201,8 +203,7 @@ class Broker:
         )
 
     def watch_directories(self, failure: Failure, needed: Path | None) -> None:
-        """Handle the failure of a log directory: its data is lost, and without the `needed` one, or any, the broker
-        fails."""
+        """Handle a failed log directory: its data is lost; without the `needed` one, or any, the broker fails."""
         loop, logs = asyncio.get_running_loop(), self.logs
 
         def lost(home: LogDir) -> None:
@@ -237,7 +238,7 @@ class Broker:
         )
         self.server.start(self.cluster.told)
         await self.cluster.begun()
-        if self.controllership.controller is not None:  # then all that there is has been told
+        if self.controllership.controller is not None:  # then its first messages have been sent
             self.replica_manager.report_strays()
         self.server.open()
         self._stalls.are_named = True

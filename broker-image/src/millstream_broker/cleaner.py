@@ -55,14 +55,14 @@ class Cleaner:
             await self._passes.cancel()
 
     def _begin_passes(self) -> None:
-        """As many as may run, over the logs that are due."""
+        """Begin as many passes as may run, over the logs that are due."""
         while len(self._passes) < self._config.integer("log.cleaner.threads"):
             if (compaction := self._next()) is None:
                 break
             self._passes.add(supervision.run("compaction", self._clean(compaction)))
 
     def _next(self) -> Compaction | None:
-        """The dirtiest log that is due and that no pass works on."""
+        """The dirtiest log that is due and that no pass is compacting."""
         config = self._config
         threads = max(config.integer("log.cleaner.threads"), 1)
         allowance = Allowance(
@@ -92,7 +92,7 @@ class Cleaner:
                     compaction.finish()
                     await loop.run_in_executor(thread, self._logs.remove_deleted)
                 except OSError as error:
-                    if not compaction.log.is_deleted:  # whose files may be missing
+                    if not compaction.log.is_deleted:  # a deleted log's files may be missing
                         self._failed.add(compaction.log)
                         log.error("%s: compaction failed: %s", compaction.log.directory, error)
                     if not isinstance(error, FileNotFoundError):  # a missing file was deleted meanwhile

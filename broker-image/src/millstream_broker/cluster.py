@@ -4,7 +4,7 @@ A broker registers as *unclean* if it cannot vouch for its logs (`generations`),
 of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier incarnation from another
 broker with the same id.
 
-Before it stops, it asks the controller to move its leaderships away (`controlled.shutdown.enable`). It repeats this
+Before it stops, the controller moves its leaderships away (`controlled.shutdown.enable`). It repeats its request
 while remaining replicas cannot lead some partitions yet, at most `controlled.shutdown.max.retries` times. Then it keeps
 responding for a moment, so that clients learn the new leaders.
 """
@@ -72,14 +72,14 @@ class Cluster:
         self._watches = Watches(peers, coordination.process_ended)
         self._accepting = supervision.Tasks()
         self.told = asyncio.Event()
-        """Set when this broker has applied a controller's first update."""
+        """Set once this broker has applied a controller's first update."""
         self._has_begun = False
         coordination.on_elected = controllership.elected
         coordination.on_deposed = controllership.deposed
         coordination.on_accepted = self._accepted
         coordination.changes = self._changed
 
-    # What it is told
+    # Updates
 
     def _accepted(self) -> None:
         async def rise() -> None:
@@ -91,7 +91,7 @@ class Cluster:
         self._accepting.add(supervision.run("generations", rise()))
 
     def _changed(self, state: ClusterState) -> None:
-        """Apply a change of the cluster, whoever made it."""
+        """Apply a change of the cluster by any broker."""
         self._watches.watch(self._watched(state))
         self._manager.changed(state)
 

@@ -1,12 +1,12 @@
 """The broker's configuration: Kafka's keys, typed, from a properties file and `--override`.
 
-Keys are defined in `config_keys`, in the types and rules of `config_types`. Every value is checked before anything is
-started.
+Keys are defined in `config_keys`, with the types and rules of `config_types`. Every value is checked before anything
+starts.
 
-A topic key has *synonyms*: the broker keys that give its default, the first that is set wins, each with the factor
-of its unit (`retention.ms` ← `log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` ×
-3600000). Values come, strongest first, from the topic, this broker's dynamic settings, the cluster's dynamic
-settings, the properties file, and the default (KIP-226); `describe` tells which.
+A topic key has *synonyms*: the broker keys that give its default, each with the factor of its unit (`retention.ms` ←
+`log.retention.ms`, `log.retention.minutes` × 60000, `log.retention.hours` × 3600000); the first that is set wins.
+Values come, strongest first, from the topic, this broker's dynamic settings, the cluster's dynamic settings, the
+properties file, and the default (KIP-226); `describe` tells which.
 
 Both classes refuse invalid values. `effective_configs` decides what applies if such values are already stored.
 """
@@ -27,7 +27,7 @@ from .kafka_only_keys import why_without_effect
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, by the numbers of DescribeConfigs (KIP-226)."""
+    """The source of a value, by the numbers of DescribeConfigs (KIP-226)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -120,7 +120,7 @@ class BrokerConfig(_Config):
         )
 
     def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
-        """The same file under these dynamic settings; raises ConfigError."""
+        """The same file with these dynamic settings; raises ConfigError."""
         for name in (*cluster, *own):
             dynamic_key(name)
         changed = type(self)()
@@ -133,7 +133,7 @@ class BrokerConfig(_Config):
         return changed
 
     def become(self, other: BrokerConfig) -> None:
-        """Take over its values, for everything that holds this configuration."""
+        """Take over another configuration's values, for everything that holds this one."""
         self._layers = other._layers
 
     def _check_together(self) -> None:
@@ -298,7 +298,7 @@ def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """`NAME://host:port`, and the security protocol its name stands for."""
+    """`NAME://host:port`, and the security protocol of that name."""
 
     name: str
     host: str

@@ -39,13 +39,13 @@ def _table(*keys: Key) -> dict[str, Key]:
 
 
 def _inert(type_: Type, **defaults: int | str | None) -> Iterable[Key]:
-    """Inert keys, by their names with _ for dots, with Kafka's defaults."""
+    """Inert keys with Kafka's defaults, by their names with _ for dots."""
     doc = "Accepted for Kafka's sake; nothing here depends on it."
     return (Key(name.replace("_", "."), type_, value, doc, inert=True) for name, value in defaults.items())
 
 
 BROKER_KEYS = _table(
-    # Who the broker is and where it listens
+    # Identity and addresses
     Key("broker.id", INT, 1, "Number of this broker, unique in its cluster.", between(0, INT_MAX)),
     Key("broker.rack", STRING, None, "Rack of this broker; replicas are spread over racks."),
     Key(

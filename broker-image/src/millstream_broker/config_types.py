@@ -23,7 +23,7 @@ LONG_MAX = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """An invalid configuration; the message is one line for people, `keys` names the keys at fault."""
+    """An invalid configuration; the message is one line for users, `keys` names the keys at fault."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ Problem = tuple[object, str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule besides the type. `allowed` says for people which values it accepts; `problem` returns None for those."""
+    """A rule besides the type. `allowed` describes the accepted values to users; `problem` returns None for those."""
 
     allowed: str
     problem: Callable[[Value], Problem | None]

@@ -72,7 +72,7 @@ class ConfigAdministrator:
         raise unsupported(resource_type)
 
     def check_broker(self, name: str, what: str = "Node", alternative: str = "") -> None:
-        """Raises ApiError unless the name is this broker's number."""
+        """Raises ApiError unless this broker has that number."""
         if not re.fullmatch(r"[+-]?\d+", name):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}")
         if int(name) != self._replicas.broker_id:
@@ -90,7 +90,7 @@ class ConfigAdministrator:
         *,
         validate_only: bool,
     ) -> None:
-        """Replace a resource's overrides by what `changed` makes of them; raises ApiError.
+        """Replace a resource's overrides by the result of `changed`; raises ApiError.
 
         `given` are the keys of the request, with the values that must not be null.
         """

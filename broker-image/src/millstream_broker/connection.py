@@ -3,11 +3,11 @@
 A frame is an int32 size and that many bytes. All connections receive into one shared buffer, and whole frames are
 handled there at once. Only for an incomplete frame does a connection get its own buffer, which receives the rest
 (`request_memory`): an idle connection holds no buffer.
-Requests whose handlers keep parts of them (all but those with records, which are written when they return) are copied
-first; they are small, and may not exceed MAX_CONTROL_BYTES, as they become objects ten times as large.
+Requests whose handlers keep parts of them are copied first (all but those with records, which are appended when the
+handler returns). They are small, and may not exceed MAX_CONTROL_BYTES, because they become objects ten times as large.
 
-While a handler waits (a long poll, a join) its connection is not read, as in Kafka, except that a Produce may follow a
-Produce, so that acknowledgements waiting for the disk wait together. Responses are sent as they become ready: bytes
+While a handler waits (a long poll, a join), its connection is not read, as in Kafka. But a Produce may follow a
+Produce, so that several wait for the disk together. Responses are sent as they become ready: bytes
 with `send`, ranges of segment files with `sendfile`. While the client does not read them, nothing more is read from it,
 so nothing piles up.
 
@@ -94,7 +94,7 @@ class Pending:
             answer: Struct | Parts | None = self.response.result()
             return answer
         except ApiError as error:
-            error.__traceback__ = None  # its frames hold the request, and this
+            error.__traceback__ = None  # its frames hold the request, and this object
             failed: Struct = error_response(self.route.registration.api, error)
             return failed
         except asyncio.CancelledError:
@@ -123,7 +123,7 @@ class Shared:
         self.connections: set[ClientConnection] = set()
         self.large = LargeRequests(memory)
         self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
-        """Clients do not delay traffic between brokers."""
+        """Separate from clients' requests, which must not delay traffic between brokers."""
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
 
@@ -163,11 +163,11 @@ class ClientConnection:
         self._frame: CutOffFrame | None = None
         self._shortcut = ProduceShortcut()
         self._route: Route | None = None
-        """Of the last request, for `__repr__`."""
+        """The last request's route, for `__repr__`."""
         self._prefix = b""
-        """Less than a frame's size and API."""
+        """Received bytes, fewer than a frame's size and API key take."""
         self._backlog: memoryview | None = None
-        """Received bytes that wait for the requests before them."""
+        """Received bytes that wait for earlier requests."""
         self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
         self._reading = True
         server.loop.add_reader(sock, self._readable)
@@ -267,7 +267,7 @@ class ClientConnection:
         self._backlog = memoryview(bytearray(rest))
 
     def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
-        """Whether a request may be handled although one before it waits."""
+        """Whether a request may be handled although an earlier one waits."""
         last, is_alone = self.pending[-1].route.registration, self.pending[-1].is_alone
         if not last.pipelined or is_alone or len(self.pending) >= PIPELINE_DEPTH:
             return False
@@ -278,7 +278,7 @@ class ClientConnection:
         return int.from_bytes(view[begin : begin + 2], "big") == last.api.key
 
     def _look_for_the_end(self) -> None:
-        """The client sends out of turn, or has disconnected."""
+        """Find out whether the client sends out of turn or has disconnected."""
         try:
             if not self._sock.recv(1, socket.MSG_PEEK):
                 self.close()
@@ -291,12 +291,12 @@ class ClientConnection:
         self._stop_reading()
 
     def _stop_reading(self) -> None:
-        """Until `feed`."""
+        """Stop until `feed`."""
         self._reading = False
         self._server.loop.remove_reader(self._sock)
 
     def feed(self) -> None:
-        """Continue with the kept bytes, once what they waited for is done."""
+        """Continue with the kept bytes, once the requests before them are done."""
         if self._sock.fileno() < 0 or self._out.blocked or (self.pending and not self._may_follow()):
             return
         try:
@@ -365,7 +365,7 @@ class ClientConnection:
                 route.stats.observe(perf_counter() - started)
                 return
         elif registration.api.key == PRODUCE and registration.pipelined:
-            # One that is not pipelined may wait for the controller, and needs its records still.
+            # A request that is not pipelined may wait for the controller, and still needs its records.
             self._shortcut.learn(frame, context, request)
         if answer is None or isinstance(answer, Struct):
             if not self.pending:

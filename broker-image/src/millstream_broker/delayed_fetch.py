@@ -1,8 +1,8 @@
 """A Fetch that waits for records: a long poll of a consumer, or of a follower's session.
 
 Its creator registers it with the partitions in the same step that read them, and unregisters it when `response` is
-done: answered, timed out, or cancelled because the client has disconnected. So it misses nothing that happens to the
-partitions after they were read.
+done: answered, timed out, or cancelled because the client has disconnected. So it misses no change of the partitions
+after that step.
 """
 
 from __future__ import annotations

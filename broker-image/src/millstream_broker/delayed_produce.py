@@ -34,14 +34,14 @@ class Delayed:
         self._told: Callable[[], None] | None = None
 
     def then(self, told: Callable[[], None]) -> None:
-        """Call `told` at the end, in the same step; at once if it has ended."""
+        """Call `told` at the end, in the same step; at once if it has already ended."""
         if self.is_done:
             told()
         else:
             self._told = told
 
     def end(self, error: ApiError | None = None) -> None:
-        if error is not None:  # without the stack that raised it, which holds the batches
+        if error is not None:  # without the stack that raised it, which refers to the batches
             error.__cause__ = error.__context__ = None
             self.error = error.with_traceback(None)
         self.is_done = True
@@ -64,12 +64,12 @@ class DelayedProduce(Delayed):
     __slots__ = ("acks", "info", "timeout_ms")
 
     def __init__(self, acks: int, timeout_ms: int | None, info: AppendInfo | None = None) -> None:
-        self.is_done, self.error, self._told = False, None, None  # as super().__init__(), which takes longer
+        self.is_done, self.error, self._told = False, None, None  # like super().__init__(), but faster
         self.acks = acks
         self.timeout_ms = timeout_ms if acks == -1 else None
-        """Bounds the wait for all replicas; None: no bound."""
+        """Limits the wait for all replicas; None means no limit."""
         self.info = info
-        """The appended batches, even if `error` says that they are not known to be safe; None before."""
+        """The appended batches, even if `error` says that they may not be safe; None before."""
 
 
 _NOBODY: deque[tuple[int, float, Delayed]] = deque()
@@ -110,13 +110,13 @@ class Purgatory:
             waiting.popleft()[2].end()
 
     def cut(self, offset: int) -> None:
-        """The records from `offset` on are in no valid log: end with NOT_LEADER_OR_FOLLOWER, which says so."""
+        """The records from `offset` on are in no valid log: end with NOT_LEADER_OR_FOLLOWER, which means just that."""
         self._end([one for one in self._waiting if one[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def fail(self, code: ErrorCode) -> None:
         """This broker will not learn the fate of the records: they are appended, and the next leader may keep them.
 
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND says so; Kafka returns `code` here.
+        The error is NOT_ENOUGH_REPLICAS_AFTER_APPEND; Kafka returns `code` here.
         """
         if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

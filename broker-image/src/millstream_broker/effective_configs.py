@@ -68,10 +68,10 @@ class EffectiveConfigs:
         self._stored: BrokerConfigs = {}
         self._in_use: dict[Place, str] = {}
         self._version = 0
-        """Of the broker's settings."""
+        """Version of the broker's settings."""
         self._topics: dict[tuple[str, uuid.UUID], _Known] = {}
 
-    # What applies
+    # Effective values
 
     def follow(self, stored: BrokerConfigs) -> None:
         """Apply the stored dynamic settings."""
@@ -100,7 +100,7 @@ class EffectiveConfigs:
         return self._known(topic).config
 
     def of_logs(self, topic: TopicRecord) -> LogConfig:
-        """The same for the topic's logs."""
+        """The effective configuration for the topic's logs."""
         return self._known(topic).log
 
     def _known(self, topic: TopicRecord) -> _Known:
@@ -115,7 +115,7 @@ class EffectiveConfigs:
             return before.config.shown(place[1]) if before is not None else None
 
         overrides = topic.config
-        if is_internal(topic.name):  # an older version let clients make them with another
+        if is_internal(topic.name):  # an older version let clients create the topic with another one
             overrides = {**overrides, _POLICY: INTERNAL_CONFIG[_POLICY]}
         config, problems = self._usable(overrides, last_valid)
         said = tuple(str(problem) for problem in problems)
@@ -204,7 +204,7 @@ class EffectiveConfigs:
                     yield f"topic {topic.name}: {error} (broker {who})"
 
     def _of_brokers(self, stored: BrokerConfigs) -> Iterator[tuple[int, BrokerConfig]]:
-        """This broker's configuration, and those of others as far as they are known: all but their files."""
+        """This broker's configuration, and those of other brokers without their files, which are unknown here."""
         for who in self._brokers(stored):
             if who == self._broker_id:
                 yield who, self._effective
@@ -231,10 +231,10 @@ def resolved(
     layers: Collection[ConfigSource],
     last_valid: Callable[[Place], str | None],
 ) -> tuple[T, dict[Place, str], list[ConfigError]]:
-    """Use stored values as far as possible: the result, the values used, and what is wrong with the others.
+    """Use stored values as far as possible: the result, the values used, and the problems of the others.
 
-    `build` raises ConfigError. The values that it refuses are replaced by those that were valid last, and left out
-    where there are none.
+    `build` raises ConfigError. The values that it refuses are replaced by the last valid ones, or left out without
+    such.
     """
     texts, problems = dict(given), list[ConfigError]()
     replaced: set[Place] = set()
@@ -250,7 +250,7 @@ def resolved(
                     texts[place] = text
                 else:
                     texts.pop(place, None)
-            if len(problems) > 2 * len(given) + 4:  # nothing that is stored is at fault
+            if len(problems) > 2 * len(given) + 4:  # no stored value is at fault
                 raise
 
 

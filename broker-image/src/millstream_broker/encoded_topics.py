@@ -90,7 +90,7 @@ class EncodedTopics:
 
 
 class _Topics:
-    """The topics of one state, in one form. A new state has a new one, while the old one may still be at work."""
+    """The topics of one state, in one form. A new state has a new object; the old one may still be encoding."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ Res = TypeVar("Res", bound=Struct)
 
 
 class Forwarding:
-    """Of one broker."""
+    """Forwards one broker's requests."""
 
     def __init__(self, replicas: Replicas, peers: InterBroker) -> None:
         self._replicas = replicas

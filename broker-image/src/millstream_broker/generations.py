@@ -4,20 +4,20 @@ Each log directory holds a number, its generation (`.generation`), and coordinat
 `directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops cleanly; always in the
 directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot), after
 any sequence of crashes; one ahead is the directory itself. If it is ahead by more than one, coordination is the older
-copy, and leader epochs rise by as much more, as it has forgotten some (`ahead`).
+copy, and leader epochs rise by as much more, because it has forgotten some (`ahead`).
 
 A directory vouches for its logs unless
 
 - it is behind coordination; then its logs are verified as after a restart of the machine, whatever its marks say;
 - the machine restarted, or the directory is new: there is no clean stop that still holds (`LogDir.clean`), and the
   page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
-- its generation is 0: the broker was killed before a controller had acted on one of the two.
+- its generation is 0: the broker was killed before a controller had acted on one of the two cases above.
 
-A broker with a directory that does not vouch registers as `unclean`, and the controller elects others where it can
-(`controller.elections`). Until that is stored (`accepted`) its generations stay as they are.
+A broker with a directory that does not vouch registers as `unclean`, and the controller elects others if it can
+(`controller.elections`). Until that is stored (`accepted`), its generations do not change.
 
-Not recognised is a copy taken since the last rise and restored after a crash before the next one. While logs
-grow, that is `replica.high.watermark.checkpoint.interval.ms`.
+It does not recognise a copy taken since the last rise and restored after a crash before the next one. While logs
+grow, that period is `replica.high.watermark.checkpoint.interval.ms`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .log.manager import LogManager
 from .slices import turns
 
 STOP_S = 2.0
-"""How long a stop waits until coordination has the last generations."""
+"""Longest time that a stop waits until coordination has the last generations."""
 
 log = logging.getLogger(__name__)
 
 
 class Generations:
-    """Of one broker's log directories; `load`, `judge`, then `rise`. All is called on the loop."""
+    """The generations of one broker's log directories: `load`, `judge`, then `rise`. All calls are made on the loop."""
 
     def __init__(self, broker_id: int, logs: LogManager, coordination: Coordination) -> None:
         self._broker_id = broker_id
@@ -57,14 +57,14 @@ class Generations:
         """Whether every log directory vouches for its logs; otherwise generations do not rise."""
         self.is_older_copy = False
         self.ahead = 0
-        """Number of rises that coordination has forgotten, having been restored from an older copy."""
+        """Number of rises that coordination has forgotten, because it was restored from an older copy."""
 
     async def load(self) -> None:
         """Before the logs are opened. Raises CoordinationError."""
         self.known = await self._coordination.generations(self._broker_id)
 
     async def judge(self) -> None:
-        """When they are open. Raises LogDirError."""
+        """Call it once the logs are open. Raises LogDirError."""
         homes = self._logs.dirs
         await asyncio.to_thread(_identify, homes)
         self.directory = homes[0].directory_id
@@ -126,13 +126,13 @@ class Generations:
     async def rise(self, *, is_last: bool = False) -> None:
         """Raise the generations and show them to coordination; `is_last` before a clean stop. Raises CoordinationError.
 
-        A crash of the machine may take back what is not synced: such a directory does not vouch anyhow, unless it was
-        stopped in order before.
+        A crash of the machine may undo an unsynced rise: then the directory does not vouch anyway, unless it was
+        stopped cleanly before.
         """
         async with self._rising:
             if not self.vouches:
                 return
-            if self._is_shown or is_last:  # else they are ahead of coordination already
+            if self._is_shown or is_last:  # otherwise they are ahead of coordination already
                 await asyncio.to_thread(self._raise, is_last)
             self._is_shown = False
             shown = {home.directory_id: home.generation or 0 for home in self._logs.dirs if home.directory_id}
@@ -158,7 +158,7 @@ class Generations:
 
 
 def _identify(homes: list[LogDir]) -> None:
-    """Read or make the directories' ids; a full disk has none yet, and its directory is judged without. LogDirError."""
+    """Read or create the directories' ids; a directory on a full disk is judged without one. LogDirError."""
     for home in homes:
         try:
             home.own_id()

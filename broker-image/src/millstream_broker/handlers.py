@@ -81,7 +81,7 @@ class Bound:
     ends_with_connection: bool
 
     def after(self, condition: Callable[[Handler], Handler]) -> Bound:
-        """The same handler behind another one, which waits: so no request may overtake it."""
+        """The same handler, run after another one that waits: so no request may overtake it."""
         return replace(self, handle=condition(self.handle), pipelined=False)
 
 

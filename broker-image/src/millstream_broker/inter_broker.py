@@ -2,16 +2,16 @@
 
 Clients are not authenticated, so requests that only brokers may send are served only on connections that have
 authenticated as a broker's. The cluster has a secret, which its first broker stores in ZooKeeper (`/cluster/secret`).
-The proof is an exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, on the listener for brokers
-alone:
+The proof is an exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, and only on the listener for
+brokers:
 
     SaslHandshake      MILLSTREAM-BROKER
     SaslAuthenticate   nothing                                -> challenge: 32 random bytes
     SaslAuthenticate   broker id (int32), broker epoch (int64),
-                       HMAC-SHA256(secret, challenge + id of the broker that answers + the twelve bytes before)
+                       HMAC-SHA256(secret, challenge + id of the receiving broker + the twelve bytes before)
 
-The secret itself is never sent. A proof is valid for one connection to one broker: a broker that reaches another one
-than intended, at a reassigned address, is refused.
+The secret itself is never sent. A proof is valid for one connection to one broker: if a broker reaches another one
+than intended, at a reassigned address, it is refused.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Authenticator:
 
     def __init__(self) -> None:
         self.peer: PeerBroker | None = None
-        """None: a client."""
+        """The authenticated broker; None for a client."""
         self._challenge: bytes | None = None
-        """None if no exchange has begun, empty until the challenge is requested."""
+        """None before an exchange begins, empty until the client requests the challenge."""
 
     def begin(self) -> None:
         self._challenge = b""
 
     def step(self, secret: bytes, broker_id: int, auth_bytes: Bytes) -> bytes:
-        """The answer to a SaslAuthenticate at this broker; raises ApiError, after which an exchange begins anew."""
+        """The response to a SaslAuthenticate at this broker; raises ApiError, after which a new exchange may begin."""
         challenge, self._challenge = self._challenge, None
         if challenge is None:
             raise ApiError(
@@ -88,7 +88,7 @@ class InterBroker:
     """Connects this broker to the others."""
 
     def __init__(self, broker_id: int, listener_name: str, secret: bytes, epoch: Callable[[], int]) -> None:
-        """`epoch`: this broker's present one."""
+        """`epoch` returns this broker's present one."""
         self.broker_id = broker_id
         self.listener_name = listener_name
         self.secret = secret
@@ -104,8 +104,8 @@ class InterBroker:
     ) -> Connection:
         """Open a connection, authenticated as this broker; raises BrokerError.
 
-        While `inter.broker.listener.name` is changed, one broker after the other, that broker may have another
-        listener for brokers than this one: the others are tried then.
+        While `inter.broker.listener.name` changes, one broker after the other, that broker may have another listener
+        for brokers than this one: then this one tries the others.
         """
         refused: BrokerError | None = None
         for where in broker.endpoints(self.listener_name):
@@ -124,7 +124,7 @@ class InterBroker:
         raise refused
 
     async def _authenticate(self, connection: Connection, answering: int) -> bool:
-        """False where the listener is not for brokers."""
+        """False if the listener is not for brokers."""
         handshake = await connection.call(sasl_handshake.API, 1, SaslHandshakeRequest(MECHANISM))
         if handshake.error_code:
             return False

@@ -14,7 +14,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 INTERNAL_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "compression.type": "producer"}
-"""The newest record of a key is what counts, and batches stay as the coordinator writes them."""
+"""Only the newest record of a key counts, and batches stay as the coordinator writes them."""
 
 
 def is_internal(name: str) -> bool:

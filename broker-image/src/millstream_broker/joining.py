@@ -21,7 +21,7 @@ async def connect(
 ) -> Coordination:
     """Wait for ZooKeeper without limit; without an `ensemble`, read the file. Raises CoordinationError.
 
-    `fail` ends the broker, if the contents of the file are no longer known.
+    `fail` ends the broker once the contents of the file are no longer known.
     """
     nodes: Store
     known = logs.cluster_id

@@ -40,7 +40,7 @@ _BEGINNINGS = {
 
 
 def why_without_effect(name: str) -> str | None:
-    """Why one of Kafka's keys has no effect here; None for a key that is not listed."""
+    """The reason why one of Kafka's keys has no effect here; None for a key that is not listed."""
     for reason, beginnings in _BEGINNINGS.items():
         if name.startswith(beginnings):
             return reason

@@ -41,7 +41,7 @@ BROKERS_SLICE_S = 0.002
 """For followers' fetches: the first of a session names all its partitions, and must end within its time limit."""
 
 MOST_QUEUED = 1000
-"""Clients' requests that may wait, of `queued.max.request.bytes` together: clients that send more are disconnected."""
+"""Limit of clients' waiting requests, together with `queued.max.request.bytes`; beyond it, clients are disconnected."""
 
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
@@ -71,9 +71,9 @@ class LargeRequests:
     def answer(
         self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
     ) -> asyncio.Task[Any]:
-        """Resolves to the encoded response; None if there is none. Raises what decoders and handlers raise.
+        """Resolves to the encoded response; None if there is none. Raises whatever decoders and handlers raise.
 
-        Raises CloseConnection where too many wait already.
+        Raises CloseConnection if too many requests wait already.
         """
         queued, size = self._queued, len(frame)
         is_too_much = len(queued) >= MOST_QUEUED or self._queued_bytes + size > self._memory.limit
@@ -113,7 +113,7 @@ class LargeRequests:
     async def _encoded(
         self, answer: Awaitable[Any], turn: asyncio.Lock, encode: Callable[[Any], Steps[Parts]]
     ) -> Parts | None:
-        """The response, in its turn, after a wait, perhaps for the controller, that does not delay others."""
+        """Encode the response in its turn. It may come late, perhaps from the controller, without delaying others."""
         response = await answer
         if response is None:
             return None
@@ -155,7 +155,7 @@ class LargeRequests:
     async def _in_parts(
         self, registration: Bound, context: RequestContext, parts: Iterator[Any]
     ) -> list[asyncio.Future[Any]]:
-        """Append now; the results resolve to the parts' responses when everything is acknowledged."""
+        """Append now; the results resolve to the parts' responses once everything is acknowledged."""
         answers: list[asyncio.Future[Any]] = []
         async for part in turns(parts):
             found = registration.handle(context, part)
@@ -169,7 +169,7 @@ class LargeRequests:
 
 
 def _told(answer: asyncio.Future[Any]) -> None:
-    """Retrieves the error: after another one, the connection has been closed, and nobody awaits this one."""
+    """Retrieve the error of a part: after another error, the connection is closed and nothing awaits this one."""
     if not answer.cancelled():
         answer.exception()
 
@@ -179,7 +179,7 @@ async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceRes
     async for answer in turns(answers):
         try:
             response = await answer
-        except asyncio.CancelledError:  # by the stop of the broker: none of them may append after it
+        except asyncio.CancelledError:  # the broker stops: none of them may append afterwards
             for one in answers:
                 one.cancel()
             raise
@@ -199,7 +199,7 @@ async def _all_mirrored(answers: list[asyncio.Future[Any]]) -> MirrorAppendRespo
 
 
 def _mirrored_parts(request: MirrorAppendRequest) -> Iterator[MirrorAppendRequest]:
-    """The request, as requests of PRODUCED_AT_ONCE partitions or fewer, each of one topic."""
+    """The request, as requests for at most PRODUCED_AT_ONCE partitions of one topic each."""
     for topic in request.topics:
         for start in range(0, len(topic.partitions), PRODUCED_AT_ONCE):
             some = topic.partitions[start : start + PRODUCED_AT_ONCE]
@@ -208,7 +208,7 @@ def _mirrored_parts(request: MirrorAppendRequest) -> Iterator[MirrorAppendReques
 
 
 def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
-    """The request, as requests of PRODUCED_AT_ONCE partitions."""
+    """The request, as requests for PRODUCED_AT_ONCE partitions."""
     topics, room = list[TopicProduceData](), PRODUCED_AT_ONCE
     for topic in request.topic_data:
         start = 0

@@ -4,11 +4,11 @@ A watched broker has an idle connection open. When a process ends, its kernel cl
 ones. So an incarnation of a broker has ended when
 
 - the connection to it broke, and
-- every address of its listener for brokers refuses another one: the address that the connection was to, and all that
-  its host name stands for now.
+- every address of its listener for brokers refuses a new one: the address of the broken connection, and all addresses
+  of its host name now.
 
 Nothing less is proof: neither silence nor an unreachable host, nor a refusal by an incarnation that was never reached,
-for it may not listen yet. Even a proof may be wrong: a firewall can refuse connections to a live broker. So the
+because it may not listen yet. Even a proof may be wrong: a firewall can refuse connections to a live broker. So the
 reaction must be as safe as the end of a session (`Coordination.process_ended`).
 """
 
@@ -32,13 +32,13 @@ PROBE_S = 1.0
 PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 
 Address = tuple[int, Any]
-"""An address family, and an address as sockets of it take it."""
+"""An address family, and an address as its sockets take it."""
 
 log = logging.getLogger(__name__)
 
 
 class Watches:
-    """Watches incarnations of brokers. Calls `ended` on the loop, once for each whose process is gone."""
+    """Watches incarnations of brokers. Calls `ended` on the loop, once for each whose process has ended."""
 
     def __init__(self, peers: InterBroker, ended: Callable[[BrokerRecord], None]) -> None:
         self._peers = peers
@@ -87,7 +87,7 @@ class Watches:
 
 
 async def is_refused(host: str, port: int, reached: Address) -> bool:
-    """Whether the address that was reached and all of the host's refuse connections, each of them."""
+    """Whether connections are refused by the reached address and by every address of the host."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -105,6 +105,6 @@ async def _refuses(address: Address) -> bool:
                 await asyncio.get_running_loop().sock_connect(probe, where)
         except ConnectionRefusedError:
             return True
-        except OSError:  # a timeout is one, too
+        except OSError:  # a timeout is an OSError, too
             return False
     return False

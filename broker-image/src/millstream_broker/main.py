@@ -1,12 +1,12 @@
 """The command `millstream-broker [server.properties]… [--override KEY=VALUE]…`.
 
-Of several files and overrides that set a key the last one wins. Values may refer to environment variables and to other
+If several files and overrides set a key, the last one wins. Values may refer to environment variables and to other
 files (config_providers.py).
 
-Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start or lost a disk that it cannot be without, 2 the command
+Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start or lost a disk that it needs, 2 the command
 line or the configuration is wrong.
-One line on stdout says that the broker serves: `ready: broker.id=1 listeners=… http=… cluster.id=…`; the log goes to
-stderr, in the form that `log.format` names.
+Once the broker serves, it prints one line on stdout: `ready: broker.id=1 listeners=… http=… cluster.id=…`; the log goes
+to stderr, in the form that `log.format` names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLLECTOR = 1000, 2, 2300
 Python's default, 10, a request of 10,000 partitions would cause several. It finds next to nothing: connections and
 requests leave no reference cycles behind."""
 COLLECTOR_AT_START = 100_000, 10, 10
-"""What is made then stays."""
+"""Objects created meanwhile stay."""
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _raise_open_file_limit() -> None:
 async def _serve(config: BrokerConfig) -> int:
     from .broker import StartError, start
 
-    # While a thread computes (compaction, records that are read), the loop waits so long after each system call: 5 ms
+    # While a thread computes (compaction, reading records), the loop waits this long after each system call: 5 ms
     # by default, and a Produce makes four.
     sys.setswitchinterval(0.0005)
     gc.set_threshold(*COLLECTOR_AT_START)

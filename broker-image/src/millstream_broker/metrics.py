@@ -76,10 +76,10 @@ class _Tally:
     sizes: dict[str, int] = field(default_factory=dict)
     ends: dict[Labels, float] = field(default_factory=dict)
     by_topic: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each metric."""
+    """Sums of each metric."""
     omitted: dict[str, int] = field(default_factory=lambda: {"millstream_log_end_offset": 0})
     directories: dict[Path, int] = field(default_factory=dict)
-    """Bytes of the logs in each that can be used."""
+    """Bytes of the logs in each usable directory."""
     offline_directories: list[Path] = field(default_factory=list)
 
     def add(self, one: Partition | Follower) -> None:
@@ -98,7 +98,7 @@ class _Tally:
 
 
 class Metrics:
-    """Of one broker."""
+    """The metrics of one broker."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Metrics:
         self._scraping = asyncio.Lock()
 
     async def text(self) -> bytes:
-        """Everything, in Prometheus's text format; the process's own metrics too."""
+        """All metrics in Prometheus's text format, with those of the process."""
         async with self._scraping:
             page, found = Page(TABLE), _Tally()
             async for one in turns(list(self._replicas.all())):
@@ -220,7 +220,7 @@ class Metrics:
 
 
 def _text(page: Page, found: _Tally) -> bytes:
-    """In a thread: add what takes long to sort, and the state of the file systems, and format the page."""
+    """In a thread: add whatever takes long to sort, and the state of the file systems, and format the page."""
     for name, values in found.by_topic.items():
         page.add(name, bounded({(topic,): value for topic, value in values.items()}, MOST_TOPICS))
     ends = found.ends

@@ -1,9 +1,9 @@
 """Rules for topics that are a mirror's read-only replica (`millstream_kafka.mirror_source`).
 
-Only the mirror writes to them, with MirrorAppend. Their setting is given when they are created, and can be deleted.
-An ordinary topic becomes a replica in two steps: first it *rejoins* the source, and what only it has is cut from its
-end (MirrorTruncate); only then do mirrored records follow. A replica in service is never cut: records of its own
-producers all lie behind the mirrored ones.
+Only the mirror writes to them, with MirrorAppend. Their setting is set when they are created, and can be deleted.
+An ordinary topic becomes a replica in two steps: first it *rejoins* the source, and records that only it has are
+truncated (MirrorTruncate); only then do mirrored records follow. A replica in service is never truncated: its own
+producers' records, after a promotion, all follow the mirrored ones.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from millstream_kafka.mirror_source import KEY, REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 LARGEST_EPOCH = 1 << 30
-"""Of mirrored batches: leaders in the target take epochs above it."""
+"""Limit for mirrored batches: leaders in the target take epochs above it."""
 EPOCHS_ABOVE = 1 << 20
-"""How far leaders' epochs are above those of mirrored batches when they take one: the source may elect as often before
-they need another."""
+"""Distance of a newly taken leader epoch from those of mirrored batches.
+
+The source may elect as often before the target needs another epoch.
+"""
 LARGEST_OFFSET = 1 << 62
 FURTHEST_START = 1 << 40
-"""How far behind the end of a replica's log the source's log may start."""
+"""Greatest distance from the end of a replica's log to the start of the source's log."""
 
 
 def check_start(partition: object, log_start: int, end: int) -> None:
     """Check the start of the source's log before a replica that ends at ``end`` follows it. Raises ApiError.
 
-    It may be beyond the end: then the source has deleted records before they were mirrored. A start that no source can
-    have would use up the replica's offsets.
+    The start may be beyond the end: then the source has deleted records before they were mirrored. A start that no
+    source can have would use up the replica's offsets.
     """
     if log_start > min(end + FURTHEST_START, LARGEST_OFFSET):
         raise ApiError(

@@ -15,7 +15,7 @@ class BrokerOffsetsTopic:
     """`groups.store.OffsetsTopic`."""
 
     def __init__(self, replicas: Replicas, topics: TopicAdministrator, timeout_ms: int) -> None:
-        """`timeout_ms`: how long an append may wait for the other replicas."""
+        """`timeout_ms` is the longest time that an append may wait for the other replicas."""
         self._replicas = replicas
         self._topics = topics
         self._timeout_ms = timeout_ms

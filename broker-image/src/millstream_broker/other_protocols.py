@@ -9,7 +9,7 @@ _VERBS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH
 
 
 def recognise(start: bytes, listener: str) -> str | None:
-    """The protocol that begins with ``start``, and what to do about it; None if unknown.
+    """The protocol of a connection that begins with ``start``, and what to do about it; None if unknown.
 
     A TLS record begins with its type (22, a handshake) and version, then two bytes of length and the type of the
     handshake's message (RFC 8446, 4 and 5.1).

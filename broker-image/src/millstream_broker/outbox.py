@@ -73,12 +73,12 @@ class Outbox:
         self._parts: deque[Any] = deque()
         self._bytes = 0
         self._fetched = 0
-        """Bytes that a thread has just read from the disk: not checked again."""
+        """Bytes that a thread has just read from the disk, which need no second check."""
         self._watching = False
         self.blocked = False
 
     def put(self, part: Any) -> None:
-        """Add bytes or a FileSlice; `send` sends them, or much being there does."""
+        """Add bytes or a FileSlice; they are sent by `send`, or once there are many."""
         self._parts.append(part)
         self._bytes += len(part)
         if self._bytes >= SEND_AT_BYTES and not self.blocked:
@@ -108,7 +108,7 @@ class Outbox:
                             break
                         count = os.sendfile(sock.fileno(), part.file.fileno(), part.position, size)
                     except OSError as error:
-                        if error.errno in _OF_THE_DISK:  # and not of the socket
+                        if error.errno in _OF_THE_DISK:  # not an error of the socket
                             error.filename = part.file.path
                         raise
                     if not count:
@@ -167,14 +167,14 @@ class Outbox:
             self._failed(error)
 
     def close(self) -> None:
-        """Before the socket is closed: nothing more goes out."""
+        """Send nothing more; call it before the socket is closed."""
         self._watch(False)
         self._parts.clear()
         self._drained = self._failed = _nobody  # breaks a reference cycle
 
 
 def load(part: FileSlice) -> None:
-    """Bring the beginning of a range into the page cache. Blocking."""
+    """Load the beginning of a range into the page cache. Blocking."""
     fd, end = part.file.fileno(), part.position + min(part.length, READ_AHEAD_BYTES)
     os.posix_fadvise(fd, part.position, end - part.position, os.POSIX_FADV_WILLNEED)
     byte = [bytearray(1)]

@@ -37,7 +37,7 @@ class OwnConnection:
             response: Any = await answered(self._handlers[api.key].handle(context, request))
         except ApiError as error:
             return error_response(api, error)
-        except Exception:  # it would end a connection, and the controller would retry
+        except Exception:  # over a network it would end a connection, and the controller would retry
             log.exception("%s version %d failed", api.name, version)
             raise BrokerError(self.host, self.port, f"{api.name} failed in the broker") from None
         found: Res = response

@@ -1,4 +1,4 @@
-"""What the broker answers on `http.listener`: /healthz, /readyz and /metrics, while it starts and afterwards."""
+"""The HTTP responses on `http.listener`: /healthz, /readyz and /metrics, while the broker starts and afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Probes:
         self._metrics, self._not_ready = metrics, b""
 
     def stopping(self) -> None:
-        """The broker may still serve; metrics are there until the server closes."""
+        """Report not ready. The broker may still serve; metrics stay until the server closes."""
         self._not_ready = b"stopping\n"
 
     def _healthz(self) -> Response:

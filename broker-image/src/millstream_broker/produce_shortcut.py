@@ -26,7 +26,7 @@ from .handlers import RequestContext
 
 AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"
-"""Behind the records: the tagged fields of the partition, of the topic and of the request."""
+"""The bytes after the records: the tagged fields of the partition, of the topic and of the request."""
 MOST_KNOWN = 1024
 MOST_KEY_BYTES = 512
 MOST_LAYOUTS = 4
@@ -39,7 +39,7 @@ _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
 
 
 class Known:
-    """A request as it was decoded before, and its response around the three numbers."""
+    """An earlier request, decoded, and its response around the three numbers."""
 
     __slots__ = ("_after", "_before", "_size", "_whole", "context", "data", "flexible", "request", "version")
 
@@ -50,7 +50,7 @@ class Known:
         self.flexible = produce.API.is_flexible(version)
         (topic,) = request.topic_data
         (self.data,) = topic.partition_data
-        """Has the records of one request after the other: views of the receive buffer, not to be kept."""
+        """The present request's records: views of the receive buffer, which must not be kept."""
         self.data.records = None
         marked = PartitionProduceResponse(self.data.index, 0, *_MARKS)
         body = produce.API.encode_response(
@@ -62,7 +62,7 @@ class Known:
         self._size = self._whole.size - _SIZE.size
 
     def encode(self, correlation_id: int, response: object) -> bytes | None:
-        """The whole response; None if it is not like the others."""
+        """The whole response; None if it differs in more than the numbers."""
         if not isinstance(response, ProduceResponse):
             return None
         answer = response.responses[0].partition_responses[0]
@@ -87,10 +87,10 @@ class ProduceShortcut:
     def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
         self._layouts: list[int] = []
-        """Where the size of the records stands in requests that were learned."""
+        """Position of the records' size in the learned requests."""
 
     def learn(self, frame: memoryview, context: RequestContext, request: ProduceRequest) -> None:
-        """Remember a request that was handled; `frame` is whole."""
+        """Learn a request that was handled; `frame` is whole."""
         version = context.version
         if version < OLDEST or len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
@@ -113,7 +113,7 @@ class ProduceShortcut:
         self._known[bytes(frame[AFTER_CORRELATION_ID:at])] = Known(context, request)
 
     def find(self, frame: memoryview, version: int) -> Known | None:
-        """The request with the records of this frame; None where it has to be decoded."""
+        """The request with the records of this frame; None if it must be decoded."""
         for at in self._layouts:
             known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
             if known is not None and known.version == version:
@@ -124,7 +124,7 @@ class ProduceShortcut:
 
 
 def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
-    """The records whose size stands at `at`; None unless they end where they should."""
+    """The records whose size is at `at`; None unless they end where they should."""
     try:
         if not flexible:
             start = at + _SIZE.size

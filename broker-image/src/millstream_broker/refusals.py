@@ -7,7 +7,7 @@ already stored; and a log that does not know the producer yet would accept it, s
 the second gets the first one's error, and the client resends both in order.
 
 An entry ends when its batch arrives again, when the producer has a newer epoch, and after FORGOTTEN_MS: a client that
-has given the batch up must learn that it is missing.
+has abandoned the batch must learn that it is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .log.producer_state import ProducerStateEntry, ProducerStateManager
 
 FORGOTTEN_MS = 10_000
 MOST = 1000
-"""Producers; beyond them the oldest entry goes."""
+"""Largest number of producers; beyond it, the oldest entry is dropped."""
 
 
 class Refused(NamedTuple):
@@ -32,16 +32,16 @@ class Refused(NamedTuple):
 
 
 class Refusals:
-    """Of one partition."""
+    """The refusals of one partition."""
 
     __slots__ = ("by_producer",)
 
     def __init__(self) -> None:
         self.by_producer: dict[int, Refused] = {}
-        """The first batch of each producer that was refused and has not come again."""
+        """The first batch of each producer that was refused and has not arrived again."""
 
     def note(self, batches: bytes | bytearray | memoryview, error: ApiError, now_ms: int) -> None:
-        """The batches were refused with ``error``."""
+        """Note that the batches were refused with ``error``."""
         if not error.code.retriable or len(batches) < HEADER_SIZE:
             return
         header = read_header(batches)
@@ -50,9 +50,9 @@ class Refusals:
         known = self.by_producer.get(header.producer_id)
         if known is not None and known.epoch == header.producer_epoch and known.until_ms >= now_ms:
             if known.sequence != header.base_sequence:
-                return  # the first is what is missing
+                return  # the first one is missing
             del self.by_producer[header.producer_id]
-        error = ApiError(error.code, error.message)  # without the stack, which holds the batches
+        error = ApiError(error.code, error.message)  # without the stack, which refers to the batches
         self.by_producer[header.producer_id] = Refused(
             header.producer_epoch, header.base_sequence, error, now_ms + FORGOTTEN_MS
         )
@@ -62,7 +62,7 @@ class Refusals:
     def check(
         self, batches: bytes | bytearray | memoryview, producers: ProducerStateManager, now_ms: int
     ) -> None:
-        """Raises ApiError for batches that follow refused ones which have not come again."""
+        """Raises ApiError for batches that follow refused ones which have not arrived again."""
         if not self.by_producer or len(batches) < HEADER_SIZE:
             return
         header = read_header(batches)
@@ -71,7 +71,7 @@ class Refusals:
             return
         behind = (header.base_sequence - refused.sequence) & INT32_MAX
         if header.producer_epoch == refused.epoch and behind > INT32_MAX // 2:
-            return  # it stands before the refused one
+            return  # it precedes the refused one
         if (
             header.producer_epoch > refused.epoch
             or not behind
@@ -84,7 +84,7 @@ class Refusals:
 
 
 def _is_missing(refused: Refused, known: ProducerStateEntry | None) -> bool:
-    """Whether the refused batch is the next one that the log would take."""
+    """Whether the refused batch is the next one that the log would accept."""
     if known is None or known.epoch < refused.epoch:
         return True
     return known.epoch == refused.epoch and advance_sequence(known.last.last_sequence, 1) == refused.sequence

@@ -26,19 +26,19 @@ FREE_BYTES = 256 * 1024
 IDLE_BYTES = 4096
 """A client that has sent less than this, and less than is missing, has next to nothing to send."""
 MOST_AT_ONCE = 1024 * 1024
-"""Received of a large frame at a time."""
+"""Largest part of a large frame to receive at a time."""
 GROWTH = 4
 """A smaller frame's buffer grows by this factor at most, as bytes arrive."""
 
 
 class Receiver(Protocol):
-    """A connection."""
+    """A connection that receives frames."""
 
     def feed(self) -> None:
-        """There may be room: continue receiving."""
+        """Continue receiving: there may be room."""
 
     def ready(self) -> int:
-        """Bytes that have arrived and were not received."""
+        """Bytes that have arrived and are not yet received."""
 
     def close(self, reason: str) -> None: ...
 
@@ -52,7 +52,7 @@ class CutOffFrame:
         self._memory = memory
         self.size = size
         self.held = 0
-        """Bytes that count."""
+        """Bytes that count towards the limit."""
         self._is_large = size >= LARGE_FRAME_BYTES
         if self._is_large:
             self._buffer = memoryview(mmap.mmap(-1, size))
@@ -114,10 +114,10 @@ class RequestMemory:
         self._starved: dict[Receiver, None] = {}
         """The receivers that wait for room, in order of arrival."""
         self._turn: Receiver | None = None
-        """The one that may receive beyond the limit."""
+        """The receiver that may exceed the limit."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_freed = False
-        """Whether anything has been since the timer was set."""
+        """Whether memory was freed since the timer was set."""
 
     @property
     def is_full(self) -> bool:
@@ -133,15 +133,15 @@ class RequestMemory:
         if self._starved:
             self._resume()
 
-    # Frames that are cut off: one a connection
+    # Incomplete frames: one per connection
 
     def begin(self, receiver: Receiver, size: int, start: memoryview) -> CutOffFrame:
-        """`start` is there of a frame of `size` bytes. Its bytes are held until `end`."""
+        """Begin a frame of `size` bytes with the bytes in `start`. They are held until `end`."""
         frame = self._frames[receiver] = CutOffFrame(self, size, start)
         return frame
 
     def may_receive(self, receiver: Receiver) -> bool:
-        """Whether to receive more of its frame; otherwise its `feed` will be called."""
+        """Whether to receive more of this frame; if not, its `feed` will be called."""
         if self.held < self.limit or self._turn is receiver or self._frames[receiver].size <= FREE_BYTES:
             return True
         if self._turn is None:
@@ -153,7 +153,7 @@ class RequestMemory:
         return False
 
     def end(self, receiver: Receiver) -> None:
-        """Its frame has been handled, or never will be."""
+        """The frame has been handled, or never will be."""
         frame = self._frames.pop(receiver)
         self._starved.pop(receiver, None)
         if self._turn is receiver:
@@ -161,7 +161,7 @@ class RequestMemory:
         self.free(frame.held)
 
     def _resume(self) -> None:
-        """Resume receivers as there is room; at least one if no receiver has the turn."""
+        """Resume receivers while there is room; at least one if no receiver has the turn."""
         room = self.limit - self.held
         if room <= 0 and self._turn is not None:
             return
@@ -186,12 +186,12 @@ class RequestMemory:
             self._set_timer()
 
     def _make_room(self) -> None:
-        """It is another one's turn; where cut-off frames fill the memory, a quarter of it is taken back."""
+        """Give the turn to another receiver; if incomplete frames fill the memory, free a quarter of it."""
         had_turn, self._turn = self._turn, None
         frames = self._frames
         if (
             sum(frame.held for frame in frames.values()) >= self.limit // 2
-        ):  # else batches are admitted, and free it
+        ):  # otherwise batches are being admitted, which frees memory
             idle = [
                 one for one, it in frames.items() if it.held and one.ready() < min(it.missing, IDLE_BYTES)
             ]

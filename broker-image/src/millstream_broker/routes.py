@@ -15,8 +15,9 @@ from .handlers import Bound, Handler, Handlers, RequestContext, answered
 from .stats import Stats
 
 WITHOUT_METADATA = frozenset({5, 6, 17, 18, 36})
-"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: answered before a controller has told this
-broker of the cluster. Everything else would answer that there is no topic."""
+"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: served before a controller's first update.
+
+Any other request would get a response without topics."""
 
 HEAD = struct.Struct(">ii")
 """The size and header of a response."""
@@ -35,7 +36,7 @@ class Route:
 
 
 Routes = dict[tuple[int, int], Route]
-"""How each request that is served is handled, by API key and version."""
+"""The route of each served request, by API key and version."""
 
 
 def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:

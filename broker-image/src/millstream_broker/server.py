@@ -59,7 +59,7 @@ class Server(Shared):
         self._sweep: asyncio.TimerHandle | None = None
 
     def start(self, told: asyncio.Event) -> None:
-        """Accept connections; what needs to know the cluster waits until ``told`` is set and `open` is called."""
+        """Accept connections; requests that need the cluster's state wait for ``told`` and `open`."""
         self.routes = routes_of(self.handlers, self.stats, None if told.is_set() else told)
         backlog = self._config.integer("socket.listen.backlog.size")
         for listener, sock in self._listeners:
@@ -109,7 +109,7 @@ class Server(Shared):
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
 
     async def finish(self) -> None:
-        """After `close`: return when nothing that came by a connection changes a log any more by itself."""
+        """After `close`: return once no request received over a connection can still change a log."""
         await self.large.close()
         await self.large_of_brokers.close()
 

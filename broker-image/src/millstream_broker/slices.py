@@ -1,10 +1,10 @@
-"""Work in slices, so that no task holds the event loop for long: after SLICE_S the others have their turn.
+"""Work in slices, so that no task holds the event loop for long: after SLICE_S, others get their turn.
 
 Work on many elements is a generator that yields after each (`steps`). A first slice of it runs at
-once (`begin`); the rest follows slice by slice. In each turn of the loop one task at most gets a
-slice, in the order in which they wait for it: however many there are, the loop reads its sockets
-after each. Work that follows other work in the same turn gets what is left of the slice, at least
-one step.
+once (`begin`); the rest follows slice by slice. In each turn of the loop, at most one task gets a
+slice, in the order in which the tasks wait: however many there are, the loop reads its sockets
+after each. Work that follows other work in the same turn gets the rest of the slice, at least one
+step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Turns:
         self._is_next_due, self._over = False, None
         while self._waiting:
             if not (future := self._waiting.popleft()).done():
-                self._over = 0.0  # reserved: others get no more than one step until it runs
+                self._over = 0.0  # reserved: others get only one step until it runs
                 future.set_result(None)
                 self._schedule()
                 return
@@ -81,7 +81,7 @@ def _of_loop() -> _Turns:
 
 
 def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
-    """Run the first slice: returns the result if that was all, otherwise None. Raises what the work raises."""
+    """Run the first slice: returns the result if the work is done, otherwise None. Raises whatever the work raises."""
     return _until(steps, perf_counter() + (SLICE_S if slice_s is None else slice_s))
 
 
@@ -121,7 +121,7 @@ def in_turn(call: Callable[[], object]) -> None:
 
 
 async def turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over the items; others have their turn in between."""
+    """Iterate over the items; others get their turn in between."""
     of_loop = _of_loop()
     over = of_loop.over(None)
     for item in items:
@@ -132,7 +132,7 @@ async def turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]], *, at_once: int = 1) -> list[T]:
-    """The results of all. So many begin in one turn of the loop; they wait concurrently."""
+    """The results of all calls. A limited number begins in one turn of the loop; they wait concurrently."""
     begun: list[asyncio.Task[T]] = []
     try:
         for one in work:

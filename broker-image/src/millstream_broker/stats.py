@@ -21,7 +21,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.apis: dict[str, Histogram] = {}
-        """Of each API, how long requests took from being received to being answered."""
+        """For each API, the time from receiving a request to its response."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections_accepted = 0

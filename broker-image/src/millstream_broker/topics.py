@@ -49,7 +49,7 @@ class NewTopic:
 
 
 class TopicAdministrator:
-    """Of one broker, for its clients."""
+    """Administers topics for the clients of one broker."""
 
     def __init__(
         self, config: BrokerConfig, configs: EffectiveConfigs, replicas: Replicas, coordination: Coordination
@@ -116,7 +116,7 @@ class TopicAdministrator:
     def plan_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None
     ) -> tuple[PartitionRecord, ...]:
-        """The partitions that would be added so that there are `count`; raises ApiError."""
+        """The partitions to add for a total of `count`; raises ApiError."""
         topic = self._replicas.metadata.topic(name)
         present = len(topic.partitions)
         if count == present:
@@ -168,7 +168,7 @@ class TopicAdministrator:
         return planned
 
     def _plan_topic(self, new: NewTopic, metadata: Metadata) -> TopicRecord:
-        """The topic as it would be created; raises ApiError. In any thread."""
+        """The topic to create; raises ApiError. In any thread."""
         if new.name in metadata.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{new.name}' already exists.")
         check_topic_name(new.name)
@@ -201,7 +201,7 @@ class TopicAdministrator:
         return TopicRecord(new.name, uuid.uuid4(), self._partitions(replicas), dict(new.config))
 
     def _internal(self, new: NewTopic, metadata: Metadata) -> NewTopic:
-        """An internal topic has its coordinator's settings, except those in the request, for every client."""
+        """For any client, an internal topic gets its coordinator's settings, except those in the request."""
         if new.name != OFFSETS_TOPIC:
             return replace(new, config={**INTERNAL_CONFIG, **new.config})
         config = self._config
@@ -217,7 +217,7 @@ class TopicAdministrator:
         return replace(new, partitions=partitions, replication_factor=factor)
 
     def _partitions(self, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
-        """The records of new partitions, led by their first replicas; ApiError for an assignment that cannot be."""
+        """The records of new partitions, led by their first replicas; ApiError for an impossible assignment."""
         for of_partition in replicas:
             check_assignment(of_partition, self._replicas.metadata.brokers)
             if len(of_partition) != len(replicas[0]):
@@ -246,7 +246,7 @@ def check_partition_count(count: int) -> None:
 
 
 async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dict[str, ApiError]:
-    """Make changes at the same time, and say which failed; they are begun in slices, for others need the loop, too."""
+    """Make changes concurrently, and return the errors; they begin in slices, because others need the loop, too."""
     begun: dict[str, asyncio.Task[None]] = {}
     for number, (name, change) in enumerate(changes, 1):
         begun[name] = asyncio.create_task(change)

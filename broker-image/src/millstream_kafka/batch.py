@@ -8,22 +8,22 @@
     21  attributes               i16     57  record count        i32
     23  last offset delta        i32     61  records, compressed together
 
-The batch length counts from byte 12, the CRC-32C covers everything from byte 21: base offset and leader epoch may be
-set by the broker without touching it. Attributes: bits 0–2 codec, 3 timestamp type (1 = LogAppendTime), 4
+The batch length counts from byte 12, and the CRC-32C covers everything from byte 21, so the broker may set base offset
+and leader epoch without changing it. Attributes: bits 0–2 codec, 3 timestamp type (1 = LogAppendTime), 4
 transactional, 5 control, 6 the base timestamp is a delete horizon (KIP-534).
 
 A record: length, attributes i8, timestamp delta, offset delta, key length, key, value length, value, header count,
-headers; each number but the attributes a zigzag varint, a length of -1 meaning null. Timestamps are 64 bits, of a
-delta too: sums wrap, as in Java.
+headers; each number but the attributes a zigzag varint, a length of -1 meaning null. Timestamps are 64 bits, as are
+deltas: sums wrap, as in Java.
 
-Invariants of a batch a client may append (:func:`validate`): magic 2, whole, CRC right, as many records as offsets,
-and no more than its size can hold. Where the records are read (:func:`scan_records`), they are whole and their
-offsets count from 0. Batches in a log may hold fewer records than offsets, even none: compaction takes records out and
+Invariants of a batch that a client may append (:func:`validate`): magic 2, whole, CRC correct, as many records as
+offsets, and no more than its size can hold. If the records are read (:func:`scan_records`), they are whole and their
+offsets count from 0. Batches in a log may hold fewer records than offsets, even none: compaction removes records and
 keeps offsets.
 
-How many records a size can hold: one takes ``LEAST_RECORD`` bytes. Compressed it takes less, but not much less: each
-has an offset of its own, so that even equal records of the least size take 0.6 bytes each with the best codec (zstd). A
-claim of more than ``MOST_RECORDS_A_BYTE``, ten times what codecs reach, is believed only after the records were read.
+How many records fit into a size: one takes at least ``LEAST_RECORD`` bytes. Compressed records take less, but not much
+less: each has its own offset, so even equal records of the least size take 0.6 bytes each with the best codec (zstd).
+A count above ``MOST_RECORDS_A_BYTE``, ten times what codecs reach, is trusted only after reading the records.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .protocol.errors import ApiError, ErrorCode
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
-LEAST_LENGTH = 14  # of a message in any format
+LEAST_LENGTH = 14  # size of a message in any format
 LEAST_RECORD = 7  # length, attributes, two deltas, no key, no value, no headers: a byte each
-_LEAST_BODY = LEAST_RECORD - 1  # what its length counts
-MOST_RECORDS_A_BYTE = 16  # of compressed records
-MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # of a batch, which has less than 2 GiB
-PLACEMENT = struct.Struct(">qii")  # what the broker sets: base offset, (length), leader epoch
+_LEAST_BODY = LEAST_RECORD - 1  # the part that its length counts
+MOST_RECORDS_A_BYTE = 16  # if records are compressed
+MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # in a batch, which has less than 2 GiB
+PLACEMENT = struct.Struct(">qii")  # the fields set by the broker: base offset, (length), leader epoch
 CRC_OFFSET = 17
 CRC_START = 21  # the first byte under the CRC
 MAX_TIMESTAMP_OFFSET = 35
@@ -135,7 +135,7 @@ class Record(NamedTuple):
     value: bytes | None
     timestamp: int = -1
     headers: Headers = ()
-    offset: int = -1  # set by read_records; build_batch numbers records that have none
+    offset: int = -1  # set by read_records; build_batch numbers records without an offset
 
 
 def advance_sequence(sequence: int, count: int) -> int:
@@ -150,7 +150,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch; stops silently at a partial one, as consumers do.
 
-    Checks structure only. CORRUPT_MESSAGE when a length cannot be.
+    Checks structure only. CORRUPT_MESSAGE for an impossible length.
     """
     position, end = 0, len(buffer)
     while position + HEADER_SIZE <= end:
@@ -164,12 +164,12 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool = False) -> list[BatchHeader]:
-    """Check what a client sent to be appended: one or more whole batches. Returns their headers.
+    """Check the bytes that a client sent to append: one or more whole batches. Returns their headers.
 
-    ApiError, as Kafka has them: INVALID_RECORD (nothing or a part of a batch, magic 0 and 1, counts, codec, base
-    offset, control batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. The records themselves are not read. HeaderRefusedError if they must be,
-    as there are too many for their bytes, unless the caller is going to ``read`` them.
+    ApiError, as in Kafka: INVALID_RECORD (no or part of a batch, magic 0 and 1, counts, codec, base offset, control
+    batch, sequence), CORRUPT_MESSAGE (an impossible length or magic, CRC), MESSAGE_TOO_LARGE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED. Does not read the records. HeaderRefusedError if they must be read, because
+    there are too many for their bytes, unless the caller will ``read`` them.
     """
     view = memoryview(buffer)
     position, end = 0, len(view)
@@ -247,7 +247,7 @@ _EMPTY_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 def crc_matches(batch: Buffer) -> bool:
-    """Whether one whole batch is as it was written."""
+    """Whether a whole batch is undamaged."""
     return crc32c(memoryview(batch)[CRC_START:]) == int.from_bytes(batch[CRC_OFFSET:CRC_START], "big")
 
 
@@ -279,8 +279,8 @@ def build_batch(
 ) -> bytes:
     """One batch of ``records``.
 
-    Records with an offset keep it (ascending, from ``base_offset``), others follow the one before. ``last_offset`` may
-    exceed the last record's: compaction keeps a batch's range. ``append_time`` is the LogAppendTime of all of them.
+    Records with an offset keep it (ascending, from ``base_offset``), others follow the previous. ``last_offset`` may
+    exceed the last record's: compaction keeps a batch's range. ``append_time`` becomes the LogAppendTime of all.
     """
     body = bytearray()
     count = 0
@@ -329,7 +329,7 @@ def build_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The header of a batch, which compaction keeps when it has removed all records."""
+    """The header of an empty batch, which compaction keeps when it has removed all records."""
     batch = bytearray(HEADER_SIZE)
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     emptied = header._replace(
@@ -343,7 +343,7 @@ def empty_batch(header: BatchHeader) -> bytes:
 def read_records(batch: Buffer) -> Iterator[Record]:
     """The records of one whole batch (its CRC is not checked here), by ascending offsets within the batch's range.
 
-    INVALID_RECORD when they cannot be read, whatever the bytes are.
+    INVALID_RECORD for any bytes that cannot be read.
     """
     view = memoryview(batch)
     header = read_header(view)
@@ -397,7 +397,7 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
 
 
 def _skip_headers(data: bytes, position: int, count: int) -> int:
-    """Where a record's headers, which begin at ``position``, end."""
+    """The end of a record's headers, which begin at ``position``."""
     if count < 0:
         raise ValueError(f"{count} headers in a record")
     for _ in range(count):
@@ -410,7 +410,7 @@ def _skip_headers(data: bytes, position: int, count: int) -> int:
 
 
 def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
-    if not header.record_count:  # compaction took them all: nothing is left that could be decompressed
+    if not header.record_count:  # compaction removed all records: there is nothing to decompress
         return b""
     return bytes(decompress(header.compression, view[HEADER_SIZE : header.size]))
 

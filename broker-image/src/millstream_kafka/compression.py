@@ -1,8 +1,8 @@
-"""The five codecs a record batch may name, as Kafka's clients frame them.
+"""The five codecs of record batches, as Kafka's clients frame them.
 
     1 gzip    RFC 1952
     2 snappy  xerial framing (snappy-java): magic, version 1, compatible 1, then blocks of i32 length | raw snappy.
-              Some clients send one raw snappy block without framing; that is read too.
+              Some clients send one raw snappy block without framing, which is accepted, too.
     3 lz4     LZ4 frame with independent blocks (Kafka's Java client refuses dependent ones)
     4 zstd    RFC 8878 (KIP-110)
 
@@ -36,7 +36,7 @@ class Compression(IntEnum):
         return cls.NONE if name in ("uncompressed", "none") else cls[name.upper()]
 
 
-MAX_DECOMPRESSED = 128 << 20  # bytes of one batch
+MAX_DECOMPRESSED = 128 << 20  # per batch
 
 _XERIAL = struct.Struct(">8sii")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -45,7 +45,7 @@ _LENGTH = struct.Struct(">i")
 
 
 def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes:
-    """``level`` is of the codec's own scale, None its default; snappy has none (KIP-390)."""
+    """``level`` is on the codec's own scale, and None is its default; snappy has none (KIP-390)."""
     if codec is Compression.GZIP:
         return gzip.compress(data, compresslevel=6 if level is None else level, mtime=0)
     if codec is Compression.SNAPPY:
@@ -65,7 +65,7 @@ def compress(codec: Compression, data: bytes | bytearray, level: int | None = No
 
 
 def decompress(codec: Compression, data: memoryview) -> bytes | memoryview:
-    """The records of a batch; ValueError when ``data`` is not what the codec writes, or more than MAX_DECOMPRESSED."""
+    """The records of a batch; ValueError if the codec did not write ``data``, or if they exceed MAX_DECOMPRESSED."""
     try:
         if codec is Compression.GZIP:
             return _gunzip(data)
@@ -81,7 +81,7 @@ def decompress(codec: Compression, data: memoryview) -> bytes | memoryview:
 
 
 def _into_bounded(decompress_into: Callable[[bytes, Any], int], data: bytes) -> bytes:
-    """A batch of a few bytes may claim gigabytes; it gets a small buffer, then the largest (pages unused cost none)."""
+    """Use a small buffer, then the largest: a batch of a few bytes may claim gigabytes, and unused pages are free."""
     small = bytearray(min(max(65_536, 16 * len(data)), MAX_DECOMPRESSED))
     try:
         return bytes(memoryview(small)[: decompress_into(data, small)])

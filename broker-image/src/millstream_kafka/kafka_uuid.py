@@ -11,5 +11,5 @@ def uuid_text(value: uuid.UUID) -> str:
 
 
 def uuid_from(text: str) -> uuid.UUID:
-    """ValueError where it is none."""
+    """ValueError for any other text."""
     return uuid.UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))

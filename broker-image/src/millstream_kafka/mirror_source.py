@@ -1,12 +1,12 @@
-"""The topic setting ``millstream.mirror.source``: of which topic a topic is a read-only replica.
+"""The topic setting ``millstream.mirror.source``: the topic of which a topic is a read-only replica.
 
     CLUSTERID/TOPICID           the source cluster's id, and its topic's id as Kafka writes it (22 characters)
-    CLUSTERID/TOPICID/rejoin    an existing topic that becomes this replica: read-only, and its end may be cut
+    CLUSTERID/TOPICID/rejoin    an existing topic that becomes this replica: read-only, and may be truncated
                                 (`protocol.mirror_truncate`), but nothing is appended yet
     (empty)                     an ordinary topic
 
 Mirror workers set it when they create a topic in the target. An existing topic can only begin to rejoin, and then
-become the replica. Deleting the setting makes the topic an ordinary one: that is the promotion of a mirror.
+become the replica. To promote a topic, delete the setting: it is then an ordinary topic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MirrorSource(NamedTuple):
     cluster_id: str
     topic_id: uuid.UUID
     rejoins: bool = False
-    """The topic becomes the replica, and is none yet."""
+    """The topic is to become the replica, and is not one yet."""
 
     def __str__(self) -> str:
         return f"{self.cluster_id}/{uuid_text(self.topic_id)}{REJOIN if self.rejoins else ''}"

@@ -30,7 +30,7 @@ class Position:
 async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
     """The groups that the known brokers coordinate. Raises BrokerError, ApiError.
 
-    A broker that still loads groups answers with an error and those that it knows by then.
+    A broker that still loads groups responds with an error and the groups loaded so far.
     """
     nodes = list(cluster.brokers)
     answers = await asyncio.gather(

@@ -2,18 +2,18 @@
 
     search = CommonOffset(start, bound)
     while (offset := search.asks) is not None:
-        search.told(first batch at or behind the offset in the one log, and in the other)
+        search.told(first batch that ends after the offset in the one log, and in the other)
 
-Equality is monotone: where two logs have an equal batch, they have equal batches before it. A batch names its offset
-and the leader epoch under which it was appended. One leader appended it, behind the log that it had, and every replica
-and every identity mirror takes it behind an equal log only (KIP-101; `protocol.mirror_append`). So a log is determined
-by any of its batches, as in Raft. The whole batch is compared, since a cluster that was restored from an older copy
-gives epochs a second time, to other records.
+Equality is monotone: if two logs share a batch, they share all batches before it. A batch contains its offset and the
+leader epoch under which it was appended. One leader appended it after the log that it had, and replicas and identity
+mirrors accept it only after an equal log (KIP-101; `protocol.mirror_append`). So any batch determines the log before
+it, as in Raft. The search compares whole batches, because a cluster restored from an older copy reuses epochs for other
+records.
 
-So a search may skip: it gallops back from the bound, since logs usually part near their end, and then halves the range.
+So the search may skip: it gallops back from the bound, since logs usually diverge near their end, and then bisects.
 It compares about 2·log2(n) batches of n, however large they are. If equality is not monotone after all (one of the logs
-was compacted once), the offset found may be too low, never too high: an equal batch is before it. Then more records are
-set aside than needed, and none is lost.
+was compacted once), the offset found may be too low, never too high, because it always follows an equal batch. Then
+more records are set aside than needed, and none is lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Batch = bytes | memoryview
 
 
 class CommonOffset:
-    """``offset``: the common offset, when ``asks`` is None. ``epoch``: the leader epoch of the last common batch.
+    """``offset`` is the common offset once ``asks`` is None; ``epoch`` is the leader epoch of the last common batch.
 
-    ``is_found`` is False if no batch is equal; then ``offset`` is where the search began.
+    ``is_found`` is False if no batch is equal; then ``offset`` is the start of the search.
     """
 
     def __init__(self, start: int, bound: int) -> None:
-        """``start``: where the later of the two logs starts. ``bound``: no common batch ends behind it."""
+        """``start`` is the later start of the two logs; no common batch ends after ``bound``."""
         self.offset = start
         self.epoch = -1
         self.is_found = False
@@ -39,7 +39,7 @@ class CommonOffset:
 
     @property
     def asks(self) -> int | None:
-        """The offset to compare next; None: the search is over."""
+        """The offset to compare next; None at the end of the search."""
         if self.offset >= self._bound:
             return None
         if self.is_found:
@@ -47,7 +47,7 @@ class CommonOffset:
         return max(self.offset, self._bound - self._step)
 
     def told(self, one: Batch | None, other: Batch | None) -> None:
-        """The first whole batch of each log that reaches behind ``asks``; None where there is none."""
+        """Pass the first whole batch of each log that ends after ``asks``, or None if there is none."""
         asked = self.asks
         assert asked is not None
         headers = [read_header(batch) for batch in (one, other) if batch is not None]
@@ -55,6 +55,6 @@ class CommonOffset:
             self.offset, self.epoch = headers[0].next_offset, headers[0].partition_leader_epoch
             self.is_found = True
             return
-        # Common batches end before both: a common one that reaches behind would have been found first in both logs.
+        # Common batches end before both: a common batch that ends later would have come first in both logs.
         self._bound = min([asked, *(header.base_offset for header in headers)])
         self._step *= 2

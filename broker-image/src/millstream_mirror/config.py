@@ -47,7 +47,7 @@ class Mode(StrEnum):
 
 
 class OnGap(StrEnum):
-    """What to do where the source has deleted records before they were mirrored."""
+    """How to continue if the source has deleted records before they were mirrored."""
 
     STOP = "Stop"
     SKIP_TO_EARLIEST = "SkipToEarliest"
@@ -59,9 +59,9 @@ class Source:
     bootstrap: str
     security: Security | None = None
     max_bytes_per_second: int | None = None
-    """For all workers together; None: no limit."""
+    """For all workers together; None means no limit."""
     rack: str = ""
-    """Where the workers are, as the source's brokers call it; empty: unknown."""
+    """The workers' rack, by the source's names; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Identity mode: lanes whose batches are forwarded as they are, to the offsets that they have in the source.
+"""Identity mode: lanes forward batches unchanged, to the same offsets as in the source.
 
-The target's log is the progress: MirrorAppend takes batches only at its end (`protocol.mirror_append`), so whatever is
-sent twice, too late or by two workers at once changes nothing.
+The target's log is the progress: MirrorAppend accepts batches only at its end (`protocol.mirror_append`), so batches
+that are repeated, late, or sent by two workers change nothing.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from .progress import Progress
 from .rewrite import Outgoing
 
 _EXPECTED = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""Answers after a failover, or to what another worker has sent, or while the target takes a leader epoch."""
+"""Errors after a failover, for batches that another worker has sent, or while the target takes a new leader epoch."""
 _TO_REPEAT = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""Nothing was appended: the same batches may follow, or the target says that they do not."""
+"""Nothing was appended: the lane may repeat the batches, and the target checks again that they follow."""
 
 logger = logging.getLogger(__name__)
 
 
 class Unchanged(OffsetMap):
-    """Positions of consumer groups are the same in the target, as far as it has the records."""
+    """Positions of consumer groups stay the same in the target, up to the end of its log."""
 
     def __init__(self, lane: CopyLane) -> None:
         super().__init__(lane.acknowledged)
@@ -60,20 +60,20 @@ class Unchanged(OffsetMap):
 @dataclass(slots=True, eq=False)
 class SentCopy(Sent):
     from_offset: int = 0
-    """The end of the target's log before them."""
+    """The end of the target's log before these batches."""
     log_start: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class CopyLane(Lane):
-    """``acknowledged.target_offset`` is the end of the target's log; ``position`` is where the source has more."""
+    """``acknowledged.target_offset`` is the end of the target's log; ``position`` is the next source offset."""
 
     end: int = 0
-    """The end of the target's log when everything sent is there."""
+    """The end of the target's log once everything sent is there."""
     source_start: int = 0
     target_start: int = 0
     repeats: bool = False
-    """What failed may be sent again without comparing the logs: the target takes it only where it belongs."""
+    """Failed requests may be repeated without comparing the logs: the target accepts batches only where they belong."""
     compared_at: float = 0.0
     """When the logs were last compared (seconds of the monotonic clock)."""
 
@@ -92,18 +92,18 @@ class CopyLane(Lane):
 
     @property
     def has_to_act(self) -> bool:
-        """The start of the target's log has to follow."""
+        """Whether the start of the target's log must follow the source's."""
         return self.source_start > self.target_start
 
     def may_fetch(self, limit: int) -> bool:
-        """Not while a request without batches may move the end of the target's log."""
+        """False while a request without batches may move the end of the target's log."""
         return Lane.may_fetch(self, limit) and not (self.in_flight and not self.in_flight[-1].batches)
 
     def send(self, batches: list[Outgoing]) -> Sent:
-        """Without batches: only the start of the source's log.
+        """Send batches, or, without any, only the start of the source's log.
 
-        Records continue the target's log behind those sent before them, or leave a hole in it where these are lost:
-        ``from_offset`` is never below their end.
+        Records continue the target's log after those sent before, or leave a hole if these are lost: ``from_offset`` is
+        never below their end.
         """
         next_offset = batches[-1].next_offset if batches else self.end
         sent = SentCopy(
@@ -140,7 +140,7 @@ class CopyFlow(Flow):
         """Connections to the source, and when they were first seen."""
 
     def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
-        """The next batches as they are; none where only the start of the source's log has moved."""
+        """The next batches, unchanged; none if only the start of the source's log has moved."""
         assert isinstance(lane, CopyLane)
         lane.source_start = max(lane.source_start, data.log_start_offset)
         fetched = data.records
@@ -165,7 +165,7 @@ class CopyFlow(Flow):
         return [(batches, fetched[begin:end])] if batches else []
 
     async def _open(self, names: list[LaneName]) -> list[Lane]:
-        """Connect first, so that the lanes' first comparison counts for these connections."""
+        """Connect first, so that the lanes' first comparison covers these connections."""
         with contextlib.suppress(*TRANSIENT):
             await self._fetching.metadata([])
             for node in list(self._fetching.brokers):
@@ -173,7 +173,7 @@ class CopyFlow(Flow):
         return await super()._open(names)
 
     def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
-        """Behind a new connection the source may have another history: then lanes compare the logs again first."""
+        """After a reconnect the source may have another history: lanes compare the logs again before they fetch."""
         self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
         opened = self._opened.setdefault(connection, time.monotonic())
         outdated = [lane for lane in lanes if isinstance(lane, CopyLane) and lane.compared_at < opened]
@@ -219,9 +219,9 @@ class CopyFlow(Flow):
         was_failed = lane.failed
         lane.fail(f"{lane}: mirroring: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
-            return  # void because of the one before
+            return  # void because the previous one failed
         lane.repeats = error in _TO_REPEAT
-        if answer.log_end_offset < 0:  # it is not the leader
+        if answer.log_end_offset < 0:  # this broker is not the leader
             self._producing.forget_leaders(lane.target_topic)
         if error in _EXPECTED:
             logger.info("%s", lane.error)
@@ -230,7 +230,7 @@ class CopyFlow(Flow):
 
 
 def _unusable(attributes: int, base_offset: int, end: int) -> tuple[str, str]:
-    """The reason why a batch must not follow what the target has, and the words for it; empty if it may."""
+    """The reason, and its text, why a batch must not be appended to the target; empty if it may."""
     if attributes & (TRANSACTIONAL | CONTROL):
         return BATCH_NOT_MIRRORED, (
             f"the batch at offset {base_offset} belongs to a transaction, which mode Identity cannot mirror yet:"

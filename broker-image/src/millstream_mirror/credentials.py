@@ -59,7 +59,7 @@ def _sasl(field: str, value: Any) -> Sasl:
 
 
 def _file(field: str, value: Any) -> Credential:
-    if not isinstance(value, dict):  # which may be the secret itself
+    if not isinstance(value, dict):  # the value may be the secret itself
         raise MirrorConfigError(f"{field}: expected an object with file: a secret is never in this document")
     fields = an_object(field, value, {"file"}, {"from"})
     path = a_text(f"{field}.file", fields["file"])

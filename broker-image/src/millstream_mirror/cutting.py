@@ -1,7 +1,8 @@
-"""Identity mode: one partition that rejoins: finds the last common offset, sets aside what lies behind it, and cuts it.
+"""Identity mode, one partition that rejoins: find the last common offset, set aside the records after it, truncate.
 
-The target's topic is read-only meanwhile. Each round looks at both logs anew, and the target cuts its log only as it
-was looked at (MirrorTruncate). So a round that was given up, or that another worker overtook, leaves nothing half done.
+The target's topic is read-only meanwhile. Each round reads both logs again, and the target truncates its log only if
+it has not changed since (MirrorTruncate). So a round that is abandoned, or overtaken by another worker, leaves nothing
+half done.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from .reading import EARLIEST, LATEST, offset_at, read
 from .set_aside import SUFFIX, CannotRejoin, Room, SetAside
 
 LEVEL_LOOK_S, LEVEL_S = 0.05, 10.0
-"""How often replicas are looked at that have yet to be cut; after how long that is reported."""
+"""How often to check replicas that still have to truncate, and the time after which that is an error."""
 ROUNDS = 10
-"""Of comparing and cutting, before a topic is looked at again later."""
+"""Rounds of comparing and truncating before the topic has to wait for a retry."""
 DELETE_IT = "delete it in the target to mirror the source's from its start"
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A topic of the target, and the source's that it rejoins."""
+    """A topic of the target, and the source's topic that it rejoins."""
 
     name: str
     topic_id: str
@@ -62,7 +63,7 @@ class Cutter:
         self._aside = aside
 
     async def check(self, both: Both, partition: int) -> None:
-        """Raises CannotRejoin if the partition cannot be joined, as far as that shows while others write to it."""
+        """Raise CannotRejoin if the partition cannot rejoin, as far as that shows while producers write to it."""
         where = both.name, partition
         start = await offset_at(self._at_target, where, EARLIEST)
         end = await offset_at(self._at_target, where, LATEST)
@@ -71,7 +72,7 @@ class Cutter:
         await self._common(both, TruncatedPartitionResponse(partition, 0, None, -1, start, end, epoch, end))
 
     async def join(self, both: Both, partition: int, room: Room) -> TruncatedPartitionResponse:
-        """Cut the partition at the common offset; its state, when all replicas that may lead next have it."""
+        """Truncate the partition at the common offset; return its state once all possible leaders have it."""
         where = both.name, partition
         for _ in range(ROUNDS):
             here = await self.report(both, partition)
@@ -104,7 +105,7 @@ class Cutter:
     async def _await_level(
         self, both: Both, here: TruncatedPartitionResponse
     ) -> TruncatedPartitionResponse | None:
-        """The state when all replicas that may lead next have it; None if it changes. Raises CannotRejoin."""
+        """The state once all replicas that may lead next have it; None if it changes. Raises CannotRejoin."""
         deadline = time.monotonic() + LEVEL_S
         while not here.in_sync:
             if time.monotonic() > deadline:
@@ -121,7 +122,7 @@ class Cutter:
     async def _common(self, both: Both, here: TruncatedPartitionResponse) -> tuple[int, int]:
         """The common offset, and the leader epoch of the last common batch (-1 if the target has none).
 
-        Raises CannotRejoin where there is none, or where cutting there would not be safe.
+        Raises CannotRejoin if there is no such offset, or if truncating there would not be safe.
         """
         theirs, ours = (both.source_topic, here.index), (both.name, here.index)
         epoch = await self._source_epoch(both, here.index)
@@ -164,10 +165,10 @@ class Cutter:
     async def _check_epochs(
         self, here: TruncatedPartitionResponse, theirs: TopicPartition, offset: int, end: int, epoch: int
     ) -> None:
-        """Raises CannotRejoin unless the source's next records have higher leader epochs than those to be cut.
+        """Raise CannotRejoin unless the source's next records have higher leader epochs than those to be truncated.
 
-        They have, if the source was promoted from a replica. Then an epoch never means records of both, and each
-        follower finds out what to cut by epochs alone, also one that comes back later.
+        They have, if the source was promoted from a replica. Then no epoch stands for records of both logs, and epochs
+        alone tell each follower what to truncate, even one that returns later.
         """
         following = await _batch_at(self._at_source, theirs, offset, epoch) if offset < end else None
         source_epoch = epoch if following is None else read_header(following).partition_leader_epoch
@@ -178,7 +179,7 @@ class Cutter:
             )
 
     async def _source_epoch(self, both: Both, partition: int) -> int:
-        """The leader epoch of the source's partition. Raises CannotRejoin if the source's topic is another one."""
+        """The leader epoch of the source's partition. Raises CannotRejoin if the source's topic was recreated."""
         (topic,) = (await self._at_source.metadata([both.source_topic])).topics
         if topic.error_code:
             raise ApiError(ErrorCode.of(topic.error_code), f"topic {both.source_topic} in the source")
@@ -202,7 +203,7 @@ class Cutter:
         return answer
 
     async def _truncate(self, both: Both, here: TruncatedPartitionResponse, offset: int) -> None:
-        """Cut the log there, if it is still as it was; the caller looks again. Raises BrokerError."""
+        """Truncate the log there unless it has changed; the caller checks the result. Raises BrokerError."""
         asked = TruncatedPartition(
             here.index, here.leader_epoch, here.log_end_offset, here.last_epoch, offset
         )
@@ -227,14 +228,14 @@ class Cutter:
 
 
 def is_same_log(one: TruncatedPartitionResponse, other: TruncatedPartitionResponse) -> bool:
-    """Whether a log that only rejoins has not changed between two looks."""
+    """Whether two reports of a log that only rejoins show the same end."""
     return (one.log_end_offset, one.last_epoch) == (other.log_end_offset, other.last_epoch)
 
 
 async def _batch_at(
     cluster: ClusterClient, where: TopicPartition, offset: int, epoch: int
 ) -> memoryview | None:
-    """The first batch that reaches behind the offset; None at the end. Raises BrokerError, ApiError."""
+    """The first batch that ends after the offset; None at the log's end. Raises BrokerError, ApiError."""
     answer = await read(cluster, where, offset, 1, epoch=epoch)
     if answer.error_code:  # the start of the log has moved
         raise ApiError(ErrorCode.of(answer.error_code), f"reading {where[0]}-{where[1]} at offset {offset}")

@@ -1,4 +1,4 @@
-"""Fetch requests to one broker of the source, in a fetch session (KIP-227) if it grants one. No I/O.
+"""Fetch requests to one broker of the source, in a fetch session (KIP-227) if the broker grants one. No I/O.
 
 In a session a request names only partitions of which something has changed since the last one, and a response only
 those of which there is something new: thousands of idle partitions cost neither side much. A broker that has no room
@@ -30,12 +30,12 @@ FETCH_WAIT_MS = 250
 PARTITION_BYTES = 1024 * 1024
 NO_SESSION = -1
 Asked = tuple[int, int]
-"""From which offset, and under which leader epoch."""
+"""Offset to fetch from, and leader epoch."""
 
 
 class FetchSession:
     def __init__(self, *, is_wanted: bool = True) -> None:
-        """``is_wanted``: False where the order of the partitions in a request matters."""
+        """``is_wanted`` is False if the order of the partitions in a request matters."""
         self._begin = 0 if is_wanted else NO_SESSION
         self._held: dict[TopicPartition, tuple[int, int, int]] = {}
         self._id = 0
@@ -44,7 +44,7 @@ class FetchSession:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a response leaves out partitions of which there is nothing new."""
+        """Whether a response leaves out partitions without news."""
         return self._id != 0
 
     def request(

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class MirrorConfigError(ValueError):
-    """One line for people."""
+    """A one-line message for users."""
 
 
 def an_object(

@@ -1,10 +1,10 @@
 """Moves records: fetches the lanes of one source and produces to the target without waiting for responses.
 
-    supervise   opens lanes, brings failed ones back, runs a pump for each broker of the source
-    pump        fetches from one broker for all lanes it leads, numbers what came, and sends it on
-    produce     one request to one of the target's brokers, and what its answer means for each lane
+    supervise   opens lanes, recovers failed ones, runs a pump for each broker of the source
+    pump        fetches from one broker for all lanes that it leads, numbers the batches, and sends them on
+    produce     one request to one of the target's brokers, and the effect of its response on each lane
 
-How much is on its way is bounded, for each lane and in all; no lane waits for another one's answers.
+The bytes in flight are bounded, per lane and in total; no lane waits for the responses of another.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from .window import Window
 
 FETCH_BYTES = 8 * 1024 * 1024
 LANE_BYTES = 4 * 1024 * 1024
-"""A lane with more bytes in flight than this is not fetched."""
+"""A lane with more bytes in flight than this does not fetch."""
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
-"""No lane of the source is fetched with more bytes in flight than this in all; on a slow link, fewer."""
+"""With more bytes in flight than this in total, no lane of the source fetches; on a slow link, the limit is lower."""
 FETCH_TIMEOUT_S = 10.0
 REPLICA_S = 300.0
-"""How long a lane is fetched from a follower before its leader is asked again, as Kafka's consumers do."""
+"""How long a lane fetches from a follower before it asks its leader again, as in Kafka's consumers."""
 IDLE_LOOK_S = 1.0
-"""How often lanes are seen to be still caught up of which a fetch session says nothing."""
+"""How often to mark lanes that a fetch session leaves out as still caught up."""
 PRODUCE_TIMEOUT_MS = 30_000
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 DRAIN_S = 3.0
@@ -75,7 +75,7 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper(Protocol):
-    """Knows where lanes stand. Raises BrokerError, ApiError, ValueError."""
+    """Finds the positions of lanes. Raises BrokerError, ApiError, ValueError."""
 
     async def open(self, names: Sequence[LaneName]) -> list[Lane]:
         """Lanes that are ready to fetch, or failed."""
@@ -96,22 +96,22 @@ class Flow:
         bytes_per_second: Callable[[int], float] | None = None,
         rack: str = "",
     ) -> None:
-        """``fetching`` and ``producing`` are for this flow alone: a long poll blocks its connection.
+        """Only this flow uses ``fetching`` and ``producing``, because a long poll blocks its connection.
 
-        ``bytes_per_second``: the limit for so many lanes; None: there is none. ``rack``: where this worker is, as the
-        source's brokers call it; empty: it fetches from leaders only.
+        ``bytes_per_second`` returns the limit for a number of lanes; None: no limit. ``rack`` is the worker's, by the
+        source's names; if it is empty, the worker fetches only from leaders.
         """
         self.source_name = source_name
         self.lanes: dict[TopicPartition, Lane] = {}
         self.written: dict[str, Written] = {}
-        """By topic of the target, also of those whose lanes went to other workers."""
+        """By topic of the target, including topics whose lanes went to other workers."""
         self._fetching = fetching
         self._producing = producing
         self._keeper = keeper
         self._reachability = reachability
         self._counters = counters
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails when the state of lanes is lost: the worker ends, and another takes them over."""
+        """Fails if the state of lanes is lost: the worker ends, and another takes over its lanes."""
         self._supervisor: asyncio.Task[None] | None = None
         self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
         self._produces = supervision.Tasks()
@@ -207,7 +207,7 @@ class Flow:
                 if lane.replica_until:
                     lane.leader = (
                         -1
-                    )  # it may have to skip what the target has, which a follower may not have yet
+                    )  # it may have to skip records that the target has, and a follower may not have them yet
                 break
             except (*TRANSIENT, ValueError) as error:
                 lane.error, lane.reason = str(error), ""
@@ -251,9 +251,9 @@ class Flow:
                 allowed = min(allowed, reserved)
                 lanes.sort(key=lambda lane: lane.turn)
             asked = {lane.source: (lane.position, lane.source_epoch) for lane in lanes}
-            # A lane that skips must not be sent to a follower, which may not have yet what the target has.
+            # A lane that skips must not be sent to a follower, which may lack records that the target has.
             rack = "" if not self._rack or any(lane.skip_to is not None for lane in lanes) else self._rack
-            used = allowed  # if it fails, the broker may have sent as much
+            used = allowed  # if the fetch fails, the broker may have sent this many bytes
             begun = time.monotonic()
             try:
                 connection = await self._fetching.connection(node)
@@ -273,7 +273,7 @@ class Flow:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
                 for lane in lanes:
-                    lane.leader = -1  # the supervisor finds where it is now
+                    lane.leader = -1  # the supervisor looks up its leader
                 self._wake.set()
                 return
             finally:
@@ -282,7 +282,7 @@ class Flow:
             self._from_source.answered(time.monotonic() - begun)
             pause = BACKOFF_S
             self._reachability.found()
-            if refused := session.answered(response):  # the broker has dropped the session, most likely
+            if refused := session.answered(response):  # the broker has probably dropped the session
                 logger.info("source %s: fetching from broker %d: %s", self.source_name, node, refused.name)
                 await asyncio.sleep(BACKOFF_S)
                 continue
@@ -293,7 +293,7 @@ class Flow:
             await self._forward(response, asked)
 
     def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
-        """Lanes that the response leaves out: there is nothing new of them, which is an answer, too."""
+        """Handle lanes that the response leaves out: it confirms that they have no news."""
         there = {
             (topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions
         }
@@ -307,7 +307,7 @@ class Flow:
                 lane.saw(lane.high_watermark)
 
     def _reserve(self, bytes_per_second: Callable[[int], float]) -> int:
-        """How many bytes to fetch now; 0: none."""
+        """Number of bytes to fetch now; 0 means none."""
         now, rate = time.monotonic(), bytes_per_second(len(self.lanes))
         if self._bucket is None:
             self._bucket = TokenBucket(rate, now)
@@ -321,7 +321,7 @@ class Flow:
         self._counters.throttled_seconds += time.monotonic() - begun
 
     def _take_turns(self, first: Lane, response: FetchResponse) -> int:
-        """Under a limit, a response has the records of few lanes, so each lane is asked first in its turn.
+        """Take turns: under a limit, a response has records of few lanes, so the next request names the others first.
 
         Returns the bytes of all records.
         """
@@ -347,9 +347,9 @@ class Flow:
     async def _forward(
         self, response: FetchResponse, asked: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
-        """Number the fetched batches and send them; others wait for the responses.
+        """Number the fetched batches and send them; other lanes wait for responses.
 
-        ``asked``: from which offset each was fetched, and under which leader epoch.
+        ``asked`` has the offset and the leader epoch of each fetch.
         """
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
@@ -360,11 +360,11 @@ class Flow:
                     continue
                 position, epoch = asked[where]
                 if lane.source_epoch == epoch and not data.error_code and data.high_watermark >= 0:
-                    lane.saw(data.high_watermark)  # in any case: a fetch session says it once
+                    lane.saw(data.high_watermark)  # in any case: a fetch session reports it once
                 if (lane.position, lane.source_epoch) != (position, epoch):
                     continue
                 if not lane.may_fetch(LANE_BYTES):
-                    continue  # it failed, or was recovered, meanwhile
+                    continue  # it failed or recovered meanwhile
                 if data.preferred_read_replica >= 0:
                     self._move(lane, data.preferred_read_replica)
                     continue
@@ -391,12 +391,12 @@ class Flow:
         return True
 
     def _move(self, lane: Lane, replica: int) -> None:
-        """Fetch from this replica for a while: the leader says that it is nearer (KIP-392)."""
+        """Fetch from this replica for a while: the leader reports that it is nearer (KIP-392)."""
         lane.leader, lane.replica_until = replica, time.monotonic() + REPLICA_S
         self._wake.set()
 
     def _move_back(self, lane: Lane) -> None:
-        """Fetch from the leader, which knows better than a follower what is wrong."""
+        """Fetch from the leader, which can diagnose problems better than a follower."""
         lane.leader, lane.replica_until = -1, 0.0
         self._fetching.forget_leaders(lane.topic)
         self._wake.set()
@@ -411,7 +411,7 @@ class Flow:
         self._wake.set()
 
     def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
-        """The lane's next batches, as the parts that go into one Produce request each."""
+        """The lane's next batches, in parts for one Produce request each."""
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
             if lane.skip_to is not None and lane.position >= data.high_watermark:
@@ -476,7 +476,7 @@ class Flow:
             self._wake.set()
             return
         if lane.position != position or not lane.may_fetch(LANE_BYTES):
-            return  # it failed, or was recovered, meanwhile: these are fetched again
+            return  # it failed or recovered meanwhile, and fetches these batches again
         while len(rounds) < len(parts):
             rounds.append({})
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
@@ -484,7 +484,7 @@ class Flow:
             by_node.setdefault(node, []).append((lane, lane.send(batches), data))
 
     async def _send(self, node: int, api: Api[Req, Res], request: Req) -> Res:
-        """A request with records. Raises BrokerError, ApiError."""
+        """Send a request with records. Raises BrokerError, ApiError."""
         begun = time.monotonic()
         try:
             response = await self._producing.call_node(node, api, request)
@@ -523,7 +523,7 @@ class Flow:
         parts: list[Part],
         waiting: Mapping[TopicPartition, tuple[Lane, Sent]],
     ) -> None:
-        """One request, from its sending to its end, however it ends. ``waiting``: lanes without an answer so far."""
+        """Await one request and release its bytes, whatever its outcome. ``waiting``: lanes without a response."""
         try:
             await send()
             for lane, sent in waiting.values():
@@ -553,7 +553,7 @@ class Flow:
         was_failed = lane.failed
         lane.fail(f"{lane}: producing: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
-            return  # void because of the one before
+            return  # void because the previous one failed
         if sent.batches > 1 and error in _TOO_MUCH_AT_ONCE:
             lane.one_by_one = True
             lane.error = ""

@@ -1,12 +1,12 @@
-"""Copies the positions of consumer groups: those that groups commit in the source, translated, into the target.
+"""Copies the committed positions of consumer groups from the source to the target, translated.
 
-Every look reads the positions of the selected groups in the partitions that this worker mirrors, also while their
-members consume, translates them (offsets.py, else lookup.py) and commits what has changed. A group finds in the target
-the record where it would go on in the source, or an earlier one where the mirror is behind.
+Each round reads the positions of the selected groups in the partitions that this worker mirrors, even while their
+members consume, translates them (offsets.py, else lookup.py), and commits changed ones. In the target, a group
+continues at the record at which it would continue in the source, or at an earlier one if the mirror is behind.
 
 The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
-that somebody else has committed there moves forward only. Commits are repeated every hour, because the target forgets
-the positions of a group that stays away. A group of the mirror itself is never copied.
+that another client has committed there only moves forward. Commits are repeated every hour, because the target forgets
+the positions of an idle group. The mirror's own groups are never copied.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ AT_ONCE = 16
 CONSUMER_TYPES = ("", "consumer")
 
 Lanes = Callable[[], Mapping[TopicPartition, Lane]]
-"""This worker's lanes by the source's partition, as they are now."""
+"""This worker's lanes by the source's partition, at present."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A position as it was last copied."""
+    """A position at its last copy."""
 
     lane: tuple[int, int]
     """The producer id and epoch of the lane; they change when the target's topic is created again."""
@@ -68,14 +68,14 @@ class GroupSync:
         self._lanes = lanes
         self._counters = counters
         self.groups: list[str] = []
-        """Those selected in the source."""
+        """Selected groups of the source."""
         self.problems: dict[str, str] = {}
-        """Why a group's positions are not copied, by group."""
+        """The reason why a group's positions are not copied, by group."""
         self._listed = -LIST_S
         self._copied: dict[tuple[str, TopicPartition], Copied] = {}
 
     async def look(self) -> None:
-        """Copy what has changed since the last look. Trouble with a group is in ``problems``.
+        """Copy positions that changed since the last round; errors of a single group go to ``problems``.
 
         Raises BrokerError, ApiError if the groups cannot be listed."""
         now = time.monotonic()
@@ -102,7 +102,7 @@ class GroupSync:
         await asyncio.gather(*map(one, self.groups))
 
     async def _list(self) -> list[str]:
-        await self._at_source.metadata([])  # brokers come and go
+        await self._at_source.metadata([])  # find new brokers
         return sorted(
             group.group_id
             for group in await groups_in(self._at_source)
@@ -110,7 +110,7 @@ class GroupSync:
         )
 
     async def _copy(self, group: str, lanes: Mapping[TopicPartition, Lane]) -> str:
-        """Copy what has changed; what is in the way, if anything."""
+        """Copy changed positions; return the problem, or ""."""
         positions = await positions_of(self._at_source, group)
         wanted: dict[TopicPartition, Copied] = {}
         problem = ""
@@ -145,12 +145,12 @@ class GroupSync:
         return await self._lookup.find(lane, position.offset)
 
     async def _commit(self, group: str, wanted: Mapping[TopicPartition, Copied]) -> str:
-        """Commit those positions that may be; why none may be, if so."""
+        """Commit the positions that the target permits; return the reason if there are none."""
         there = await positions_of(self._at_target, group)
         allowed = {
             where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
         }
-        for where in wanted.keys() - allowed.keys():  # not again until the source's position changes
+        for where in wanted.keys() - allowed.keys():  # retry only once the source's position changes
             self._copied[group, where] = wanted[where]
         if not allowed:
             return ""

@@ -2,9 +2,9 @@
 
     committed ≤ acknowledged ≤ sent (position, sequence)
 
-``acknowledged`` moves over requests in the order they were sent, for any order of the responses. When one fails,
-all behind it are void: nothing more is sent until the last response has arrived, then ``rewind`` goes back to what
-was acknowledged, and the same batches get the same numbers again.
+``acknowledged`` advances over requests in the order they were sent, whatever the order of the responses. If one fails,
+all later ones are void: the lane sends nothing until the last response has arrived, then ``rewind`` returns to
+``acknowledged``, and the same batches get the same numbers again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .rewrite import Outgoing
 
 HALF_OF_SEQUENCES = 1 << 30
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
-"""Reasons of a lane that waits until somebody acts, as conditions name them."""
+"""Conditions' reasons for a lane that waits for a user's action."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What was written to one topic of the target since the worker started."""
+    """Counts of records and bytes written to one topic of the target since the worker started."""
 
     records: int = 0
     bytes: int = 0
@@ -59,21 +59,21 @@ class Lane:
     bytes_in_flight: int = 0
     failed: bool = False
     recovering: bool = True
-    """Set while its state is being looked up; it does not fetch then."""
+    """Set while its position is being looked up; the lane does not fetch then."""
     suspicious: bool = False
-    """The target refused a number as out of order: look at what it has before sending again."""
+    """The target refused a number as out of order: compare with its log before sending again."""
     refused_at: int | None = None
-    """The number that was acknowledged when the target refused the next one."""
+    """The acknowledged number at the time when the target refused the next one."""
     out_of_range: bool = False
     stopped_at: Gap | None = None
-    """Where it waits for somebody to decide (onGap: Stop)."""
+    """The gap at which it waits for a user's decision (onGap: Stop)."""
     replaced: bool = False
     """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
     other_id: str = ""
     """Another id than the lane's, under which the source's topic was seen: its recovery looks again."""
     target_missing: bool = False
     renumber: str = ""
-    """Why the lane must continue under a new epoch, if it must."""
+    """The reason why the lane must continue under a new epoch, if it must."""
     skip_to: int | None = None
     """The target has everything before this number: skip it without sending."""
     one_by_one: bool = False
@@ -83,26 +83,26 @@ class Lane:
     failures: int = 0
     high_watermark: int = -1
     moved_ms: int = 0
-    """When the source's high watermark was first seen where it is."""
+    """When the source's high watermark was first seen at its present value."""
     seen_ms: int = 0
-    """When it was last seen."""
+    """When the high watermark was last seen."""
     caught_up_ms: int = 0
     leader: int = -1
     """The broker to fetch from: the leader, or a follower until ``replica_until``."""
     source_epoch: int = -1
-    """The source's leader epoch under which it is read: brokers refuse to serve it under another (KIP-320). -1: any."""
+    """The source's leader epoch for fetches: brokers under another epoch refuse them (KIP-320). -1 means any."""
     replica_until: float = 0.0
-    """In seconds, as time.monotonic counts; 0 if it is the leader."""
+    """Seconds of time.monotonic; 0 if it fetches from the leader."""
     turn: int = 0
-    """Under a limit of bytes: the lane with the lowest one is asked first."""
+    """Under a byte limit, requests name the lane with the lowest turn first."""
     error: str = ""
     reason: str = ""
-    """Why somebody has to act on ``error``; empty: it may pass by itself."""
+    """The reason why ``error`` needs a user's action; empty if the lane retries by itself."""
     written: Written = field(default_factory=Written)
-    """Of its topic."""
+    """The counts of its topic."""
     offsets: OffsetMap = field(init=False)
     origins: tuple[str, ...] = field(init=False)
-    """Ids of the clusters from which the topic's records came to the source, to be committed."""
+    """Ids of the clusters from which the topic's records came to the source; committed with the progress."""
 
     def __post_init__(self) -> None:
         self.offsets = OffsetMap(self.acknowledged)
@@ -132,7 +132,7 @@ class Lane:
 
     @property
     def has_to_act(self) -> bool:
-        """Whether it has something to do even where the source has nothing new."""
+        """Whether it has work even if the source has no news."""
         return self.skip_to is not None
 
     def may_fetch(self, limit: int) -> bool:
@@ -141,7 +141,7 @@ class Lane:
         return self.bytes_in_flight < limit
 
     def rewind(self, to: Progress) -> None:
-        """Continue from here; only when nothing is in flight."""
+        """Continue from this progress; only when nothing is in flight."""
         assert not self.in_flight
         self.acknowledged = to
         self.offsets.rewound(to)
@@ -152,7 +152,7 @@ class Lane:
         self.probing = True
 
     def skip(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
-        """Leave out what the target has already; None when the numbers do not fit (see the package's docstring)."""
+        """Skip records that the target already has; None if the numbers do not fit (see the package's docstring)."""
         rest = list(batches)
         while rest and self.skip_to is not None:
             ahead = (self.skip_to - rest[0].next_sequence) & INT32_MAX
@@ -169,12 +169,12 @@ class Lane:
         return rest
 
     def passed(self, batch: Outgoing) -> None:
-        """Count a batch that is in the target although we got no acknowledgement."""
+        """Count a batch that the target has although its acknowledgement is missing."""
         self.position, self.sequence = batch.next_offset, batch.next_sequence
         self.acknowledged = replace(self.acknowledged, offset=batch.next_offset, sequence=batch.next_sequence)
 
     def send(self, batches: list[Outgoing]) -> Sent:
-        """Record that these are sent now, in one request."""
+        """Record that these batches are sent now, in one request."""
         last = batches[-1]
         sent = Sent(
             last.next_offset,
@@ -190,7 +190,7 @@ class Lane:
         return sent
 
     def moved_on(self, position: int) -> None:
-        """Skip to ``position`` what need not be sent: control batches, aborted transactions."""
+        """Skip to ``position`` without sending: over control batches and aborted transactions."""
         self.position = position
         if not self.in_flight and not self.failed and position > self.acknowledged.offset:
             self.acknowledged = replace(self.acknowledged, offset=position)
@@ -222,7 +222,7 @@ class Lane:
             self.moved_on(self.position)
 
     def fail(self, error: str, sent: Sent | None = None, *, reason: str = "") -> None:
-        """What is sent behind ``sent`` is void, and so is what was answered already but waited for it."""
+        """Fail the lane: later requests are void, even those with responses that waited for ``sent``."""
         self.failed = True
         self.error, self.reason = error, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
@@ -233,7 +233,7 @@ class Lane:
         self.bytes_in_flight -= sent.size
 
     def saw(self, high_watermark: int) -> None:
-        """The source's log ends here. With all of it in the target, errors of the past are over."""
+        """Note the end of the source's log. Past errors are over once the target has all of it."""
         self.seen_ms = int(time.time() * 1000)
         if high_watermark != self.high_watermark:
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
@@ -246,7 +246,7 @@ class Lane:
             self.caught_up_ms = int(time.time() * 1000)
 
     def to_commit(self) -> Progress | None:
-        """The progress to commit, None when it is committed."""
+        """The progress to commit, or None if it is committed."""
         before, now = self.committed, self.acknowledged
         source = (now.source_end, now.seen_ms)
         if self.high_watermark >= 0:

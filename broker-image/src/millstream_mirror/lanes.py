@@ -30,7 +30,7 @@ STALE_MS = 12 * 3600 * 1000
 the target's batches first."""
 LAST_EPOCH = 32767
 REMOVAL_LOOK_S = 2.0
-"""How often a lane of a replaced topic looks whether the old one's copy is gone."""
+"""How often the lane of a replaced topic checks whether the old topic's copy is deleted."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
 class LaneKeeper:
-    """Raises BrokerError, ApiError, and ValueError where stored progress cannot be read."""
+    """Opens and recovers the lanes of one source. Raises BrokerError, ApiError; ValueError for unreadable progress."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LaneKeeper:
         on_gap: OnGap = OnGap.SKIP_TO_EARLIEST,
         origins: Callable[[str], tuple[str, ...]] = lambda topic: (),
     ) -> None:
-        """``origins``: the ids of the clusters from which a topic's records come to the source."""
+        """``origins`` returns the ids of the clusters from which a topic's records come to the source."""
         self._on_gap = on_gap
         self._origins = origins
         self._at_source = at_source
@@ -62,7 +62,7 @@ class LaneKeeper:
     # ---- opening
 
     async def open(self, names: Sequence[LaneName]) -> list[Lane]:
-        """Open lanes, each at its progress, new ones at the start of the source's partition."""
+        """Open lanes at their progress, or, without any, at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         if left := {where: replace(one, is_left=False) for where, one in stored.items() if one.is_left}:
             await self._commit(left)  # before anything is sent, so that no other mirror takes them now
@@ -92,7 +92,7 @@ class LaneKeeper:
         return lanes
 
     async def _begin(self, names: Sequence[LaneName], cluster_id: str) -> list[Lane]:
-        """New lanes; their progress is committed before they send anything."""
+        """Open new lanes; their progress is committed before they send anything."""
         if not names:
             return []
         starts = await _gather(
@@ -172,9 +172,9 @@ class LaneKeeper:
             await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
 
     async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool]:
-        """The number after the lane's last batch in the target, None if there is none behind the progress.
+        """The number after the lane's last batch in the target; None if the target has none after the progress.
 
-        And whether the target's partition ends before the progress; then all of it was read.
+        The flag is True if the target's log ends before the progress's offset; then the lane reads it from its start.
         """
         progress, found, is_cut = lane.acknowledged, None, False
         offset = progress.target_offset
@@ -197,16 +197,16 @@ class LaneKeeper:
                 return found, is_cut
 
     async def _reopen(self, lane: Lane) -> None:
-        """The target's topic is missing, and if it was deleted, so is its progress."""
+        """The target's topic is missing. If it was deleted, its progress is gone, too, and the lane starts again."""
         if await self._store.read([lane.target]):
             lane.rewind(lane.acknowledged)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
 
     async def _wait_for_removal(self, lane: Lane) -> None:
-        """Records of a new topic never follow those of the old one: wait until the old one's copy is deleted.
+        """Wait until the old topic's copy is deleted: a new topic's records must never follow the old one's.
 
-        The target deletes the progress with it.
+        The target deletes the progress with the copy.
         """
         lane.error = (
             f"{lane}: topic {lane.topic} was deleted and created again in the source: its records are not appended to"
@@ -222,7 +222,7 @@ class LaneKeeper:
         lane.error = ""
 
     async def _is_replaced(self, lane: Lane) -> bool:
-        """The source's topic has another id than the one in the progress; notes the new id."""
+        """Whether the source's topic has another id than the progress; notes the new id."""
         cluster = await self._at_source.metadata([lane.topic])
         now = next((id_of(topic) for topic in cluster.topics if not topic.error_code), "")
         if is_same(now, lane.acknowledged.topic_id):
@@ -260,10 +260,10 @@ class LaneKeeper:
         await self._resume(lane, again)
 
     async def _pass_gap(self, lane: Lane) -> None:
-        """The source no longer has the next records: continue at its start, or stop; and log which are missing."""
+        """The source has deleted the next records: continue at its start, or stop; log which are missing."""
         start = await offset_at(self._at_source, lane.source, EARLIEST)
         end = await offset_at(self._at_source, lane.source, LATEST)
-        if await self._is_replaced(lane):  # asked after the offsets, so that they are the old topic's
+        if await self._is_replaced(lane):  # requested after the offsets, which are then the old topic's
             await self._wait_for_removal(lane)
             return
         there, _ = await self._next_sequence(lane)

@@ -1,10 +1,10 @@
-"""Finds the target's offset for a source offset that is older than what the worker remembers, by reading the target.
+"""Finds the target's offset for a source offset that the worker does not remember, by reading the target.
 
 Sequence numbers count a lane's records, so the number of the record at a source offset follows from any later record
-whose offset and number are known, if the source has no holes between them. With holes (transactions, compaction) the
-number found is too small, by as many as are missing: a group would read up to so many records again, and skip none.
-The record of that number is searched for in the target, whose batches carry the numbers: where it would lie if the
-lane were alone there, else by bisection.
+with a known offset and number, if the source has no holes between them. With holes (transactions, compaction) the
+number is too small, by at most the number of missing offsets: a group would read some records again, and skip none.
+The search then looks in the target, whose batches carry the numbers, for the record with that number: at the offset
+that it would have if the lane were alone there, else by bisection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .reading import EARLIEST, LATEST, headers, offset_at
 
 FIRST_BYTES, MOST_BYTES = 64 << 10, 4 << 20
 SEARCHED_BYTES = 256 << 20
-"""A search that has read so much gives up; others write to that partition much more than this lane."""
+"""A search gives up after this many bytes: other writers send much more to that partition than this lane."""
 
 
 class TooFar(Exception):
@@ -36,7 +36,7 @@ class Lookup:
         back = max(0, anchor.offset - offset)
         start = await offset_at(self._at_target, lane.target, EARLIEST)
         if offset <= progress.first and progress.producer_epoch == 0:
-            return start  # before all that was ever mirrored
+            return start  # before all mirrored records
         if back > HALF_OF_SEQUENCES or (back and progress.first < 0) or offset < progress.first:
             raise TooFar(f"{lane}: offset {offset} is from before the numbers of this mirror")
         end = await offset_at(self._at_target, lane.target, LATEST)
@@ -46,7 +46,7 @@ class Lookup:
 
 
 class _Search:
-    """For the offset behind the record with the number ``last``."""
+    """Searches for the offset after the record with the number ``last``."""
 
     def __init__(self, cluster: ClusterClient, lane: Lane, last: int) -> None:
         self._cluster = cluster
@@ -68,7 +68,7 @@ class _Search:
         return low
 
     def _ahead(self, header: BatchHeader) -> int:
-        """How many records the last one is behind this batch's first; half of all numbers or more: it is before it."""
+        """Records from this batch's first to the last one; half of all numbers or more: the last one is earlier."""
         return (self._last - header.base_sequence) & INT32_MAX
 
     async def _next(self, offset: int) -> BatchHeader | None:

@@ -1,4 +1,4 @@
-"""Circles: topics of the source whose records come from the target, which must not be mirrored back.
+"""Loops: the source's topics whose records come from the target must not be mirrored back.
 
 Every mirror keeps its progress in the cluster it writes to, under a group ``millstream-mirror.…``, and with it the id
 of the cluster that it reads from, and of those from which the records came there. So the groups in our source show all

@@ -1,8 +1,8 @@
 """The command `millstream-mirror CONFIG.json`.
 
 Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start, 2 the command line or the configuration is wrong, or
-what it asks for must not be done. One line on stdout reports that it runs: `ready: mirror=NAME http=HOST:PORT`; the log
-goes to stderr.
+the configured mirror is not allowed. Once it runs, it prints one line on stdout: `ready: mirror=NAME http=HOST:PORT`;
+the log goes to stderr.
 """
 
 from __future__ import annotations

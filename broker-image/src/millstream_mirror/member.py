@@ -1,13 +1,13 @@
-"""GroupMembership of a consumer group in the target, by which workers share a source's partitions.
+"""Membership in a consumer group of the target, by which workers share a source's partitions.
 
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not interpret
 assignments. The leader assigns the lanes round-robin; every rebalance first revokes all lanes (eager).
 
-A member whose process has ended is removed by the others (peers.py), so that its lanes need not wait until its session
-is over. The leader passes on where all members listen, with the assignment.
+If a member's process ends, the others remove it (peers.py), so its lanes need not wait for its session to expire. The
+leader sends the addresses of all members with the assignment.
 
 ``GroupMembership.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with
-``lost`` True when the group may have given the lanes to others already, so that nothing may be committed any more.
+``lost`` True if the group may have given the lanes to others already, so the worker must not commit any more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .peers import Doorplate, Peer, PeerWatch, next_after, peers_of
 from .topics import MirroredTopic
 
 SESSION_TIMEOUT_MS = 6_000
-"""The least that brokers allow, so that others soon take over from a killed worker."""
+"""The minimum that brokers allow, so that others soon take over from a lost worker."""
 REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
@@ -55,7 +55,7 @@ class LaneName:
 
 
 def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[LaneName]]:
-    """Every partition to one member, in turn; the same for the same topics and members."""
+    """Assign every partition to one member, in turn; deterministic for the same topics and members."""
     lanes = [
         LaneName(topic.topic, topic.target_topic, topic.topic_id, partition, topic.target_id)
         for topic in sorted(topics, key=lambda topic: topic.topic)
@@ -75,9 +75,9 @@ def encode(lanes: Sequence[LaneName], peers: Sequence[Peer]) -> bytes:
 
 
 def decode(assignment: bytes) -> tuple[list[LaneName], list[Peer]]:
-    """This member's lanes, and where members listen; leaders of older releases do not say.
+    """This member's lanes, and the members' addresses; leaders of older releases send none.
 
-    Raises ValueError where it is not what a worker sends: any client may join the group, and lead it.
+    Raises ValueError for data that no worker sends: any client may join the group, and lead it.
     """
     try:
         found = json.loads(assignment) if assignment else {"lanes": []}
@@ -114,7 +114,7 @@ class GroupMembership:
         assigned: Callable[[list[LaneName]], None],
         revoked: Callable[[bool], Awaitable[None]],
     ) -> None:
-        """``target`` is for this member alone: a JoinGroup blocks its connection until all have joined."""
+        """Only this member uses ``target``: a JoinGroup blocks its connection until all members have joined."""
         self._target = target
         self.group_id = group_id
         self._doorplate = doorplate
@@ -137,11 +137,11 @@ class GroupMembership:
             self._rejoin.set()
 
     def fence(self) -> None:
-        """A commit was refused: check the membership at once."""
+        """Check the membership at once, because a commit was refused."""
         self._rejoin.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then leaves."""
+        """Run until cancelled; then leave the group."""
         try:
             while True:
                 try:
@@ -226,7 +226,7 @@ class GroupMembership:
         return lanes
 
     async def _stay(self) -> bool:
-        """Send heartbeats until the group rebalances; True if another worker may have the lanes by now."""
+        """Send heartbeats until the group rebalances; return True if another worker may have the lanes by now."""
         heard = time.monotonic()
         while True:
             try:
@@ -264,7 +264,7 @@ class GroupMembership:
         return error
 
     async def _remove(self, member_id: str) -> None:
-        """Another worker's process has ended."""
+        """Remove a worker whose process has ended."""
         logger.warning("group %s: worker %s has ended: taking over its lanes", self.group_id, member_id)
         await self._leave(member_id)
         self._rejoin.set()

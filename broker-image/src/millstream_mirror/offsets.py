@@ -1,8 +1,8 @@
-"""Which offset of the target a source offset has become; numbers only, no I/O.
+"""Maps source offsets to target offsets; numbers only, no I/O.
 
-A lane's records keep their order in the target, where records of others may lie between them. A *span* is a piece in
-which neither side has anything else: there one addition translates. A topic with one source and no holes is one span,
-however long. A lane remembers its last spans; earlier offsets are looked up in the logs (lookup.py).
+A lane's records keep their order in the target, where other writers' records may lie between them. A *span* is a range
+in which neither side has anything else: there, translating is one addition. A topic with one source and no holes is one
+span, however long. A lane remembers its last spans; earlier offsets are looked up in the logs (lookup.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .progress import Progress
 from .rewrite import Outgoing
 
 SPANS = 1024
-"""Of a lane; more are forgotten, the oldest first."""
+"""Spans per lane; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Records that lie side by side in the source and in the target."""
+    """Records that are consecutive in the source and in the target."""
 
     offset: int
     next_offset: int
     sequence: int
     records: int
-    """Fewer than offsets where the source has holes: then only the first record's offset is known."""
+    """Fewer than the offsets if the source has holes: then only the first record's offset is known."""
     target_offset: int = -1
 
     @property
@@ -37,7 +37,7 @@ class Span:
         return self.records == self.next_offset - self.offset
 
     def followed_by(self, other: Span) -> bool:
-        """Whether both are one span."""
+        """Whether both together are one span."""
         return (
             self.is_dense
             and other.is_dense
@@ -51,7 +51,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The record at ``offset`` has the number ``sequence``; those before it lie before ``target_offset``."""
+    """The record at ``offset`` has the number ``sequence``; earlier records lie before ``target_offset``."""
 
     offset: int
     sequence: int
@@ -59,7 +59,7 @@ class Anchor:
 
 
 def spans_of(batches: Iterable[Outgoing], position: int) -> tuple[Span, ...]:
-    """The spans of batches that are sent together from ``position`` on; their target offsets are not known yet."""
+    """The spans of batches that are sent together, from ``position`` on; their target offsets are still unknown."""
     spans: list[Span] = []
     for batch in batches:
         is_whole = batch.start >= 0  # otherwise it was rebuilt, and may have holes
@@ -86,7 +86,7 @@ class OffsetMap:
         return len(self._spans)
 
     def rewound(self, to: Progress) -> None:
-        """Forget all spans, unless the lane continues where they end."""
+        """Forget all spans, unless the lane continues at their end."""
         producer = (to.producer_id, to.producer_epoch)
         if producer != self._producer or to.sequence != self._end.sequence:
             self._spans.clear()
@@ -94,13 +94,13 @@ class OffsetMap:
             self.start = self._end = _anchor(to)
 
     def add(self, spans: Iterable[Span], target_offset: int) -> None:
-        """Acknowledged spans, the first of which begins at ``target_offset``."""
+        """Add acknowledged spans; the first begins at ``target_offset``."""
         for span in spans:
             self._add(replace(span, target_offset=target_offset))
             target_offset += span.records
 
     def _add(self, span: Span) -> None:
-        if span.sequence != self._end.sequence:  # records between were sent by another worker
+        if span.sequence != self._end.sequence:  # another worker sent records between them
             self._spans.clear()
         if self._spans and self._spans[-1].followed_by(span):
             self._spans[-1] = self._spans[-1].with_more(span)
@@ -115,8 +115,9 @@ class OffsetMap:
         self._end = Anchor(span.next_offset, number, span.target_offset + span.records)
 
     def find(self, offset: int) -> int | None:
-        """The target's offset before which the lane's records before ``offset`` lie, and none behind it; None if the
-        spans do not reach back so far."""
+        """The target's offset between the lane's records before ``offset`` and those from it on.
+
+        None if the spans do not reach back so far."""
         if not self._spans or offset < self.start.offset:
             return None
         if offset >= self._end.offset:

@@ -1,11 +1,11 @@
-"""Notices when another worker's process has ended, long before its session in the group is over.
+"""Notices when another worker's process has ended, long before its session in the group expires.
 
-Each member says in its JoinGroup metadata where its HTTP server listens, and which ``instance`` this process is. Others
-keep a connection to it open, which the kernel closes when the process ends, killed or not. Then they ask for the
-instance anew: if nothing listens there any more, or another process does, that process has ended.
+Each member puts the address of its HTTP server, and this process's ``instance``, into its JoinGroup metadata. Others
+keep a connection to it open, which the kernel closes when the process ends, even if it was killed. Then they request
+the instance again: if nothing listens there any more, or another process does, that process has ended.
 
-Only a refusal counts, and only by an address that has answered with the right instance before. A worker that cannot be
-reached (another network, a paused process, a lost machine) stays a member until its session ends.
+Only a refusal counts, and only from an address that has responded with the right instance before. A worker that cannot
+be reached (another network, a paused process, a lost machine) stays a member until its session expires.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from millstream_process import supervision
 TIMEOUT_S = 1.0
 PAUSE_S = 0.5
 MOST_WATCHED = 8
-"""A worker watches so many others, those next after it in the order of their member ids."""
+"""Number of others that a worker watches: the next ones in the order of their member ids."""
 MAX_ANSWER_BYTES = 1024
 MAX_HOST, MAX_INSTANCE = 255, 64
-"""Characters."""
+"""Limits in characters."""
 WILDCARDS = ("", "0.0.0.0", "::")
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Raises ValueError where a field is not as another worker says it: every member of the group may say anything."""
+    """Raises ValueError for a field that no worker sends: every member of the group may send anything."""
 
     member_id: str
     host: str
@@ -53,7 +53,7 @@ class Peer:
 
 
 class Doorplate:
-    """Where this process listens, and which process it is."""
+    """This process's address and instance."""
 
     def __init__(self, host: str, port: int, target: str) -> None:
         self.host = host
@@ -62,12 +62,12 @@ class Doorplate:
         self._target = parse_bootstrap(target)[0]
 
     async def encoded(self) -> bytes:
-        """The metadata with which this process joins; empty if it does not know its address."""
+        """The metadata with which this process joins; empty if its address is unknown."""
         host = self.host if self.host not in WILDCARDS else await self._towards_target()
         return json.dumps([host, self.port, self.instance]).encode() if host else b""
 
     async def _towards_target(self) -> str:
-        """The address from which packets to the target are sent; none is."""
+        """The local address for packets to the target; sends nothing."""
         try:
             transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
                 asyncio.DatagramProtocol, remote_addr=self._target
@@ -80,7 +80,7 @@ class Doorplate:
 
 
 def peers_of(metadata: Mapping[str, bytes]) -> list[Peer]:
-    """Where members listen, by their JoinGroup metadata; those of older releases have none."""
+    """The members' addresses, from their JoinGroup metadata; older releases send none."""
     found = []
     for member_id, encoded in metadata.items():
         with contextlib.suppress(ValueError, TypeError, RecursionError):
@@ -90,14 +90,14 @@ def peers_of(metadata: Mapping[str, bytes]) -> list[Peer]:
 
 
 def next_after(member_id: str, peers: Sequence[Peer]) -> list[Peer]:
-    """The peers that this member watches, so that each is watched, if there are many."""
+    """The peers that this member watches; in a large group, each peer is watched by some members."""
     others = sorted((peer for peer in peers if peer.member_id != member_id), key=lambda one: one.member_id)
     behind = sum(peer.member_id < member_id for peer in others)
     return [*others[behind:], *others[:behind]][:MOST_WATCHED]
 
 
 class PeerWatch:
-    """``async with``: watches ``peers``, and calls ``gone`` with the member id of one whose process has ended."""
+    """``async with``: watches ``peers``, and calls ``gone`` with the id of a member whose process has ended."""
 
     def __init__(self, gone: Callable[[str], Awaitable[None]]) -> None:
         self.peers: list[Peer] = []
@@ -118,7 +118,7 @@ class PeerWatch:
 
 
 async def has_ended(peer: Peer) -> bool:
-    """Returns True when the peer's process has ended, False if it cannot be watched."""
+    """Return True once the peer's process has ended, False if it cannot be watched."""
     was_there = False
     while True:
         try:
@@ -139,7 +139,7 @@ async def has_ended(peer: Peer) -> bool:
 
 
 async def _answers(peer: Peer) -> bool:
-    """Whether this very process serves HTTP at the address. Raises OSError, TimeoutError, ValueError."""
+    """Whether this peer's process serves HTTP at the address. Raises OSError, TimeoutError, ValueError."""
     async with asyncio.timeout(TIMEOUT_S):
         reader, writer = await asyncio.open_connection(peer.host, peer.port, limit=MAX_ANSWER_BYTES)
         try:
@@ -155,7 +155,7 @@ async def _answers(peer: Peer) -> bool:
 
 
 async def _until_closed(peer: Peer) -> None:
-    """Until an idle connection is closed: by the server, which does so after some seconds, or by the process's end."""
+    """Wait until an idle connection closes: by the server, after some seconds, or by the end of the process."""
     with contextlib.suppress(OSError):
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection(peer.host, peer.port, limit=MAX_ANSWER_BYTES)

@@ -32,7 +32,7 @@ _VERSION = 1
 MAX_ID = 255
 MAX_ORIGINS = 64
 SHOWN = 200
-"""Characters of what cannot be read that go into an error."""
+"""Characters of unreadable metadata to show in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Gap:
     offset: int
     next_offset: int
     at_ms: int
-    """When it was passed, or found by a lane that stops there."""
+    """When it was passed, or found by a lane that stopped there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class Progress:
     producer_epoch: int
     sequence: int
     target_offset: int
-    """Records sent since lie at or behind this offset of the target's partition."""
+    """Later records are at or after this offset of the target's partition."""
     topic_id: str
-    """Id of the source's topic, so that a recreated topic is not appended to the old one's copy."""
+    """Id of the source's topic, so that a recreated topic's records are not appended to the old topic's copy."""
     cluster_id: str
-    """Id of the source cluster, so that other mirrors can tell where a topic comes from."""
+    """Id of the source cluster, by which other mirrors find the origin of a topic."""
     caught_up_ms: int
     """When the lane was last caught up."""
     gap: Gap | None = None
@@ -71,7 +71,7 @@ class Progress:
     is_begun: bool = False
     """With ``rejoin``: the target's topic was made read-only to rejoin, and is not a replica yet."""
     source_end: int = -1
-    """The end of the source's log, as last seen; -1: not known. A promotion without the source reports it."""
+    """The end of the source's log, as last seen; -1 if unknown. A promotion without the source reports it."""
     seen_ms: int = 0
     """When that end was first seen."""
     is_left: bool = False
@@ -105,7 +105,7 @@ class Progress:
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Progress:
-        """Raises ValueError where the metadata is not what a mirror writes: every client may commit there."""
+        """Raises ValueError for metadata that no mirror writes: every client may commit there."""
         try:
             stored = json.loads(metadata)
             if stored["v"] != _VERSION:
@@ -143,13 +143,14 @@ class Progress:
 
 
 def target_number(topic_id: str) -> int:
-    """Identity mode has no producer id. In its place is a number of the target's topic: another one when it is made
-    anew. -1 if it has no id."""
+    """A number from the topic id of the target, which differs for a recreated topic; -1 without an id.
+
+    Mode Identity has no producer id, and stores this number in its place."""
     return uuid.UUID(topic_id).int >> 65 if topic_id else -1
 
 
 def _number(name: str, value: Any, bits: int) -> int:
-    """A signed number of so many bits and its sign."""
+    """A number of ``bits`` bits and a sign."""
     if not isinstance(value, int) or isinstance(value, bool) or not -1 << bits <= value < 1 << bits:
         raise ValueError(f"{name}: a number from {-1 << bits} to {(1 << bits) - 1} is allowed")
     return value
@@ -169,7 +170,7 @@ class ProgressStore:
         self.group_id = group_id
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """The progress of those partitions that have any. Raises ValueError too."""
+        """The progress of those partitions that have any. Also raises ValueError."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -202,7 +203,7 @@ class ProgressStore:
     async def commit(
         self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit as a member of the group: one that was replaced is refused. Returns the error code of each."""
+        """Commit as a member of the group; former members are refused. Returns each partition's error code."""
         positions = {where: Position(one.offset, one.metadata()) for where, one in progress.items()}
         return await commit(self._target, self.group_id, positions, member_id, generation)
 

@@ -1,8 +1,8 @@
-"""Topics of the target that this mirror made as replicas, and that somebody has promoted since.
+"""Topics of the target that were replicas of this mirror and have been promoted.
 
-A replica becomes an ordinary topic by its promotion, and never the other way round. So an ordinary topic was promoted
-if this mirror has progress in it, under the topic's present id. That survives the worker and the MirrorMaker: the
-target keeps the progress of a mirror that is gone for as long as positions of other groups (offsets.retention.minutes).
+A mirror stores progress only for its replicas, and for topics that rejoin. So if it has progress for an ordinary topic,
+under the topic's present id, the topic was promoted, or somebody ended its rejoining. The target keeps this progress
+without the worker and the MirrorMaker, as long as positions of other groups (offsets.retention.minutes).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ logger = logging.getLogger(__name__)
 
 
 class PromotedTopics:
-    """Those of one source."""
+    """The promoted topics of one source."""
 
     def __init__(self, store: ProgressStore) -> None:
         self._store = store
         self.names: list[str] = []
-        """Found by the last look."""
+        """Result of the last `find`."""
         self._known: set[tuple[str, str]] = set()
 
     async def find(self, ordinary: Mapping[str, str]) -> list[str]:
-        """The promoted ones among ordinary topics of the target, given by name and id. Raises BrokerError, ApiError."""
+        """The promoted topics among these ordinary topics (name to id) of the target. Raises BrokerError, ApiError."""
         new = {name: one for name, one in ordinary.items() if (name, one) not in self._known and one}
         for name in await self._ours(new) if new else ():
             self._known.add((name, new[name]))
@@ -34,7 +34,7 @@ class PromotedTopics:
         return self.names
 
     async def _ours(self, topics: Mapping[str, str]) -> list[str]:
-        """Those in which this mirror has progress. The first partition tells: lanes begin with all."""
+        """The topics with progress of this mirror: a topic with any progress has it for partition 0."""
         try:
             found = await self._store.read([(name, 0) for name in topics])
         except ValueError as error:  # every client may commit there

@@ -32,9 +32,9 @@ async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: in
 async def read(
     cluster: ClusterClient, where: TopicPartition, offset: int, size: int, *, epoch: int = -1
 ) -> PartitionData:
-    """One fetch of about ``size`` bytes, which may answer OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
+    """Fetch about ``size`` bytes once; the response may be OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
 
-    ``epoch``: the leader's; under another one it answers with an error. -1: any.
+    ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any.
     """
     topic, partition = where
     asked = FetchPartition(
@@ -59,8 +59,9 @@ def headers_in(answer: PartitionData) -> list[BatchHeader]:
 async def headers(
     cluster: ClusterClient, where: TopicPartition, offset: int, *, first: int, most: int
 ) -> AsyncGenerator[BatchHeader]:
-    """The headers of the batches from ``offset`` to the log's end, or none if the log has no such offset. Fetches grow
-    from ``first`` to ``most`` bytes. Raises BrokerError, ApiError."""
+    """The headers of the batches from ``offset`` to the log's end; none if the log has no such offset.
+
+    Fetches grow from ``first`` to ``most`` bytes. Raises BrokerError, ApiError."""
     size = first
     while True:
         answer = await read(cluster, where, offset, size)

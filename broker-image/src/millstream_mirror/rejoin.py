@@ -1,21 +1,20 @@
-"""Identity mode: makes topics that exist in the target, and are no replicas, replicas of the source's (`spec.rejoin`).
+"""Identity mode: makes existing ordinary topics of the target replicas of the source's topics (`spec.rejoin`).
 
 This is the way back after a failover: the old source follows the new one from the last common offset. For each topic:
 
-    1. both logs are compared, to see whether the topic can rejoin at all; then `millstream.mirror.source=…/rejoin` is
-       set: from now on nobody writes to it, neither clients nor a mirror
-    2. the progress says so, and every broker of the target knows it. If the setting is gone later, somebody promoted
-       the topic or gave up: it is not set again under the same request
-    3. for each partition: the last common offset is looked for (common_offset.py); records behind it, which only the
-       target has, are copied into TOPIC.set-aside and acknowledged there (set_aside.py); the log is cut at the common
-       offset (MirrorTruncate); and all replicas that may lead next are cut, too
-    4. positions of groups behind the ends move back to them
-    5. the progress says under which request this was done, and `…/rejoin` becomes `…`: the topic is a replica, and
-       lanes continue it
+    1. compare both logs to see whether the topic can rejoin at all; then set `millstream.mirror.source=…/rejoin`:
+       from now on nobody writes to it, neither clients nor a mirror
+    2. record that in the progress, and wait until every broker of the target knows the setting. If the setting is gone
+       later, somebody promoted the topic or gave up: no worker sets it again under the same request
+    3. for each partition: search for the last common offset (common_offset.py); copy the records after it, which only
+       the target has, to TOPIC.set-aside, and await their acknowledgement (set_aside.py); truncate the log at the
+       common offset (MirrorTruncate); and wait until all replicas that may lead next have truncated theirs
+    4. move positions of groups beyond the ends back to them
+    5. record the request in the progress, and change `…/rejoin` to `…`: the topic is a replica, and lanes continue it
 
-Each step looks at what is, and does what is missing, so a worker may be killed anywhere. Only the leader of the
-workers' group does this; should two do it, the target cuts a log only if it is as the sender has seen it. A topic
-rejoins once for each request: promoted later, it stays promoted.
+Each step checks the present state and does what is missing, so a worker may be killed at any point. Only the leader of
+the workers' group does this. If two workers do it, the target truncates a log only if it is as the sender saw it. A
+topic rejoins once per request: if it is promoted later, it stays promoted.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PARTITIONS_AT_ONCE = 8
 GROUPS_AT_ONCE = 16
 LOOK_AGAIN_S = 2.0
 KNOWN_LOOK_S, KNOWN_S = 0.05, 5.0
-"""How often a broker is asked whether it knows a setting; after how long that is reported."""
+"""How often to ask a broker whether it knows a setting, and the time after which that is an error."""
 SET = 0
 
 logger = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ Stamp = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
 class Rejoiner:
-    """The topics of one source. Trouble with a topic is in ``problems``, and looked at again."""
+    """Rejoins the topics of one source. Errors of a topic are in ``problems``; it retries."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Rejoiner:
         stamp: Stamp,
         leads: Callable[[], bool],
     ) -> None:
-        """``stamp`` commits progress as a member of the group. ``leads``: whether this worker leads it."""
+        """``stamp`` commits progress as a member of the group; ``leads`` tells whether this worker leads the group."""
         self._request_id = request_id
         self._at_source = at_source
         self._at_target = at_target
@@ -92,20 +91,20 @@ class Rejoiner:
         """Ids of topics that this worker made read-only."""
         self._topics_at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
         self.problems: dict[str, str] = {}
-        """Why topics do not rejoin, by name."""
+        """The reason why a topic does not rejoin, by name."""
         self.reports: dict[str, list[Rejoined]] = {}
-        """What was set aside, by topic of the target; of topics that were looked at."""
+        """Records set aside, by topic of the target, for the topics checked so far."""
 
     @property
     def set_aside(self) -> list[Rejoined]:
-        """What was set aside, of all topics."""
+        """Records set aside, of all topics."""
         return [one for name in sorted(self.reports) for one in self.reports[name]]
 
     async def close(self) -> None:
         await supervision.cancel(self._tasks.values())
 
     def want(self, topics: Mapping[str, MetadataResponseTopic]) -> None:
-        """These topics rejoin, by name in the target, and no others."""
+        """Make these topics rejoin, by name in the target, and no others."""
         wanted = topics if self._leads() else {}
         seen = {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
         for name in [name for name in self._tasks if self._seen.get(name) != seen.get(name)]:
@@ -117,13 +116,13 @@ class Rejoiner:
                 self._tasks[name] = supervision.run("topics that rejoin", self._rejoin_on(name, topic))
 
     def rejoins(self, name: str) -> bool:
-        """Whether this worker makes the topic a replica, and nothing is in its way."""
+        """Whether this worker makes the topic a replica, without a problem so far."""
         return name in self._tasks and name not in self.problems
 
     async def remember(self, topics: Mapping[str, str]) -> None:
-        """Find out what was set aside from these topics of the target (name to id), by this worker or another.
+        """Find the records set aside from these topics of the target (name to id), by this worker or another.
 
-        Trouble is for the next look: it must not keep records from being mirrored."""
+        Errors wait for the next round: they must not keep records from being mirrored."""
         if not self._leads():
             return
         self.reports = {name: found for name, found in self.reports.items() if name in topics}
@@ -178,7 +177,7 @@ class Rejoiner:
         stored = await self._store.read([(name, partition) for partition in range(both.partitions)])
         if not ours.get(KEY):
             self._check_not_promoted(both, stored.values())
-            for partition in range(both.partitions):  # before it is taken from those who write to it
+            for partition in range(both.partitions):  # before producers lose the topic
                 await self._cutter.check(both, partition)
             logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
             await self._set(name, str(source))
@@ -223,7 +222,7 @@ class Rejoiner:
         )
 
     def _begin(self, both: Both) -> Progress:
-        """That the topic was made read-only under this request. It names no source: it may have no record of it yet."""
+        """Progress of a topic made read-only under this request. It names no source: it may have no record of it."""
         number, now = target_number(both.topic_id), int(time.time() * 1000)
         return Progress(0, number, 0, 0, 0, "", "", now, first=0, rejoin=self._request_id, is_begun=True)
 
@@ -232,7 +231,7 @@ class Rejoiner:
         return (progress.rejoin, progress.producer_id) == (self._request_id, target_number(both.topic_id))
 
     def _check_not_promoted(self, both: Both, stored: Collection[Progress]) -> None:
-        """Raises CannotRejoin if the topic was read-only under the same request, and is so no more."""
+        """Raise CannotRejoin if the topic was read-only under the same request, and no longer is."""
         ours = [one for one in stored if self._is_of(both, one)]
         if any(not one.is_begun for one in ours):
             raise CannotRejoin(
@@ -253,7 +252,7 @@ class Rejoiner:
             raise ApiError(error, f"setting {KEY}={value}: {answer.error_message or error.message}")
 
     async def _await_all_brokers(self, both: Both) -> None:
-        """Return when no broker of the target would still take records of clients. Raises BrokerError, ApiError."""
+        """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotRejoin."""
         await self._at_target.metadata([])
         deadline = time.monotonic() + KNOWN_S
         for node in list(self._at_target.brokers):
@@ -265,9 +264,9 @@ class Rejoiner:
     # ---- groups
 
     async def _lower_positions(self, name: str, ends: Sequence[int]) -> None:
-        """Move positions behind the ends back to them: the records between are others now.
+        """Move positions beyond the ends back to them, because other records will have these offsets.
 
-        Otherwise a group would pass the source's records at these offsets. Raises BrokerError, ApiError.
+        Otherwise a group would skip the source's records there. Raises BrokerError, ApiError, CannotRejoin.
         """
         await self._at_target.metadata([])
         limit = asyncio.Semaphore(GROUPS_AT_ONCE)
@@ -295,7 +294,7 @@ class Rejoiner:
 
 
 def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Raises CannotRejoin for topics that cannot be compared, or whose records would have no place."""
+    """Raise CannotRejoin for topics that cannot be compared, or whose records could not be set aside."""
     if theirs.get(KEY):
         raise CannotRejoin(
             f"in the source it is itself a read-only mirror, of {theirs[KEY]}: promote it there first"
@@ -320,7 +319,7 @@ def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: 
 
 
 async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all of them to their ends; raises the first error."""
+    """Await all of them to the end; raises the first error."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for one in results:
         if isinstance(one, BaseException):

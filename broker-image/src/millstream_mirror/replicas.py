@@ -1,10 +1,10 @@
-"""Identity mode: keeps the target's topics replicas of the source's: partitions, configuration, and whose they are.
+"""Identity mode: keeps the target's topics replicas of the source's: partitions, configuration, and ownership.
 
 A missing topic is created with the source's number of partitions, its configuration, and ``millstream.mirror.source``,
-which makes it read-only and names the source's topic by its id. A topic without this setting, or of another source, is
-somebody's, or was promoted (promoted.py): it is left alone and reported, unless it may rejoin (rejoin.py). Partitions
-and configuration are compared at every look, so the target follows within seconds; settings made in the target are
-undone. Not copied are settings that concern only the target's brokers.
+which makes it read-only and names the source's topic by its id. A topic without this setting, or with another source,
+belongs to someone else or was promoted (promoted.py): the worker leaves it alone and reports it, unless it may rejoin
+(rejoin.py). Each round compares partitions and configuration, so the target follows within seconds, and changes of
+settings in the target are undone. Settings that concern only the target's brokers are not copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .standing import replaced
 from .topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TopicKeeper, id_of
 
 CONFIG_S = 2.0
-"""How often configurations are compared; a topic that has just been seen is compared at once."""
+"""How often configurations are compared; a new topic is compared at once."""
 SET, DELETE = 0, 1
 OF_THE_BROKERS = frozenset(
     {
@@ -64,7 +64,7 @@ class Configuration:
 
 
 class ReplicaKeeper(TopicKeeper):
-    """Raises BrokerError, ApiError."""
+    """Keeps the replicas of one source. Raises BrokerError, ApiError."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class ReplicaKeeper(TopicKeeper):
         promoted: PromotedTopics,
         rejoiner: Rejoiner | None = None,
     ) -> None:
-        """``rejoiner``: makes topics of the target replicas that are none; None: they are left alone."""
+        """``rejoiner`` makes ordinary topics of the target replicas; without it, they are left alone."""
         super().__init__(config, source, at_source, at_target)
         self._rejoiner = rejoiner
         self._promoted = promoted
         self._compared_at = -CONFIG_S
         self._target_ids: dict[str, str] = {}
         self._checked: dict[str, MirrorSource] = {}
-        """Of which topics the target's topics are replicas, by target topic; since the last comparison."""
+        """The source of each topic of the target, as of the last comparison."""
         self._rejoining: dict[str, MetadataResponseTopic] = {}
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
@@ -147,7 +147,7 @@ class ReplicaKeeper(TopicKeeper):
         return MirrorSource(self._at_source.cluster_id or "", topic.topic_id)
 
     async def _ours(self, present: Mapping[str, MetadataResponseTopic]) -> dict[str, MetadataResponseTopic]:
-        """Those of these topics that are replicas of this source's; their configuration is made the source's."""
+        """Those of these topics that are replicas of this source's; their configuration is brought to the source's."""
         now = time.monotonic()
         if now - self._compared_at >= CONFIG_S or not present.keys() <= self._checked.keys():
             there = await self._described(self._at_target, present)
@@ -205,7 +205,7 @@ class ReplicaKeeper(TopicKeeper):
         return ours
 
     def _follows(self, key: str) -> bool:
-        """Whether a setting of the target is the source's."""
+        """Whether the mirror copies this setting from the source."""
         return key not in OF_THE_BROKERS and self._config.includes_config(key)
 
     def _refuse(self, name: str, what: str) -> None:
@@ -230,7 +230,7 @@ class ReplicaKeeper(TopicKeeper):
                     ],
                 )
             )
-        # Where the target does not know a key, the next comparison sets the others.
+        # If the target does not know a key, the next comparison sets the others.
         if refused := await self._call_create(creations):
             for one in refused:
                 one.configs = [config for config in one.configs if config.name == KEY]
@@ -238,7 +238,7 @@ class ReplicaKeeper(TopicKeeper):
                 self._problem(one.name, "cannot be created: mode Identity needs a Millstream as the target")
 
     async def _described(self, cluster: ClusterClient, topics: Collection[str]) -> dict[str, Configuration]:
-        """Without topics that were deleted meanwhile."""
+        """The configurations of topics; topics that were deleted meanwhile are left out."""
         if not topics:
             return {}
         request = DescribeConfigsRequest(
@@ -290,8 +290,9 @@ class ReplicaKeeper(TopicKeeper):
 def differences(
     source: Configuration, target: Configuration, follows: Callable[[str], bool]
 ) -> dict[str, str | None]:
-    """What makes the target's settings the source's, as far as they follow it and the target knows them; None deletes a
-    setting."""
+    """Changes that bring the target's settings to the source's; None deletes a setting.
+
+    Only settings that follow the source and that the target knows."""
     wanted = {key: value for key, value in source.own.items() if key in target.keys and follows(key)}
     there = {key: value for key, value in target.own.items() if follows(key)}
     changes: dict[str, str | None] = {key: None for key in there if key not in wanted}

@@ -4,7 +4,7 @@ Only the header changes, in place: base offset 0 and no leader epoch, as a produ
 base sequence of the lane; the transactional flag off; and the CRC, after checking the old one, so that data
 corrupted on the way does not get a valid CRC.
 
-Left out are control batches, batches of aborted transactions (KIP-98), and records before the position. The few
+Control batches, batches of aborted transactions (KIP-98), and records before the position are dropped. The few
 batches that a broker would not accept from a producer (gaps left by compaction, a start in the middle of a batch)
 are rebuilt from their records.
 """
@@ -64,7 +64,7 @@ class Outgoing:
 class Rewritten:
     batches: list[Outgoing]
     position: int
-    """The source offset to fetch next: beyond the batches, and beyond what was left out behind them."""
+    """The source offset to fetch next: after the batches, and after those dropped at their end."""
 
 
 def rewrite(
@@ -108,7 +108,7 @@ def rewrite(
 
 
 def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
-    """The batches in one buffer: the fetched one where they lie in it side by side."""
+    """The batches in one buffer: the fetched one if they are adjacent in it."""
     end = first = batches[0].start
     for batch in batches:
         if batch.start != end or end < 0:
@@ -146,7 +146,7 @@ def _stamp(
 
 
 class _Aborted:
-    """Which batches of a fetch belong to aborted transactions: from the first offset listed up to the abort marker."""
+    """The batches of a fetch that belong to aborted transactions: from the first offset listed to the abort marker."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._ahead = deque(sorted(transactions, key=lambda one: one.first_offset))

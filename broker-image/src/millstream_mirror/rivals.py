@@ -1,8 +1,8 @@
 """Topics that another mirror copies from the same source into the same topic: each record would be there twice.
 
-Every mirror keeps its progress in the target, under a group of its own. A mirror begins with no topic of which another
-one has progress from the same topic of the same cluster, even if that one does not run now: it may be restarting, or be
-an earlier name of this mirror. Two that begin at the same moment both go on, and both report it.
+Every mirror keeps its progress in the target, under its own group. A mirror does not start a topic if another one has
+progress in it from the same topic of the same cluster, even if that one is not running: it may be restarting, or be
+an earlier name of this mirror. Two that start at the same moment both continue, and both report it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .others import MirrorsInto
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """``group``: the other mirror's group; ``begun``: whether this mirror has progress of the topic as well."""
+    """``group`` is the other mirror's group; ``begun`` tells whether this mirror has progress in the topic, too."""
 
     group: str
     begun: bool
@@ -35,7 +35,7 @@ class Rival:
 
 class RivalFinder:
     def __init__(self, at_target: ClusterClient, group_id: str) -> None:
-        """``group_id``: this mirror's own group."""
+        """``group_id`` is this mirror's own group."""
         self._at_target = at_target
         self._mirrors = MirrorsInto(at_target)
         self._group_id = group_id

@@ -1,20 +1,20 @@
-"""Copies records that only the target has into the topic ``TOPIC.set-aside``, before they are cut from ``TOPIC``.
+"""Copies records that only the target has to the topic ``TOPIC.set-aside``, before ``TOPIC`` is truncated.
 
 Partition, order, keys, values, headers and timestamps stay. Each record gets these headers (text), which identify it:
 
-    set-aside.topic-id        id of the topic that it is from
+    set-aside.topic-id        id of its topic
     set-aside.partition       its partition there
     set-aside.offset          its offset there
     set-aside.leader-epoch    the leader epoch under which it was written
-    set-aside.common-offset   where its partition parted from the source's
+    set-aside.common-offset   the offset at which its partition diverged from the source's
     set-aside.number          its number among those set aside there, from 1
     set-aside.request-id      the request to rejoin under which it was set aside
 
-The topic keeps records for ever until somebody configures it otherwise. Records are acknowledged by all in-sync
-replicas. The last record says how far a worker has come, and its batch under which producer id and sequence number.
-Another worker of the same request continues after it, with the same numbers, if the topic still has this record there:
-what the first one still sends is a repetition, and refused. Only where two workers begin at the same moment may a
-record come twice, with equal headers.
+The topic keeps records for ever unless somebody configures it otherwise. All in-sync replicas acknowledge the records.
+The last record shows how far a worker has come, and its batch has the producer id and sequence number. Another worker
+of the same request continues after it, with the same numbers, if the topic still has that record at its offset; the
+target refuses requests that the first worker still sends as duplicates. A record may come twice if two workers begin at
+the same moment, if another client's record is the last one in the set-aside topic, or if the request changes.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ LONGEST_NAME = 249
 PREFIX = "set-aside."
 FIELDS = ("topic-id", "partition", "offset", "leader-epoch", "common-offset", "number", "request-id")
 CHUNK_BYTES = 512 * 1024
-"""Records of at least so many bytes, or one, are a batch."""
+"""A batch is sent once its records, with their headers, have this size."""
 READ_BYTES = 1024 * 1024
 OF_HEADERS = 512
-"""More than the headers of a record take."""
+"""Upper bound of the size of the headers added to a record."""
 TIMEOUT_MS = 30_000
 INT64_MAX = (1 << 63) - 1
 FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -77,12 +77,12 @@ class CannotRejoin(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rejoined:
-    """Records of a partition that only the target had, and where they are."""
+    """Records of a partition that only the target had, and their copies."""
 
     topic: str
     partition: int
     offset: int
-    """The common offset, where they began."""
+    """The common offset, at which they began."""
     records: int
 
     def as_json(self) -> dict[str, Any]:
@@ -97,17 +97,17 @@ class Rejoined:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the set-aside topic of a topic must have."""
+    """Requirements for the set-aside topic of a topic."""
 
     partitions: int
     replicas: int
     max_message_bytes: int
-    """The topic's own."""
+    """The topic's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which record of which topic a record in the set-aside topic is; and how its batch was numbered."""
+    """The origin of a record in the set-aside topic, and the numbering of its batch."""
 
     topic_id: str
     partition: int
@@ -127,7 +127,7 @@ class Mark:
 
 
 def mark_of(record: Record, header: BatchHeader) -> Mark | None:
-    """None if the record was not set aside: everybody may write to the topic."""
+    """None for a record that was not set aside: everybody may write to the topic."""
     found = {name: value for name, value in record.headers if value is not None}
     try:
         topic_id, *numbers, request_id = (found[PREFIX + name].decode() for name in FIELDS)
@@ -149,7 +149,7 @@ class SetAside:
         self._request_id = request_id
 
     async def prepare(self, topic: str, room: Room) -> None:
-        """Create the set-aside topic, or check that the one that is there keeps everything."""
+        """Create the set-aside topic; or check that the existing one loses no records, and add missing partitions."""
         name = topic + SUFFIX
         present = await self.partitions([topic])
         if topic not in present:
@@ -185,7 +185,7 @@ class SetAside:
                 raise ApiError(ErrorCode.of(grown.error_code), f"adding partitions to topic {name}")
 
     async def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Of these topics that have a set-aside topic, its number of partitions."""
+        """Number of partitions of the set-aside topics that exist, by topic."""
         names = [topic + SUFFIX for topic in topics]
         if not names:
             return {}
@@ -197,7 +197,7 @@ class SetAside:
         }
 
     async def last(self, topic: str, partition: int) -> Mark | None:
-        """The mark of the last record that was set aside from the partition, if it is the last record there."""
+        """The mark of the last record in the partition of the set-aside topic; None if it has none."""
         found = await self._last(topic, partition)
         return None if found is None else found[1]
 
@@ -215,9 +215,9 @@ class SetAside:
         return None
 
     async def copy(self, where: TopicPartition, topic_id: str, common: int, end: int, epoch: int) -> int:
-        """Copy the target's records from ``common`` to before ``end``, as far as that was not done before.
+        """Copy the target's records from ``common`` to before ``end``, unless they were copied before.
 
-        ``epoch``: of the leader, under which they are read. Returns how many are set aside.
+        ``epoch`` is the leader epoch under which to read them. Returns the number of records set aside.
         """
         topic, partition = where
         found = await self._last(topic, partition)
@@ -243,7 +243,7 @@ class SetAside:
     async def _continues(
         self, where: TopicPartition, copied: Record, mark: Mark, topic_id: str, common: int, end: int
     ) -> bool:
-        """Whether the record with this mark is one of these: what a topic has at an offset may be another one later."""
+        """Whether to continue after a copied record: it is of this copy, and still in the topic at its offset."""
         same = (mark.topic_id, mark.common, mark.request_id) == (topic_id, common, self._request_id)
         if not same or not common <= mark.offset < end:
             return False
@@ -282,16 +282,16 @@ class SetAside:
 
 
 def _copy(record: Record, header: BatchHeader, mark: Mark) -> Record:
-    """The copy of a record that is set aside: its mark is in the headers."""
+    """The copy of a record to set aside, with its mark in the headers."""
     timestamp = header.max_timestamp if header.is_log_append_time else record.timestamp
     return Record(record.key, record.value, timestamp, (*record.headers, *mark.headers()))
 
 
 class _Writer:
-    """Writes records in order, in batches whose boundaries depend on the records alone."""
+    """Writes records in order. Only the records and the first mark determine the batches' boundaries."""
 
     def __init__(self, at_target: ClusterClient, where: TopicPartition, mark: Mark) -> None:
-        """``mark``: the record before the first one, and the producer to continue."""
+        """``mark`` has the record before the first one, and the producer to continue."""
         self._at_target = at_target
         self._where = where
         self._mark = mark
@@ -316,7 +316,7 @@ class _Writer:
             await self.flush()
 
     async def flush(self) -> None:
-        """Return when all replicas in sync have everything."""
+        """Send pending records; return when all in-sync replicas have them."""
         if not self._pending:
             return
         producer_id, producer_epoch = self._mark.producer

@@ -1,7 +1,7 @@
 """One source: the topics to mirror, this worker's partitions of them, and their progress.
 
-    refresh   looks at the source's topics, makes them in the target, tells the group's leader what there is
-    member    shares the partitions with the other workers; lanes start to flow when they come and stop before they go
+    refresh   finds the source's topics, creates them in the target, and offers them to the group's leader
+    member    shares the partitions with the other workers; lanes start when assigned, and stop before they are revoked
     commit    stores the progress of all lanes in one request
     groups    copies the positions of consumer groups
 
@@ -42,7 +42,7 @@ from .topics import MirroredTopic, TopicKeeper, id_of, select
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
-"""After a topic came, looks are more frequent for a while: a circle of mirrors that start together soon opens."""
+"""Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
 RIVALS_LOOK_S = 30.0
 CONNECT_TIMEOUT_S = 3.0
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class MirrorRefused(Exception):
-    """The configured mirror is not allowed; the message is one line for people."""
+    """The configured mirror is not allowed; the message is one line for users."""
 
 
 class SourceMirror:
@@ -82,9 +82,9 @@ class SourceMirror:
         self._rivals = RivalFinder(self._target, group_id)
         self._rivals_looked = -RIVALS_LOOK_S
         self._doubled: dict[str, str] = {}
-        """What another mirror copies, too, by topic."""
+        """The group of the other mirror that copies a topic, too, by topic."""
         self._left_out: dict[str, str] = {}
-        """Topics whose records come from the target."""
+        """Topics that are not mirrored because their records come from the target."""
         self._origins: dict[str, tuple[str, ...]] = {}
         self._matched: int | None = None
         self._rate = Rate()
@@ -101,7 +101,7 @@ class SourceMirror:
         )
 
     def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow]:
-        """What the mode is about: how topics are kept, and how records get there."""
+        """The parts that differ by mode: the keeper of topics and the flow of records."""
         config, source, counters = self.config, self.source, self._counters
 
         def origins(topic: str) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class SourceMirror:
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
         try:
-            await self._refresh()  # so that the first assignment is not empty
+            await self._refresh()  # otherwise the first assignment would be empty
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
@@ -162,7 +162,7 @@ class SourceMirror:
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
         if (
             self.config.mode is Mode.IDENTITY
-        ):  # mirrors of the other mode may well meet: each copies its own topics
+        ):  # mirrors of different modes may meet: each copies its own topics
             problems += [Problem("MirrorLoop", error) for error in self._left_out.values()]
         return SourceStatus(
             self.source.name,
@@ -188,7 +188,7 @@ class SourceMirror:
             min((lane.seen_ms for lane in lanes), default=0),
         )
 
-    # ---- what there is to mirror
+    # ---- the topics to mirror
 
     async def _refresh_on(self) -> None:
         while True:
@@ -197,7 +197,7 @@ class SourceMirror:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Reports temporary errors in the status instead of raising them."""
+        """Report temporary errors in the status instead of raising them."""
         source, _ = await asyncio.gather(
             _reach(self._source, self._reachability, None),
             _reach(self._target, self._target_reachability, []),
@@ -206,7 +206,7 @@ class SourceMirror:
             await self._follow(source)
 
     async def _follow(self, cluster: MetadataResponse) -> None:
-        """Look after the topics of the target."""
+        """Create and update the topics of the target."""
         try:
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
@@ -254,7 +254,7 @@ class SourceMirror:
             self._noted_left = generation
 
     async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
-        """Topics with which another mirror has begun, and this one has not; looks sometimes, and when one is new."""
+        """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""
         names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
         known = {topic.target_topic for topic in self._ready}
         if names.keys() <= known and time.monotonic() - self._rivals_looked < RIVALS_LOOK_S:
@@ -277,7 +277,7 @@ class SourceMirror:
             )
 
     def _bytes_per_second(self, lanes: int) -> float:
-        """The limit for so many lanes: workers share it as they share the source's partitions."""
+        """The limit for a number of lanes: workers share it in proportion to their lanes."""
         partitions = sum(topic.partitions for topic in self._ready)
         return (self.source.max_bytes_per_second or 0) * lanes / max(partitions, lanes, 1)
 
@@ -290,7 +290,7 @@ class SourceMirror:
             except TRANSIENT as error:
                 self._groups_error = f"consumer groups: {error}"
 
-    # ---- which lanes are this worker's, and how far they are
+    # ---- this worker's lanes, and their progress
 
     async def _revoked(self, lost: bool) -> None:
         """Stop; wait for pending responses and commit, unless another worker may already have the lanes."""
@@ -321,7 +321,7 @@ class SourceMirror:
                 lanes[target].committed = one
 
     async def _commit_now(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """Raises BrokerError or ApiError unless all of it is stored."""
+        """Raises BrokerError or ApiError unless all progress is stored."""
         try:
             async with self._committing:
                 answers = await self._store.commit(progress, self.member.member_id, self.member.generation)

@@ -1,20 +1,20 @@
-"""Identity mode: finds where lanes stand, from both logs, and stops those that must not continue.
+"""Identity mode: finds the positions of lanes from both logs, and stops lanes that must not continue.
 
-A lane continues at the end of the target's log. Before it does, five things are looked up, for many lanes at once:
+A lane continues at the end of the target's log. Before that, five look-ups follow, for many lanes at once:
 
     the target's log     MirrorAppend without batches: its end, and the leader epoch of its last batch
-    the source's topic   its id: another one means that it was deleted and created again
+    the source's topic   its id: another id means that the topic was deleted and created again
     the epoch there      OffsetForLeaderEpoch: the source must still have that epoch, at least up to that end.
                          Otherwise the logs have diverged: the source was restored from an older copy, or elected a
                          leader that lacked records
-    the batch there      the source's batch at the offset of the target's last one: after a restore, epochs may be given
-                         a second time
-    the source's log     its start: beyond the target's end, records are missing (onGap)
+    the batch there      the source's batch at the offset of the target's last one: after a restore, epochs may be
+                         reused
+    the source's log     its start: if it is beyond the target's end, records are missing (onGap)
 
-All this is asked of one leader of the source, under its epoch, and the lane reads under this epoch only: once another
-broker leads, the source refuses (KIP-320), and the lane compares the logs again.
+All these requests go to one leader of the source, under its epoch, and the lane fetches only under this epoch: once
+another broker leads, the source refuses (KIP-320), and the lane compares the logs again.
 
-A lane that must not continue says why, and looks again every few seconds. It changes nothing in the target.
+A lane that must not continue reports the reason and retries every few seconds. It changes nothing in the target.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class MustWait(Exception):
-    """The lane must not continue as things are; the message says why, and what to do. ``reason`` as in `Lane`."""
+    """The lane must not continue in this state; the message says why, and what to do. ``reason`` as in `Lane`."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class CopyKeeper:
         origins: Callable[[str], tuple[str, ...]],
         rejoin: str = "",
     ) -> None:
-        """``rejoin``: the request under which topics of the target may rejoin (`rejoin`); lanes' progress names it."""
+        """``rejoin`` is the request under which topics of the target may rejoin (`rejoin`); progress contains it."""
         self._rejoin = rejoin
         self._at_source = at_source
         self._at_target = at_target
@@ -97,7 +97,7 @@ class CopyKeeper:
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self, names: Sequence[LaneName]) -> list[Lane]:
-        """Raises BrokerError, ApiError; ValueError where stored progress cannot be read."""
+        """Raises BrokerError, ApiError; ValueError for unreadable progress."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         cluster_id = self._at_source.cluster_id or ""
         lanes = []
@@ -118,7 +118,7 @@ class CopyKeeper:
             lanes.append(lane)
         for lane, problem in (await self._look(lanes)).items():
             reason = problem.reason if isinstance(problem, MustWait) else ""
-            lane.fail(str(problem), reason=reason)  # its recovery looks again
+            lane.fail(str(problem), reason=reason)  # its recovery retries
         for lane in lanes:
             lane.recovering = False
         return [*lanes]
@@ -138,11 +138,11 @@ class CopyKeeper:
             if lane.stopped_at is not None:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
-        if lane.reason != BATCH_NOT_MIRRORED:  # which holds until a batch is appended
+        if lane.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
             lane.error = lane.reason = ""
 
     async def _look_together(self, lane: CopyLane) -> Trouble | None:
-        """As `_look`, for this lane and all others that ask while another look runs. Raises BrokerError, ApiError."""
+        """Like `_look`, but one run serves all lanes that arrive while another runs. Raises BrokerError, ApiError."""
         waiting = self._waiting[lane] = asyncio.get_running_loop().create_future()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_for_all())
@@ -164,7 +164,7 @@ class CopyKeeper:
                     one.set_result(problems.get(lane))
 
     async def _look(self, lanes: Sequence[CopyLane]) -> dict[CopyLane, Trouble]:
-        """Make lanes ready to continue; why others are not. Raises BrokerError, ApiError."""
+        """Make lanes ready to continue; return the problems of the others. Raises BrokerError, ApiError."""
         problems: dict[CopyLane, Trouble] = {}
         for lane in lanes:
             lane.compared_at = time.monotonic()
@@ -223,7 +223,7 @@ class CopyKeeper:
     def _check_epoch(
         self, lane: CopyLane, there: MirrorPartitionResponse, epoch: tuple[int, int], end: int
     ) -> None:
-        """Raises MustWait unless the source has the target's last epoch up to the target's end."""
+        """Raise MustWait unless the source has the target's last epoch up to the target's end."""
         ours, last = there.log_end_offset, there.last_epoch
         if last >= 0 and (epoch[0] != last or epoch[1] < ours):
             said = f"has no epoch {last}" if epoch[0] != last else f"ends epoch {last} at offset {epoch[1]}"
@@ -232,13 +232,13 @@ class CopyKeeper:
             raise _diverged(lane, f"ends at offset {ours}, the source at {end}")
 
     async def _check_last_batch(self, lane: CopyLane, there: MirrorPartitionResponse, under: int) -> None:
-        """Raises MustWait unless the source has the target's last batch, as far as its answers show."""
+        """Raise MustWait unless the source has the target's last batch, as far as its responses show."""
         if there.last_header is None or len(there.last_header) < HEADER_SIZE:
             return
         ours = read_header(there.last_header)
         answer = await read(self._at_source, lane.source, ours.base_offset, 1, epoch=under)
         if not (found := headers_in(answer)):
-            return  # deleted there
+            return  # the source has deleted it
         theirs = found[0]
         if theirs.base_offset > ours.last_offset or _is_compacted(ours) or _is_compacted(theirs):
             return
@@ -248,7 +248,7 @@ class CopyKeeper:
             )
 
     def _stand(self, lane: CopyLane, there: MirrorPartitionResponse, start: int, end: int) -> None:
-        """Continue where the target ends. Raises MustWait."""
+        """Continue at the target's end. Raises MustWait."""
         ours = there.log_end_offset
         lane.target_start, lane.source_start = there.log_start_offset, start
         lane.saw(end)
@@ -259,7 +259,7 @@ class CopyKeeper:
         lane.rewind(progress)
 
     def _passed(self, lane: CopyLane, ours: int, start: int) -> Gap:
-        """The gap to pass. Raises MustWait if somebody has to decide (onGap: Stop)."""
+        """The gap to skip. Raises MustWait if a user must decide (onGap: Stop)."""
         known = lane.acknowledged.gap
         if known is not None and (known.offset, known.next_offset) == (ours, start):
             return known  # nothing was sent since it was counted
@@ -274,7 +274,7 @@ class CopyKeeper:
         logger.error("%s", lost)
         return gap
 
-    # ---- questions about many partitions, one request for each leader
+    # ---- queries for many partitions, one request per leader
 
     async def _ask_target(
         self, lanes: Sequence[CopyLane]
@@ -309,7 +309,7 @@ class CopyKeeper:
         under: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
     ) -> dict[TopicPartition, tuple[int, int] | ApiError | BrokerError]:
-        """The source's largest epoch at most the given one, and its end; ``under``: the epochs of its leaders."""
+        """The source's largest epoch up to the given one, and its end; ``under`` has the leaders' epochs."""
 
         async def ask(
             node: int, keys: list[TopicPartition]
@@ -359,7 +359,7 @@ def _refusal(topic: str, code: int) -> ApiError | None:
 async def _leaders(
     cluster: ClusterClient, topics: Collection[str]
 ) -> tuple[dict[str, str], dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The ids of topics, and the leaders of partitions that have one, and their epochs. Raises BrokerError."""
+    """The ids of topics, and each partition's leader, if any, and leader epoch. Raises BrokerError."""
     if not topics:
         return {}, {}, {}
     found = [topic for topic in (await cluster.metadata(topics)).topics if not topic.error_code]
@@ -383,7 +383,7 @@ async def _by_leader(
     keys: Sequence[TopicPartition],
     ask: Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
 ) -> dict[TopicPartition, A | ApiError | BrokerError]:
-    """Ask each leader once; an answer or an error for every partition."""
+    """Query each leader once; return a response or an error for every partition."""
     missing = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "a partition has no leader at the moment")
     found: dict[TopicPartition, A | ApiError | BrokerError] = dict.fromkeys(keys, missing)
     by_node: dict[int, list[TopicPartition]] = {}
@@ -411,7 +411,7 @@ def _diverged(lane: CopyLane, what: str) -> MustWait:
 
 
 def _is_compacted(header: BatchHeader) -> bool:
-    """Compaction may have rewritten the batch, in one of the two logs."""
+    """Whether compaction may have rewritten the batch, in one of the two logs."""
     return header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON)
 
 

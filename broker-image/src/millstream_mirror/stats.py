@@ -20,13 +20,13 @@ from .set_aside import Rejoined
 SOURCE = ("source",)
 TOPIC = ("source", "topic")
 MOST_TOPICS = 1000
-"""Of a source, in one metric."""
+"""Limit of a source's topics in one metric."""
 PER_TOPIC = f", by topic of the target; beyond {MOST_TOPICS} topics the rest counts as (others)"
 GAPS = 10
 PROBLEMS = 10
-"""Of each reason."""
+"""Limit of problems per reason."""
 SET_ASIDE = 100
-"""Partitions, in the status of a source."""
+"""Limit of partitions in the status of a source."""
 GAP_SHOWN_MS = 24 * 3600 * 1000
 
 logger = logging.getLogger(__name__)
@@ -41,29 +41,29 @@ class Counters:
     batches: int = 0
     rebuilt_batches: int = 0
     repeated_records: int = 0
-    """Records that the target already had, and that were therefore not written again."""
+    """Records that the target already had, so they were not written again."""
     missing_records: int = 0
-    """Offsets that the source no longer had when we reached them."""
+    """Offsets that the source had deleted before they were mirrored."""
     renumbered_lanes: int = 0
-    """Times a lane continued under a new epoch, so that records may be in the target twice."""
+    """Number of times a lane continued under a new epoch, so that records may be in the target twice."""
     failures: int = 0
     commits: int = 0
     positions: int = 0
     """Positions of consumer groups committed in the target."""
     throttled_seconds: float = 0.0
-    """For how long fetches waited for the limit, all together."""
+    """Total time that fetches waited for the limit."""
 
 
 @dataclass(slots=True)
 class Reachability:
-    """Whether a cluster responds, as ``name`` calls it; logs each change once."""
+    """Whether a cluster responds; logs each change once, under ``name``."""
 
     name: str
     bootstrap: str
     reachable: bool = False
     error: str = ""
     reason: str = ""
-    """Machine-readable: why it does not."""
+    """Machine-readable reason if it does not."""
 
     def lost(self, error: Exception) -> None:
         if self.reachable or not self.error:
@@ -81,7 +81,7 @@ class Reachability:
 
 
 class Rate:
-    """Records and bytes a second, of the last ten seconds. No I/O: the caller brings the time, in seconds."""
+    """Records and bytes a second, over the last ten seconds. No I/O: the caller passes the time, in seconds."""
 
     WINDOW_S = 10.0
 
@@ -89,7 +89,7 @@ class Rate:
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def sample(self, now: float, counters: Counters) -> None:
-        """At least twice in a window."""
+        """Call it at least twice per window."""
         self._samples.append((now, counters.records, counters.bytes))
         while len(self._samples) > 1 and self._samples[1][0] <= now - self.WINDOW_S:
             self._samples.popleft()
@@ -105,7 +105,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a part of what is asked for is not mirrored: a machine-readable reason, and words that say what to do."""
+    """Why records are not mirrored: a machine-readable reason, and a text that says what to do."""
 
     reason: str
     message: str
@@ -139,7 +139,7 @@ class LaneGap:
 
 
 def gaps_of(lanes: Iterable[Lane], now_ms: int) -> list[LaneGap]:
-    """Where lanes stopped, then what was passed in the last day, newest first; at most ``GAPS`` of them."""
+    """First the gaps at which lanes stopped, then those skipped in the last day, newest first; at most ``GAPS``."""
     stopped = [LaneGap(str(lane), lane.stopped_at, True) for lane in lanes if lane.stopped_at]
     passed = [
         LaneGap(str(lane), lane.acknowledged.gap, False)
@@ -152,7 +152,7 @@ def gaps_of(lanes: Iterable[Lane], now_ms: int) -> list[LaneGap]:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """Of this worker's share."""
+    """Status of this worker's share of a topic."""
 
     records: int
     bytes: int
@@ -182,16 +182,16 @@ class SourceStatus:
     last_error: str
     counters: Counters = field(default_factory=Counters)
     groups: int | None = None
-    """Selected consumer groups; None if none are wanted."""
+    """Selected consumer groups; None if `groups` is not set."""
     gaps: Sequence[LaneGap] = ()
     replaced: Sequence[str] = ()
-    """Topics that were deleted and created again in the source, and therefore wait."""
+    """Topics that wait because they were deleted and created again in the source."""
     reason: str = ""
-    """Why the source does not respond."""
+    """The reason why the source does not respond."""
     target: dict[str, Any] = field(default_factory=dict)
     problems: Sequence[Problem] = ()
     matched: int | None = None
-    """Topics of the source that the patterns select; None until the first look at it."""
+    """Topics of the source that the patterns select; None before the first refresh."""
     limit: int | None = None
     """Bytes a second, for all workers together."""
     rate: tuple[float, float] = (0.0, 0.0)
@@ -199,11 +199,11 @@ class SourceStatus:
     by_topic: Mapping[str, TopicStatus] = field(default_factory=dict)
     """By topic of the target."""
     set_aside: Sequence[Rejoined] = ()
-    """What only the target had when its topics rejoined; known to the worker that leads the group."""
+    """Records set aside when topics rejoined; known to the worker that leads the group."""
     promoted: Sequence[str] = ()
-    """Topics of the target that are left alone, since they were promoted."""
+    """Topics of the target that are left alone because they were promoted."""
     seen_ms: int = 0
-    """Until when all lanes knew where the source's logs end."""
+    """Time up to which all lanes knew the ends of the source's logs."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -229,7 +229,7 @@ class SourceStatus:
 
 
 def status_json(sources: Sequence[SourceStatus], member: str) -> dict[str, Any]:
-    """All sources together; topics are those of the target that this worker writes to."""
+    """The status of all sources; topics are those of the target that this worker writes to."""
     return {
         "topics": len({topic for source in sources for topic in source.topics}),
         "lag": {

@@ -1,8 +1,8 @@
-"""Creates the source's topics in the target: partitions, replication, configuration; and follows their growth.
+"""Creates the source's topics in the target: partitions, replication, configuration; and adds partitions later.
 
 A topic is created with the source's number of partitions, its replication factor as far as the target has brokers, and
-its own configuration (defaults are the target's). Left out are keys that would change records, that concern only the
-target, or that the mirror's configuration excludes. Later, only partitions are added: settings changed in the target
+its own configuration (defaults are the target's), without keys that would change records, that concern only the
+target, or that the mirror's configuration excludes. Later, only partitions are added: changes of settings in the target
 stay.
 """
 
@@ -28,17 +28,18 @@ TOPIC_RESOURCE = 2
 SET_ON_TOPIC = 1
 CREATE_TIMEOUT_MS = 15_000
 ANSWER_TIMEOUT_S = CREATE_TIMEOUT_MS / 1000 + 5
-"""The target may need all of the time that a request allows."""
+"""The target may need all the time that a request allows."""
 PARTITIONS_AT_ONCE = 500
-"""Of the topics in one request, so that the target is done in time, and serves others in between. A topic with more is
-alone in its request."""
+"""Partitions per request, so that the target responds in time, and serves others in between.
+
+A topic with more partitions gets a request of its own."""
 NOT_COPIED = frozenset(
     {
-        "message.timestamp.type",  # records keep the timestamps they have
+        "message.timestamp.type",  # records keep their timestamps
         "message.timestamp.difference.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.after.max.ms",
-        "compression.type",  # batches stay as they are
+        "compression.type",  # batches stay unchanged
         "min.insync.replicas",
         "unclean.leader.election.enable",
         "leader.replication.throttled.replicas",
@@ -60,7 +61,7 @@ class MirroredTopic:
     topic_id: str
     partitions: int
     target_id: str = ""
-    """Id of the target's topic, in mode Identity: lanes begin again when it changes."""
+    """Id of the target's topic, in mode Identity: lanes start again when it changes."""
 
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
@@ -73,13 +74,13 @@ def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> l
         and not topic.error_code
         and not topic.is_internal
         and config.includes(topic.name)
-        # A topic with such a prefix is already a mirrored one, if source and target are, or lead to, one cluster.
+        # A topic with such a prefix is already a mirrored one, if source and target are one cluster or lead to one.
         and not topic.name.startswith(prefixes or ("\0",))
     ]
 
 
 async def configs_of(cluster: ClusterClient, topic: str, node: int | None = None) -> dict[str, str]:
-    """The settings of a topic that are in effect, from this broker or any. Raises BrokerError, ApiError."""
+    """The effective settings of a topic, from this broker or any. Raises BrokerError, ApiError."""
     request = DescribeConfigsRequest([DescribeConfigsResource(TOPIC_RESOURCE, topic, None)])
     if node is None:
         response = await cluster.call_any(describe_configs.API, request)
@@ -102,7 +103,7 @@ def is_same(one: str, other: str) -> bool:
 
 
 class TopicKeeper:
-    """Keeps the target's topics like the source's. Raises BrokerError."""
+    """Keeps the target's topics in line with the source's. Raises BrokerError."""
 
     def __init__(
         self, config: MirrorConfig, source: Source, at_source: ClusterClient, at_target: ClusterClient
@@ -112,11 +113,11 @@ class TopicKeeper:
         self._at_source = at_source
         self._at_target = at_target
         self.problems: dict[str, str] = {}
-        """Topics that could not be created, and why."""
+        """The reason why a topic could not be created, by name."""
         self.replaced: set[str] = set()
-        """Topics that were deleted and created again in the source, and therefore wait."""
+        """Topics that wait because they were deleted and created again in the source."""
         self.rejoining: dict[str, str] = {}
-        """Topics that are to be replicas, and are not yet, in words."""
+        """Messages about topics that are to become replicas, and are not yet."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         """Create and grow topics as needed; returns those that can be mirrored now."""
@@ -168,13 +169,13 @@ class TopicKeeper:
             for name, topic in missing.items()
         ]
         refused = await self._call_create(creations)
-        if refused:  # a key or value that the target does not know: the topic matters more
+        if refused:  # the target does not know a key or value: the topic matters more
             await self._call_create(
                 [CreatableTopic(one.name, one.num_partitions, one.replication_factor) for one in refused]
             )
 
     async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
-        """Create topics; returns those whose configuration was refused."""
+        """Create topics; return those whose configuration was refused."""
         refused: list[CreatableTopic] = []
         for some in in_parts(topics, lambda topic: topic.num_partitions, PARTITIONS_AT_ONCE):
             refused += await self._call_create_some(some)
@@ -199,7 +200,7 @@ class TopicKeeper:
             elif error not in (
                 ErrorCode.TOPIC_ALREADY_EXISTS,
                 ErrorCode.REQUEST_TIMED_OUT,
-            ):  # or soon will exist
+            ):  # or soon will
                 self._problem(result.name, f"cannot be created: {result.error_message or error.message}")
         return refused
 
@@ -218,7 +219,7 @@ class TopicKeeper:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
                 logger.info("topic %s: has %d partitions now", result.name, counts[result.name])
-            elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon has them
+            elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon will
                 self._problem(
                     result.name, f"cannot be given partitions: {result.error_message or error.message}"
                 )
@@ -251,7 +252,7 @@ class TopicKeeper:
 
 
 def in_parts(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """The items in their order, in parts of at most ``most`` together; what is larger is a part of its own."""
+    """The items in order, in parts of at most ``most`` together; a larger item is a part of its own."""
     part: list[T] = []
     total = 0
     for item in items:

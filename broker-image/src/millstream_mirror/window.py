@@ -1,7 +1,7 @@
-"""How many bytes to have on the way at once, so that a slow link carries them before a request times out. No I/O.
+"""Limits the bytes in flight, so that a slow link carries them before a request times out. No I/O.
 
-Without it, a fetch of megabytes over a slow link would time out and be repeated for ever. A time-out cuts the window to
-an eighth; each quick answer doubles it.
+Without it, a fetch of megabytes over a slow link would time out and be repeated for ever. A timeout cuts the window to
+an eighth; each quick response doubles it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LEAST_BYTES = 64 << 10
 
 class Window:
     def __init__(self, most: int) -> None:
-        """``most``: bytes, on a fast link."""
+        """``most`` is the limit in bytes on a fast link."""
         self._most = most
         self.bytes = most
 
@@ -20,6 +20,6 @@ class Window:
         self.bytes = max(self.bytes // 8, LEAST_BYTES)
 
     def answered(self, seconds: float) -> None:
-        """A request that fitted into the window had its response after so long."""
+        """A request that fitted into the window got its response after this time."""
         if seconds < QUICK_S:
             self.bytes = min(self.bytes * 2, self._most)

@@ -30,7 +30,7 @@ class MirrorWorker:
         )
 
     async def start(self) -> str:
-        """Listen; returns the ready line. Raises OSError."""
+        """Listen; return the ready line. Raises OSError."""
         host, port = self.config.http_host, self.config.http_port
         port = self.doorplate.port = await self._http.start(host, port)
         return f"ready: mirror={self.config.name} http={host}:{port}"
@@ -48,7 +48,7 @@ class MirrorWorker:
         return Response(b"ok\n")
 
     def _readyz(self) -> Response:
-        """Ready when it is a member of every group, even if a source is unreachable."""
+        """Ready once the worker is a member of every group, even if a source is unreachable."""
         if all(source.member.is_stable for source in self.sources):
             return Response(b"ready\n")
         return Response(b"joining\n", 503)

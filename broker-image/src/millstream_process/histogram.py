@@ -43,5 +43,5 @@ class Histogram:
         self.buckets[bisect_left(self.bounds, seconds)] += 1
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """How many took at most as long as each bound, as Prometheus counts; the last bound is +Inf."""
+        """Number of durations up to each bound, as Prometheus counts; the last bound is +Inf."""
         return list(zip((*map(str, self.bounds), "+Inf"), accumulate(self.buckets), strict=True))

@@ -1,11 +1,11 @@
 """The event loop of this package's commands: uvloop's if it is installed, otherwise asyncio's.
 
-It measures how long it is held. A step is one callback: a socket that can be read, a timer, a task from one `await` to
-the next. After LOOK_S of steps the loop queues a mark behind what is to run already. A stall is the time from the
-beginning of the last of those steps until the mark has its turn, as any other callback would have to wait. It is
-counted by the clock and by the processor's time: on a busy machine the clock also counts what other processes took. A
-step of NAMED_S or longer is named in the log. All this costs two looks at the clock a step, and no timer runs: an idle
-loop stays idle.
+It measures how long it is held. A step is one callback: a readable socket, a timer, or a task from one `await` to
+the next. After LOOK_S of steps the loop queues a mark after the callbacks that are due. A stall is the time from the
+beginning of the last of those steps until the mark's turn: any other callback would have waited as long. The loop
+counts stalls by the clock and by processor time: on a busy machine the clock also counts the time of other processes.
+The log names a step of NAMED_S or longer. All this costs two reads of the clock per step, and no timer: an idle loop
+stays idle.
 
 The loop's own transports work between callbacks, outside steps; the broker's connections use none.
 """
@@ -36,12 +36,12 @@ class Stalls:
         self.by_clock = Histogram(BOUNDS)
         self.by_processor = Histogram(BOUNDS)
         self.are_named = False
-        """Whether long steps are named in the log: not while a process starts and imports what it needs."""
+        """Whether to log long steps: not while a process starts and imports its modules."""
 
     def timed(
         self, call_soon: Callable[..., object]
     ) -> Callable[[Callable[..., object], tuple[Any, ...]], None]:
-        """Calls a function with arguments, and measures how long that takes. `call_soon` is the loop's."""
+        """Calls a function with arguments, and measures its duration. `call_soon` is the loop's."""
         busy, is_marked, processor = 0.0, False, thread_time()
 
         def timed(
@@ -112,7 +112,7 @@ class _Measured(_Loop):  # type: ignore[misc]
         super().add_writer(fd, self._timed, callback, args)
 
     def _once(self, callback: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One of `call_at` and `call_later` calls the other."""
+        """The timed callback, wrapped only once: `call_at` and `call_later` may call each other."""
         return (callback, *args) if callback is self._timed else (self._timed, callback, args)
 
 

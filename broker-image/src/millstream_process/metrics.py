@@ -13,12 +13,12 @@ from .histogram import Histogram
 
 Labels = tuple[str, ...]
 OTHERS = "(others)"
-"""The label of series that are added up, as there are too many. No topic can have that name."""
+"""The label for the sum of the other series, if there are too many. No topic can have that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of a table: the name as Prometheus shows it, without a histogram's endings."""
+    """One row of a table: the name as Prometheus shows it, without a histogram's suffixes."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -70,7 +70,7 @@ class Page:
             yield family
 
     def text(self) -> bytes:
-        """The page in Prometheus's text format, with the process metrics. Takes long: call it in a thread."""
+        """The page in Prometheus's text format, with the process metrics. Slow: call it in a thread."""
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         registry = CollectorRegistry()

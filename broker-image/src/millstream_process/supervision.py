@@ -1,13 +1,13 @@
 """Background tasks, by name: none fails unnoticed.
 
-A task that ends by an error it did not expect is logged with its stack and counted in `failures`
-(`millstream_task_failures_total`). What follows is its owner's choice:
+If a task ends with an unexpected error, it is logged with its stack and counted in `failures`
+(`millstream_task_failures_total`). Its owner chooses the consequence:
 
     run(name, work)              nothing: the rest continues without it
-    run(name, work, fatal=end)   `end` is called with one line for people; the broker ends
+    run(name, work, fatal=end)   `end` is called with one line for users; the broker ends
     keep(name, begin)            it restarts after a pause, which doubles up to LONGEST_PAUSE_S
 
-Tasks handle expected errors themselves. Being cancelled is no failure.
+Tasks handle expected errors themselves. Cancellation is no failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Pause before a task restarts. After LONGEST_PAUSE_S of work it begins with the shortest pause again."""
+"""Pause before a task restarts. After LONGEST_PAUSE_S of work, the pause starts again at the shortest."""
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Tasks(set[asyncio.Task[Any]]):
         task.add_done_callback(self.discard)
 
     async def ended(self) -> None:
-        """Return when all of them have ended, however they end."""
+        """Return when all of them have ended, with any outcome."""
         await asyncio.gather(*self, return_exceptions=True)
 
     async def cancel(self) -> None:
@@ -44,7 +44,7 @@ class Tasks(set[asyncio.Task[Any]]):
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel them and wait until they have ended, however they end."""
+    """Cancel them and wait until they have ended, with any outcome."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -52,7 +52,7 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def ended(work: Coroutine[Any, Any, T], *, stopped: asyncio.Future[Any]) -> asyncio.Task[T]:
-    """The task of `work` when it has ended: by itself, or cancelled because `stopped` was done first."""
+    """The task of `work` once it has ended: by itself, or cancelled because `stopped` ended first."""
     working = asyncio.create_task(work)
     try:
         await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)

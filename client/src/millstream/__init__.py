@@ -1,4 +1,4 @@
-"""Millstream for Python: a producer, message streams, admin, and the ``millstream`` command behind it.
+"""Millstream for Python: a producer, message streams, administration, and the ``millstream`` command.
 
     import millstream
 
@@ -8,7 +8,7 @@
         for message in connector.create_message_streams({"flights": 1})["flights"][0]:
             print(message.value)
 
-Names are imported when they are first used: ``import millstream`` alone loads nothing of Kafka's client.
+Names are imported on first use: ``import millstream`` alone loads nothing of Kafka's client.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Admin: topics, groups and configuration behind one typed face.
+"""Administration of topics, groups and configuration, as one typed class.
 
     admin = millstream.Admin("localhost:9092")
     admin.create_topic("flights", partitions=4)
 
-Each call is one function of `topics`, `groups`, `resets`, `configs` or `clusters`; see there for results.
+Each call is one function of `topics`, `groups`, `resets`, `configs` or `clusters`; their records are the results.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from millstream.topics import (
 
 
 class Admin:
-    """Administers a cluster. Calls raise Unreachable, Failed with the brokers' reason, and what they name."""
+    """Administers a cluster. Every call may raise Unreachable, or Failed with the brokers' reason; each names more."""
 
     def __init__(
         self, bootstrap: str | Cluster = DEFAULT_BOOTSTRAP, *, config: Mapping[str, object] | None = None
     ) -> None:
-        """``config``: librdkafka's settings, such as those of TLS and SASL."""
+        """``config`` has librdkafka's settings, such as those of TLS and SASL."""
         self.cluster = Cluster(bootstrap, config) if isinstance(bootstrap, str) else bootstrap
 
     def describe_cluster(self) -> ClusterInfo:
@@ -69,7 +69,7 @@ class Admin:
         config: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Create a topic; counts that are left out are the brokers' defaults."""
+        """Create a topic; omitted counts take the brokers' defaults."""
         create_topic(
             self.cluster, name,
             partitions=partitions, replication_factor=replication_factor, config=config, validate_only=validate_only,
@@ -84,7 +84,7 @@ class Admin:
         delete_configs: Sequence[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Add partitions up to a total, set and reset configuration, after all is validated. UnknownTopic."""
+        """Add partitions up to a total, set and reset configuration; everything is validated first. UnknownTopic."""
         alter_topic(
             self.cluster, name, partitions=partitions,
             set_configs=set_configs, delete_configs=delete_configs, validate_only=validate_only,
@@ -113,7 +113,7 @@ class Admin:
         return describe_group(self.cluster, name)
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """Committed offsets by topic and partition; empty if there is no such group."""
+        """Committed offsets by topic and partition; empty for an unknown group."""
         return committed_offsets(self.cluster, group)
 
     def reset_group(
@@ -124,10 +124,10 @@ class Admin:
         topics: Collection[str] = (),
         dry_run: bool = False,
     ) -> list[Move]:
-        """Set where a group without members continues: an offset, a time (with a zone), the begin or the end.
+        """Set the positions of a group without members: an offset, a time (with a zone), the start or the end.
 
-        Offsets stay within the log. Without ``topics``: all where the group has offsets. UnknownGroup; Failed while it
-        has members.
+        Offsets stay within the log. Without ``topics``, resets all topics in which the group has offsets. UnknownGroup;
+        Failed while it has members.
         """
         if isinstance(to, datetime):
             if to.tzinfo is None:
@@ -159,7 +159,7 @@ class Admin:
         return describe_configs(self.cluster, Resource(TOPIC, topic))
 
     def broker_config(self, broker: int) -> list[Setting]:
-        """All settings of a broker by key. BadInput for one that is not up."""
+        """All settings of a broker by key. BadInput if it is not running."""
         return describe_configs(self.cluster, Resource(BROKER, str(broker)))
 
     def alter_broker_config(

@@ -1,13 +1,13 @@
-"""What producers reported beside what the log has: produced, received, missing, duplicated, late; without Spark.
+"""Compares producers' reports with the log: produced, received, missing, duplicated, late; without Spark.
 
 `AuditTally` is pure: reports and records in, rows out. A record belongs to the window of its stamp's time and to its
-stamp's server. Numbers of stamps say which records are missing or came twice, and between which offsets.
+stamp's server. Numbers of stamps show which records are missing or duplicated, and between which offsets.
 
-produced    acknowledged, as the producers reported
+produced    acknowledged, according to the producers
 received    records in the log, each once
 missing     produced, but not in the log
 duplicated  extra copies of a stamp in the log
-late        came behind records of its partition that are more than a window younger
+late        after records of its partition that are more than a window younger
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.producing.stamps import STAMP_HEADER
 
 MAX_TIME_MS: Final = 253_402_300_800_000  # the year 10000
 MAX_GAPS: Final = 20
-"""How many gaps in a producer's numbers are named."""
+"""Limit of reported gaps in a producer's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class AuditRow:
 class Gap:
     """Numbers ``first`` to ``last`` of a producer are not in the log.
 
-    ``after``: partition and offset of the record before them; None when there is none.
+    ``after`` is partition and offset of the record before them, None without one.
     """
 
     topic: str
@@ -72,7 +72,7 @@ class AuditTally:
         self.bad_reports = self.unstamped = 0
 
     def report(self, data: bytes | None) -> None:
-        """A producer's report; one that is sent again replaces the first, and one that cannot be read counts as bad."""
+        """A producer's report; a repeated one replaces the first, and an unreadable one counts as bad."""
         try:
             found = json.loads(data or b"")
             if found["topic"] not in self._topics:
@@ -133,8 +133,10 @@ class AuditTally:
         ]
 
     def gaps(self) -> list[Gap]:
-        """Where numbers are missing before a producer's last record, at most MAX_GAPS. One at its end shows as missing
-        in the rows alone, and a record that its producer knew to have failed is a gap, too."""
+        """Gaps before a producer's last record, at most MAX_GAPS.
+
+        Records missing at its end show only in the rows. A record that its producer knew to have failed is a gap, too.
+        """
         found: list[Gap] = []
         for (topic, server, producer), seen in sorted(self._seen.items()):
             before = -1

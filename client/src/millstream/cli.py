@@ -1,11 +1,11 @@
-"""`millstream`: topics, records, groups and configuration of a cluster, by hand.
+"""`millstream`: topics, records, groups and configuration of a cluster, from the command line.
 
 The commands are in `commands`, a module for each group. Other packages add commands by entry points of the group
 `millstream.commands`; `local` comes from the operator.
 
 Results go to stdout, as tables or JSON (``--output``); errors go to stderr, one line each: what is wrong, then what to
-do next. Exit status: 0 done; 1 failed, as the line says, or stdout is closed; 2 the command line, the manifests or the
-input cannot be used; 130 interrupted.
+do next. Exit status: 0 success; 1 failure, with the reason in the line, or stdout is closed; 2 the command line, the
+manifests or the input are invalid; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
 class Commands(click.Group):
-    """Our commands and those of other packages, each imported when it is needed."""
+    """Our commands and those of other packages, each imported on demand."""
 
     def _others(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in entry_points(group=COMMANDS)}
@@ -56,7 +56,7 @@ class Commands(click.Group):
         return None
 
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command, and end in the ways that `main` knows, rather than in click's."""
+        """Run the command, and raise the exceptions that `main` handles, not click's."""
         try:
             super().invoke(ctx)
             sys.stdout.flush()
@@ -67,7 +67,7 @@ class Commands(click.Group):
 
 
 class Ended(click.ClickException):
-    """A line for stderr and an exit status."""
+    """A line for stderr, and an exit status."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)
@@ -90,17 +90,17 @@ for command in (
 
 
 def main() -> None:
-    """What `millstream` runs."""
+    """The entry point of `millstream`."""
     closed = streams.open_all()
     status = _say(closed, FAILED) if closed else run()
     for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, signal.SIG_DFL)  # all is said: another interrupt has no trace to print
+        signal.signal(which, signal.SIG_DFL)  # everything is printed: another interrupt has no trace to print
     streams.end_stderr()
     sys.exit(status)
 
 
 def run() -> int:
-    """Run the command that sys.argv names; its exit status."""
+    """Run the command that sys.argv names; return its exit status."""
     try:
         status = cli.main(prog_name="millstream", standalone_mode=False)
         sys.stdout.flush()
@@ -114,7 +114,7 @@ def run() -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "millstream"
         return _say(f"{error.format_message().rstrip('.')}: see `{path} --help`", USAGE)
-    except click.ClickException as error:  # also what other packages raise: a line for each problem
+    except click.ClickException as error:  # including other packages' errors: a line for each problem
         return _say(error.format_message(), error.exit_code)
     except click.Abort:
         return _say("interrupted", INTERRUPTED)
@@ -130,7 +130,7 @@ def _say(message: str, status: int) -> int:
 
 
 def _output_lost(error: OSError) -> str:
-    """What stdout could not take, with how far the command was."""
+    """A failed write to stdout, with the command's progress."""
     notes = "".join(f": {note}" for note in getattr(error, "__notes__", ()))
     if error.filename is not None:
         return f"{error.filename}: {(error.strerror or str(error)).lower()}{notes}"

@@ -1,6 +1,6 @@
-"""A file with settings of a client, such as those of TLS and SASL: passwords belong in no command line.
+"""A file with a client's settings, such as those of TLS and SASL: passwords belong in no command line.
 
-One KEY=VALUE a line, with librdkafka's keys; lines that are empty or begin with # are ignored.
+One KEY=VALUE per line, with librdkafka's keys; empty lines and lines that begin with # are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 def read(option: str, path: str) -> dict[str, str]:
-    """The settings in a file that ``option`` names. Raises BadInput."""
+    """The settings in the file of an ``option``. Raises BadInput."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1).decode()

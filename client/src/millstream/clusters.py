@@ -1,4 +1,4 @@
-"""A cluster at a glance: its id, its brokers, and the partitions that lack replicas or a leader."""
+"""A cluster at a glance: its id, its brokers, and partitions with missing replicas or without a leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is up; ``leaders``: how many partitions it leads, ``replicas``: how many it has a replica of."""
+    """A running broker; ``leaders`` and ``replicas`` count the partitions that it leads or has a replica of."""
 
     broker: int
     host: str
@@ -37,10 +37,10 @@ class UnhealthyPartition:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """``controller`` is -1 while there is none. Partitions include those of internal topics.
+    """``controller`` is -1 if there is none. Partitions include those of internal topics.
 
-    ``under_replicated`` and ``without_leader`` count partitions; ``unhealthy_partitions`` has those of both
-    kinds: without a leader first, of internal topics last.
+    ``under_replicated`` and ``without_leader`` count partitions; ``unhealthy_partitions`` has both kinds: those without
+    a leader first, those of internal topics last.
     """
 
     cluster_id: str
@@ -54,7 +54,7 @@ class ClusterInfo:
 
 
 def describe_cluster(cluster: Cluster) -> ClusterInfo:
-    """The cluster as its controller and one broker's metadata show it; raises Unreachable."""
+    """The cluster, from its controller and one broker's metadata; raises Unreachable."""
     with kafka_errors():
         found = cluster.admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S).result()
     topics = cluster.metadata().topics

@@ -1,4 +1,4 @@
-"""Configuration that brokers keep: of a topic, of a broker, of all brokers."""
+"""Configuration stored by brokers: of a topic, of a broker, of all brokers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _OWN = {TOPIC: ConfigSource.DYNAMIC_TOPIC_CONFIG, BROKER: ConfigSource.DYNAMIC_B
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What has configuration: a topic by its name, or a broker by its id."""
+    """An object with configuration: a topic by its name, or a broker by its id."""
 
     kind: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Resource:
-        """From "topic/NAME" or "broker/ID"."""
+        """Parse "topic/NAME" or "broker/ID"."""
         kind, _, name = text.partition("/")
         if kind not in _TYPES or not name or (kind == BROKER and not re.fullmatch(r"\d+", name)):
             raise BadInput(f'resource: "{text}" is not allowed', "write topic/NAME or broker/ID")
@@ -45,7 +45,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The value of a key (None: it has none) and its source, in Kafka's words (DEFAULT_CONFIG, …)."""
+    """A key's value (None if it has none) and its source, in Kafka's words (DEFAULT_CONFIG, …)."""
 
     key: str
     value: str | None
@@ -67,7 +67,7 @@ def describe_configs(cluster: Cluster, resource: Resource) -> list[Setting]:
 
 
 def own_configs(cluster: Cluster, resource: Resource) -> dict[str, str]:
-    """What is set on the resource itself, without defaults."""
+    """Settings of the resource itself, without defaults."""
     return {one.key: one.value or "" for one in describe_configs(cluster, resource) if one.own}
 
 
@@ -99,7 +99,7 @@ def alter_configs(
 
 
 def check_values(configs: Mapping[str, str]) -> None:
-    """BadInput for keys and values that are no text: librdkafka takes no others."""
+    """BadInput for keys and values other than text, because librdkafka takes no others."""
     for key, value in configs.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise BadInput(f"{key}: {value!r} is not allowed", "write text")

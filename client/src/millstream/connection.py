@@ -1,6 +1,6 @@
-"""Reaching a cluster: each address is tried once before librdkafka, which would retry endlessly, takes over.
+"""Connects to a cluster: tries each address once before librdkafka, which would retry endlessly, takes over.
 
-`Cluster` is what all functions of this package take. It is cheap; it connects with its first use.
+`Cluster` is the argument of all functions of this package. It is cheap, and connects on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
 REFUSAL_WAIT_S: Final = 2.0
 LEADER_WAIT_S: Final = 5.0
-"""How long a partition may be without a leader (an election is short) before that is an error."""
+"""How long a partition may lack a leader (an election is short) before that is an error."""
 
 Config = dict[str, Any]
 
@@ -32,7 +32,7 @@ Config = dict[str, Any]
 class Cluster:
     """The brokers behind ``bootstrap`` ("HOST:PORT"; several separated by commas).
 
-    ``config``: settings of librdkafka's that every client of the cluster needs, such as those of TLS and SASL.
+    ``config`` has librdkafka's settings that every client of the cluster needs, such as those of TLS and SASL.
     """
 
     def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, config: Mapping[str, Any] | None = None) -> None:
@@ -42,18 +42,18 @@ class Cluster:
 
     def client_config(self, **more: Any) -> Config:
         """librdkafka's configuration for this cluster; more settings with "_" for "."."""
-        # What librdkafka would log about a broker that is away comes back as errors too.
+        # librdkafka's log about a missing broker also comes back as errors.
         config: Config = {"bootstrap.servers": self.bootstrap, "client.id": "millstream", "log_level": 0}
         return config | self.config | {name.replace("_", "."): value for name, value in more.items()}
 
     def why_unreachable(self) -> str:
-        """Why no address accepts connections now; "" when one does."""
+        """Why no address accepts connections now; "" if one does."""
         reasons = [_why_unreachable(*address) for address in self.addresses]
         return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
     @functools.cached_property
     def admin(self) -> AdminClient:
-        """Connected: Unreachable is raised within seconds if the cluster cannot be used from here."""
+        """librdkafka's connected admin client; raises Unreachable within seconds if the cluster cannot be used."""
         if reasons := self.why_unreachable():
             raise Unreachable(
                 f"no broker at {self.bootstrap} ({reasons})",
@@ -89,7 +89,7 @@ class Cluster:
             return self.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
 
     def partitions(self, topic: str) -> dict[int, Any]:
-        """A topic's partitions by number, as metadata has them; UnknownTopic if there is none of that name."""
+        """A topic's partitions by number, from metadata; UnknownTopic if it does not exist."""
         topics = self.metadata().topics
         if topic not in topics:
             raise UnknownTopic(f'there is no topic "{topic}"', "millstream topic list shows the topics")
@@ -109,7 +109,7 @@ class Cluster:
 
 
 def no_leader(topic: str, number: int, partition: Any) -> NoLeader:
-    """In words: which partition, and whose return it waits for (``partition`` as metadata has it)."""
+    """Describe a partition without a leader, and the brokers that it waits for (``partition`` from metadata)."""
     brokers = ", ".join(map(str, partition.isrs or partition.replicas))
     return NoLeader(
         f"partition {number} of {topic} has no leader",
@@ -120,7 +120,7 @@ def no_leader(topic: str, number: int, partition: Any) -> NoLeader:
 
 @contextmanager
 def kafka_errors() -> Iterator[None]:
-    """The client library's errors as ours."""
+    """Convert the client library's errors to ours."""
     try:
         yield
     except KafkaException as error:
@@ -133,13 +133,13 @@ def failed(error: KafkaException) -> Failed:
 
 
 def results(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    """All results of an admin call that gives a future for each of its subjects; the first failure is raised."""
+    """All results of an admin call that returns a future per subject; raises the first failure."""
     with kafka_errors():
         return {subject: future.result() for subject, future in futures.items()}
 
 
 def outcomes(futures: Mapping[Any, Any]) -> dict[Any, str]:
-    """Why each subject of such a call was refused; "" for those that were not."""
+    """The reason why each subject of such a call was refused; "" for success."""
     found = {}
     for subject, future in futures.items():
         try:
@@ -159,10 +159,10 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _why_unreachable(host: str, port: int) -> str:
-    """Why nothing accepts connections there; "" when something does."""
+    """Why no connection is accepted there; "" if one is."""
     try:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
-    except (socket.gaierror, UnicodeError):  # the latter for what is no name at all
+    except (socket.gaierror, UnicodeError):  # UnicodeError for a text that cannot be a name
         return f"{host}: unknown host"
     except TimeoutError:
         return "no answer"

@@ -1,4 +1,4 @@
-"""What a producer has sent, by topic and window of time, as reports that `millstream-audit` compares with topics.
+"""Counts a producer's records, by topic and window of time, as reports that `millstream-audit` compares with topics.
 
     counts = Counts(lambda report: producer.produce("audits", report), server="web-1")
     producer.produce("flights", value, headers={"server": "web-1"}, on_delivery=counts.delivered)
@@ -6,8 +6,8 @@
     counts.close()
     producer.flush()
 
-A report has the records that were acknowledged since the last one, and an id of its own: reports add up, and one
-that is sent twice counts once. What a process that dies has not reported yet is in the topic, and the audit calls it
+A report has the records that were acknowledged since the last one, and its own id: reports add up, and a repeated
+one counts once. If a process dies, its records that it has not reported are in the topic, and the audit calls them
 Unreported.
 """
 
@@ -31,9 +31,9 @@ WINDOW_S = 600
 class Counts:
     """Counts of one producer; for any number of threads.
 
-    ``send`` appends a report, JSON, to the topic of reports. It is called from `delivered`, too, so it may not flush or
-    poll a producer of confluent-kafka.
-    ``window_s``: seconds of a window, of which one of the audit's windows is a multiple. BadInput when it is below 1.
+    ``send`` appends a report, JSON, to the topic of reports. `delivered` calls it, too, so it may not flush or poll a
+    producer of confluent-kafka. ``window_s`` is the length of a window in seconds; one of the audit's windows must be a
+    multiple of it. BadInput if it is below 1.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Counts:
         self._due = self._window(clock()) + window_s
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Count a record that is acknowledged; a delivery callback of confluent-kafka."""
+        """Count an acknowledged record; a delivery callback for confluent-kafka."""
         topic, (_, timestamp) = message.topic(), message.timestamp()
         if error is None and topic is not None:
             self.add(topic, timestamp)
@@ -61,7 +61,7 @@ class Counts:
     def add(self, topic: str, timestamp: int, count: int = 1) -> None:
         """Count acknowledged records of one time, in milliseconds since 1970; reports windows that have ended.
 
-        The time is that which the audit goes by: the record's own, or the field that the audit's ``time`` names.
+        The time is that of the audit: the record's own, or the field that the audit's ``time`` names.
         """
         with self._lock:
             self._counts[topic, self._window(timestamp / 1000)] += count
@@ -69,14 +69,14 @@ class Counts:
             self.report()
 
     def report(self) -> int:
-        """Report windows that have ended, and how many reports that took; call it when nothing is sent for long."""
+        """Report windows that have ended; returns the number of reports. Call it if nothing is sent for long."""
         now = self._clock()
         with self._lock:
             self._due = self._window(now) + self._window_s
             return self._report([key for key in self._counts if key[1] + self._window_s <= now])
 
     def close(self) -> int:
-        """Report what is left, of windows that have not ended, too; then flush the producer of ``send``."""
+        """Report everything left, including open windows; then flush the producer of ``send``."""
         with self._lock:
             return self._report(list(self._counts))
 
@@ -91,7 +91,7 @@ class Counts:
                 "producer": f"{self._id}-{self._reports}",
                 "sequence": 0,
             }
-            self._send(json.dumps(report).encode())  # when it raises, the count stays for the next report
+            self._send(json.dumps(report).encode())  # if it raises, the count stays for the next report
             self._reports += 1
             del self._counts[topic, begin]
         return len(keys)

@@ -1,7 +1,7 @@
 """Why can I not connect? Each step on the way to a cluster by itself: names, ports, TLS, protocol, versions, SASL,
 advertised addresses, clocks.
 
-`diagnose` yields findings in order; a step that fails says what to do, and steps that need it are left out.
+`diagnose` yields findings in order; a failed step says what to do, and steps that need it are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLOCK_LIMIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A step: ``problem`` is "" when it is well; then ``fact`` says what was found."""
+    """A step: ``problem`` is "" if all is well; then ``fact`` has the finding."""
 
     step: str
     subject: str
@@ -92,7 +92,7 @@ def _address(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Findin
 
 
 def _connects(host: str, port: int) -> str:
-    """Why it does not; "" when it does."""
+    """Why the address does not connect; "" if it does."""
     try:
         socket.create_connection((host, port), TIMEOUT_S).close()
     except (socket.gaierror, UnicodeError):
@@ -190,7 +190,7 @@ def _versions(where: str, versions: dict[int, tuple[int, int]]) -> Finding:
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
-    """In plaintext."""
+    """Whether it speaks Kafka's protocol in plain text."""
     try:
         with socket.create_connection((host, port), TIMEOUT_S) as sock:
             return bool(_api_versions(sock))

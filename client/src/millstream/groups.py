@@ -16,12 +16,12 @@ from millstream.topics import list_offsets
 
 DEAD = "DEAD"
 IN_FLIGHT: Final = 200
-"""Most requests that are sent before the first of them is answered: all have `REQUEST_TIMEOUT_S`."""
+"""Limit of requests in flight: all have `REQUEST_TIMEOUT_S`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group at a glance; ``state`` as Kafka has it: Stable, Empty, PreparingRebalance, …"""
+    """A group at a glance; ``state`` in Kafka's words: Stable, Empty, PreparingRebalance, …"""
 
     group: str
     state: str
@@ -38,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the group is in one partition. ``committed`` is -1 without a commit.
+    """The group's progress in one partition. ``committed`` is -1 without a commit.
 
     ``lag`` is ``latest`` minus ``committed``, at least 0, as Kafka's own tools count. It is None without a commit.
     ``latest`` and ``lag`` are None while the partition has no leader.
@@ -50,7 +50,7 @@ class Progress:
     latest: int | None
     lag: int | None
     client_id: str
-    """Of the member that consumes it; "" when none does."""
+    """The client id of the member that consumes it; "" without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _progress(
 
 
 def committed_offsets(cluster: Cluster, name: str) -> dict[tuple[str, int], int]:
-    """What the group has committed, by topic and partition; empty if there is no such group."""
+    """The group's committed offsets, by topic and partition; empty for an unknown group."""
     return committed_by_group(cluster, [name])[name]
 
 
@@ -151,14 +151,14 @@ def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[tuple[str, int]
 
 
 def delete_groups(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
-    """Delete groups and what they have committed; by name why one was refused, "" for those that are deleted."""
+    """Delete groups and their committed offsets; returns the refusal by name, "" for those deleted."""
     with kafka_errors():
         asked = cluster.admin.delete_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
     return outcomes(asked)
 
 
 def group_states(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """State and number of members by group; the state is Dead where there is no such group."""
+    """State and number of members by group; the state is Dead for an unknown group."""
     with kafka_errors():
         asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)
     return {name: (_camel(one.state.name), len(one.members)) for name, one in results(asked).items()}

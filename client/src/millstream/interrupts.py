@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM as KeyboardInterrupt: at once, or where a piece of work that must not be cut looks for it.
+"""Ctrl-C and SIGTERM as KeyboardInterrupt: at once, or where work that must not be cut checks for it.
 
-librdkafka's callbacks may swallow what a signal's handler raises, and a callback that is cut miscounts. So work with
-callbacks holds interrupts back (`held`) and looks for them itself (`check`).
+librdkafka's callbacks may swallow exceptions of a signal's handler, and an interrupted callback miscounts. So work with
+callbacks holds interrupts back (`held`) and checks for them itself (`check`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def clear(self) -> None:
-        """Forget the pending interrupt: the next one counts as another."""
+        """Forget the pending interrupt: the next one is another."""
         self._pending = False
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
@@ -52,7 +52,7 @@ class Interrupts:
 
 
 class _Held(AbstractContextManager[None]):
-    """As light as it can be: `produce` enters it for every record."""
+    """As light as possible: `produce` enters it for every record."""
 
     __slots__ = ("entered",)
 

@@ -1,7 +1,7 @@
-"""Mirrors that copy into a cluster, from what their workers keep there.
+"""Mirrors that copy into a cluster, from the progress that their workers store there.
 
 A worker commits its progress in the target, under the group ``millstream-mirror.MIRROR.SOURCE``: the target's topic and
-partition, the next offset of the source, and more as JSON. The target does not know where the source's logs end, so a
+partition, the next offset of the source, and more as JSON. The target does not know the ends of the source's logs, so a
 lag needs the source: ``sources`` of `mirror_status`.
 """
 
@@ -40,9 +40,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class MirroredTopic:
-    """A topic of the target. ``lag``: records, None if the source was not asked. ``caught_up``: when the partition that
-    is furthest behind had last caught up, as committed with its last record; "" if never. ``promoted``: it was a
-    replica, and is writable and not mirrored any more."""
+    """A topic of the target.
+
+    ``lag``: records, None without the source. ``caught_up``: when the partition that is furthest behind had last caught
+    up, as committed with its last record; "" if never. ``promoted``: it was a replica, and is writable and not mirrored
+    any more.
+    """
 
     topic: str
     partitions: int
@@ -74,17 +77,17 @@ class _Progress:
     caught_up_ms: int
     gap: tuple[int, int, int] | None
     mark: int
-    """With mode Identity: tells apart the topics that had the name in the target."""
+    """With mode Identity: distinguishes topics that had the same name in the target."""
 
 
 def mirror_status(
     cluster: Cluster, name: str | None = None, sources: Mapping[str, Cluster] | None = None
 ) -> list[Mirror]:
-    """The mirrors into this cluster, or those of one name; ``sources`` by their names, where lag is wanted.
+    """The mirrors into this cluster, or those of one name; ``sources`` are by name, for their lags.
 
     Raises UnknownGroup if there is no mirror of that name, BadInput if a source is another cluster than the mirror's.
     """
-    with kafka_errors():  # list_consumer_groups leaves out groups of mirrors, as their members do not consume
+    with kafka_errors():  # list_consumer_groups leaves out mirrors' groups, whose members do not consume
         groups = cluster.admin.list_groups(timeout=REQUEST_TIMEOUT_S)
     states = {str(group.id): (str(group.state), len(group.members)) for group in groups}
     mirrors = [
@@ -148,7 +151,7 @@ def _topic(
 
 
 def _promoted(cluster: Cluster, progress: Mapping[Where, _Progress]) -> set[str]:
-    """The topics that were replicas, by their workers' progress, and have lost the setting. Nobody can set it again."""
+    """The topics that were replicas, by their workers' progress, and have lost the setting."""
     there = cluster.metadata().topics
     names = sorted({topic for topic, _ in progress} & there.keys())
     if not names:
@@ -187,7 +190,7 @@ def _progress_of(cluster: Cluster, group: str) -> dict[Where, _Progress]:
 
 
 def _metadata(at: Any) -> str:
-    """Of a committed position. confluent-kafka does not know its length: whatever lies behind it in memory follows."""
+    """The metadata of a committed position. confluent-kafka does not know its length: other memory follows it."""
     try:
         return at.metadata or ""
     except UnicodeDecodeError as error:
@@ -195,7 +198,7 @@ def _metadata(at: Any) -> str:
 
 
 def _read(offset: int, metadata: str) -> _Progress | None:
-    """From what begins with a worker's JSON object; None for what no worker has written."""
+    """Parse data that begins with a worker's JSON object; None for anything else."""
     try:
         stored, _ = json.JSONDecoder().raw_decode(metadata)
         gap = stored.get("gap")

@@ -1,4 +1,4 @@
-"""The options that commands share, and the question that a dangerous one asks before it changes anything."""
+"""Common options of commands, and the confirmation of dangerous ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Settings:
-    """The options that every command has, given before or behind its name."""
+    """The options of every command, given before or after its name."""
 
     def __init__(self) -> None:
         self.bootstrap = os.environ.get("MILLSTREAM_BOOTSTRAP") or DEFAULT_BOOTSTRAP
@@ -53,7 +53,7 @@ yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmatio
 
 
 def confirm(command: str, question: str, *, yes: bool) -> None:
-    """Ask on a terminal before something is changed; where there is none, ``--yes`` is required."""
+    """Ask on a terminal before a change; without a terminal, ``--yes`` is required."""
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -90,7 +90,7 @@ class Name(click.ParamType[str]):
         settings = ctx.find_object(Settings) or Settings()
         try:
             names = self._names(settings.cluster)
-        except MillstreamError:  # a shell that completes is no place for errors
+        except MillstreamError:  # errors would disturb a shell's completion
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 

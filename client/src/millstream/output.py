@@ -1,4 +1,4 @@
-"""What commands print: tables or lines for people, JSON for programs (``--output json``).
+"""Output of commands: tables or lines for people, JSON for programs (``--output json``).
 
 JSON is one line on stdout; its field names are in camelCase, as in the custom resources.
 """
@@ -27,7 +27,7 @@ def show(settings: Settings, found: Any, head: tuple[str, ...], rows: Sequence[R
 
 
 def tell(settings: Settings, done: dict[str, Any], *lines: str) -> None:
-    """What a command has done: lines for people, or an object."""
+    """Report a command's effect: lines for people, or an object."""
     if settings.output == "json":
         show_json(done)
     else:
@@ -62,7 +62,7 @@ def ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-# Mappings whose keys are names of their own, not fields.
+# Mappings with names as keys, not fields.
 _NAMED = ("config", "offsets")
 
 

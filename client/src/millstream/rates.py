@@ -1,4 +1,4 @@
-"""Rates and lag of a cluster, from two looks at it: pure but for `look`."""
+"""Rates and lag of a cluster, from two looks at it: pure except for `look`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream.topics import INTERNAL, list_offsets
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster at a moment: ``ends`` are sums over a topic's partitions, ``committed`` over those of a group."""
+    """A cluster at one moment: ``ends`` are sums over a topic's partitions, ``committed`` over those of a group."""
 
     at: float
     ends: dict[str, int]

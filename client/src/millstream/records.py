@@ -1,4 +1,4 @@
-"""Records into a topic and out of it."""
+"""Appends records to a topic, and reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELIVERY_TIMEOUT_MS: Final = 30_000
 FLUSH_TIMEOUT_S: Final = DELIVERY_TIMEOUT_MS / 1000 + 5
 POLL_S: Final = 0.2
 SILENCE_S: Final = (
-    10.0  # without a record, before a reader that does not follow looks for partitions without a leader
+    10.0  # time without a record before a reader that does not follow checks for partitions without a leader
 )
 BATCH: Final = 1000
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was read; ``timestamp`` in milliseconds since 1970, -1 when it has none."""
+    """A record as read; ``timestamp`` is in milliseconds since 1970, -1 without one."""
 
     topic: str
     partition: int
@@ -51,11 +51,11 @@ def produce(
     interrupts: Interrupts | None = None,
     waiting: Callable[[int], None] = lambda in_flight: None,
 ) -> dict[int, int]:
-    """Append keys and values to a topic, in order and once each; how many went into each partition.
+    """Append keys and values to a topic, in order and once each; returns the number of records per partition.
 
     Records with a key go to the partition that Kafka's Java clients choose for it, unless ``partition`` names one.
     Returns when all are acknowledged. Errors count records as lines, from 1, and say how many are in the topic:
-    RecordTooLarge, NoLeader, Failed when a record is not acknowledged within 30 s, Interrupted. An interrupt
+    RecordTooLarge, NoLeader, Failed if a record is not acknowledged within 30 s, Interrupted. An interrupt
     (KeyboardInterrupt) ends the input; ``waiting`` is called with the number of records in flight unless they are
     delivered at once; a second interrupt ends the wait for them.
     """
@@ -75,7 +75,7 @@ def produce(
 
 
 class _Delivery:
-    """A producer, and what has become of the records that it was given."""
+    """A producer, and the state of its records."""
 
     def __init__(
         self,
@@ -100,18 +100,18 @@ class _Delivery:
         )
         self.produced: dict[int, int] = dict.fromkeys(numbers, 0)
         self.refused: tuple[int, KafkaError, int] | None = None
-        """Number, reason and size in bytes of the first record that is not known to be in the topic."""
+        """Number, reason and size in bytes of the first record that may not be in the topic."""
         self._taken = self._rejected = 0
 
     def outcome(self) -> str:
-        """How many records are in the topic: ``1 record is in flights; 2 records may be (not acknowledged)``."""
+        """Number of records in the topic: ``1 record is in flights; 2 records may be (not acknowledged)``."""
         number = sum(self.produced.values())
         known = f"{count(number, 'record')} {'is' if number == 1 else 'are'} in {self._topic}"
         unknown = self._taken - self._rejected - number
         return f"{known}; {count(unknown, 'record')} may be (not acknowledged)" if unknown else known
 
     def take_all(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Take records up to the first that is refused; those before a record that cannot be read are delivered."""
+        """Take records up to the first refusal; those before an unreadable record are delivered."""
         try:
             for number, (key, value) in enumerate(records, start=1):
                 with self._interrupts.held:
@@ -137,7 +137,7 @@ class _Delivery:
         while True:
             try:
                 self._producer.produce(self._topic, value, key, on_delivery=delivered, **self._to)
-            except BufferError:  # as much as librdkafka holds is in flight
+            except BufferError:  # librdkafka's buffer is full
                 self._producer.poll(POLL_S)
                 self._interrupts.check()
             except KafkaException as error:
@@ -157,7 +157,7 @@ class _Delivery:
         self._interrupts.check()
 
     def interrupted(self, waiting: Callable[[int], None]) -> Interrupted:
-        """Deliver what was taken before an interrupt, or as much of it as is delivered before a second one."""
+        """Deliver the records taken before an interrupt, or as many as possible before a second one."""
         try:
             self._interrupts.clear()
             with self._interrupts.held:
@@ -175,7 +175,7 @@ class _Delivery:
         return Interrupted(f"interrupted: {outcome}")
 
     def check(self) -> None:
-        """Raise why a record was not taken, if one was not."""
+        """Raise the reason why a record was not taken, if any."""
         if self.refused is None:
             return
         number, error, size = self.refused
@@ -205,7 +205,7 @@ class _Delivery:
 
 
 def _rejects(error: KafkaError) -> bool:
-    """Whether a record with this error is certainly not in the topic: a broker said so, before it wrote."""
+    """Whether a record with this error is certainly not in the topic: a broker refused it before writing."""
     after_a_write = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     return error.code() > 0 and error.code() not in after_a_write
 
@@ -225,12 +225,12 @@ def consume(
     maximum: int | None = None,
     follow: bool = False,
 ) -> Generator[Record]:
-    """The records of a topic, by partition in order of offset; ends where the topic ends unless ``follow``.
+    """The records of a topic, by partition in order of offset; ends at the topic's end unless ``follow``.
 
     Without a group all partitions are read, from ``start``: an offset applies to every partition, or the offset
-    nearest to it; BadInput when it is beyond the end of all of them, unless ``follow``, which waits there. With a
-    group, its assigned partitions are read from the committed offsets, and from ``start`` where
-    there are none; a record is committed once the next one is requested. Close the iterator to leave the group.
+    nearest to it; BadInput if it is beyond the end of all of them, unless ``follow``, which waits there. With a
+    group, its assigned partitions are read from the committed offsets, or from ``start`` without
+    any; a record is committed once the next one is requested. Close the iterator to leave the group.
     """
     if group is not None and isinstance(start, int):
         raise BadInput(
@@ -240,7 +240,7 @@ def consume(
     numbers = list(cluster.led_partitions(topic))
     config = cluster.client_config(
         group_id=group
-        or "millstream-consume",  # librdkafka wants a name; without subscribing it is never used
+        or "millstream-consume",  # librdkafka requires a name; without subscribing it is never used
         enable_auto_commit=group is not None,
         auto_commit_interval_ms=1000,
         enable_auto_offset_store=False,
@@ -276,7 +276,7 @@ def consume(
 
 
 class _Ends:
-    """Which of the partitions that are ours are not read to their end; those of other members are not our concern."""
+    """Our partitions that are not read to their end; other members' partitions do not count."""
 
     def __init__(self) -> None:
         self._open: set[int] | None = None  # None: nothing is assigned yet
@@ -313,7 +313,7 @@ def _poll(consumer: Consumer, ends: _Ends, most: int, follow: bool) -> Iterator[
                 "all brokers went away while the topic was read", "start them and run this again"
             )
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
-            raise Failed(error.str())  # those two heal; who follows waits for it
+            raise Failed(error.str())  # these two heal; a reader that follows waits for that
 
 
 def _start(
@@ -354,6 +354,6 @@ def _record(message: Message) -> Record:
 
 
 def _some(value: T | None) -> T:
-    """What librdkafka's types leave open, a message without error has."""
+    """The value of an optional attribute that a message without error always has."""
     assert value is not None
     return value

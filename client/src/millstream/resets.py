@@ -1,6 +1,6 @@
-"""New positions for a consumer group: planned from the offsets that the topics hold, then committed.
+"""New positions for a consumer group: planned within the topics' offsets, then committed.
 
-Offsets stay within what a partition holds: a target before its first record becomes the first offset, one after its
+Offsets stay within a partition's log: a target before its first record becomes the first offset, one after its
 last record the end. Source of the rules: Kafka's `kafka-consumer-groups --reset-offsets`.
 """
 
@@ -24,7 +24,7 @@ At = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to: ``number`` is the offset, the time in milliseconds since 1970, or how far to shift."""
+    """The target: ``number`` is the offset, the time in milliseconds since 1970, or the shift."""
 
     position: Position
     number: int = 0
@@ -32,7 +32,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition; ``committed`` is -1 when the group has no offset there yet."""
+    """One partition; ``committed`` is -1 if the group has no offset there yet."""
 
     topic: str
     partition: int
@@ -41,9 +41,9 @@ class Move:
 
 
 def plan_reset(cluster: Cluster, group: str, target: Target, topics: Collection[str] = ()) -> list[Move]:
-    """The moves in the given topics, or in all where the group has offsets; nothing is changed.
+    """The moves in the given topics, or in all where the group has offsets; changes nothing.
 
-    UnknownGroup when there is no such group and no topic is given (with topics, the group is created), Failed when
+    UnknownGroup if there is no such group and no topic is given (with topics, the group is created), Failed if
     the group has members, whose own commits would overwrite the new offsets.
     """
     state, members = group_states(cluster, [group])[group]
@@ -95,7 +95,7 @@ def choose(
             case "offset":
                 wanted = target.number
             case "datetime":
-                wanted = by_time[at] if by_time[at] >= 0 else latest  # no record is that young
+                wanted = by_time[at] if by_time[at] >= 0 else latest  # no record is that new
             case "shift":
                 if committed.get(at, -1) < 0:
                     raise BadInput(

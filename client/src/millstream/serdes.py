@@ -1,7 +1,7 @@
-"""How keys and values become bytes and come back: JSON, text, Avro, msgspec, and callables of the user.
+"""Convert keys and values to bytes and back: JSON, text, Avro, msgspec, and the user's callables.
 
-A Serde (Kafka's word) has both directions. A plain callable does where one is enough: a producer needs one from a value
-to bytes, a stream one from bytes to a value. None never reaches them: it is a record without a value (a tombstone).
+A Serde (Kafka's word) has both directions. A plain callable suffices for one: a producer needs one from a value
+to bytes, a stream one from bytes to a value. They never get None, which means a record without a value (a tombstone).
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Serde(Protocol[T]):
-    """Both directions. What these raise becomes NotSerializable or PoisonedMessage, with its text."""
+    """Both directions. Their exceptions become NotSerializable or PoisonedMessage, with the same text."""
 
-    def serialize(self, value: T, /) -> bytes: ...
+    def serialize(self, value: T, /) -> bytes:
+        """The bytes of a value, which is never None. Any exception makes `Producer.send` raise NotSerializable."""
+        ...
 
-    def deserialize(self, data: bytes, /) -> T: ...
+    def deserialize(self, data: bytes, /) -> T:
+        """The value of these bytes. Any exception makes reading the message's part raise PoisonedMessage."""
+        ...
 
 
 Serializer: TypeAlias = Serde[Any] | Callable[[Any], bytes]
@@ -30,14 +34,14 @@ Deserializer: TypeAlias = Serde[Any] | Callable[[bytes], Any]
 
 
 def serializer(given: Serializer | None) -> Callable[[Any], bytes] | None:
-    """The function to bytes; BadInput when it is neither a Serde nor a callable."""
+    """The function to bytes; BadInput for anything but a Serde or a callable."""
     if given is None:
         return None
     return _callable("serializer", getattr(given, "serialize", given))
 
 
 def deserializer(given: Deserializer | None) -> Callable[[bytes], Any] | None:
-    """The function from bytes; BadInput when it is neither a Serde nor a callable."""
+    """The function from bytes; BadInput for anything but a Serde or a callable."""
     if given is None:
         return None
     return _callable("deserializer", getattr(given, "deserialize", given))
@@ -50,30 +54,37 @@ def _callable(what: str, found: Any) -> Callable[[Any], Any]:
 
 
 class Text:
-    """Text in an encoding of Python's, UTF-8 by default."""
+    """Text in one of Python's encodings, UTF-8 by default."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self.encoding = encoding
 
     def serialize(self, value: str, /) -> bytes:
+        """The text in ``encoding``. UnicodeEncodeError for a character that the encoding lacks."""
         return value.encode(self.encoding)
 
     def deserialize(self, data: bytes, /) -> str:
+        """The text. UnicodeDecodeError for bytes that are not in ``encoding``."""
         return data.decode(self.encoding)
 
 
 class Json:
-    """JSON in UTF-8, without spaces; NaN and infinities, which JSON does not have, are errors."""
+    """JSON in UTF-8, without spaces. NaN and infinities, which JSON does not have, are errors in `serialize`."""
 
     def serialize(self, value: Any, /) -> bytes:
+        """JSON of dicts, lists, tuples, str, int, float, bool and None, in any nesting; keys become strings.
+
+        TypeError for other types, ValueError for NaN, an infinity, or a value that contains itself.
+        """
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
     def deserialize(self, data: bytes, /) -> Any:
+        """Dicts, lists, str, int, float, bool or None. ValueError for data that is not one JSON document."""
         return json.loads(data)
 
 
 class Msgspec:
-    """msgspec's JSON or MessagePack, checked against ``type`` when it is read."""
+    """msgspec's JSON or MessagePack, checked against ``type`` when read."""
 
     def __init__(self, type: Any = Any, *, format: str = "json") -> None:
         if format not in ("json", "msgpack"):
@@ -88,9 +99,9 @@ class Msgspec:
 class Avro:
     """Avro's single-object encoding: two bytes, the writer schema's fingerprint, the data (extra ``millstream[avro]``).
 
-    ``schema`` writes, and is what a reader gets. ``writers``: older schemas whose records can be read, too; Avro's
-    rules of schema resolution apply. A record of any other schema cannot be deserialized. Source: Avro 1.12,
-    "Single-object encoding".
+    ``schema`` is the schema for writing and of the values returned. ``writers`` are older schemas whose records can be
+    read, too; Avro's rules of schema resolution apply. A record of any other schema cannot be deserialized. Source:
+    Avro 1.12, "Single-object encoding".
     """
 
     MARKER = b"\xc3\x01"
@@ -117,12 +128,21 @@ class Avro:
         return self.MARKER + bytes.fromhex(self._library.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
     def serialize(self, value: Any, /) -> bytes:
+        """The value in ``schema``; a record is a dict by field name.
+
+        TypeError, ValueError or OverflowError for a value that does not fit.
+        """
         out = io.BytesIO()
         out.write(self._prefix)
         self._library.schemaless_writer(out, self._schema, value)
         return out.getvalue()
 
     def deserialize(self, data: bytes, /) -> Any:
+        """The value as ``schema`` describes it: a record is a dict by field name.
+
+        ValueError for a fingerprint of an unknown schema, or for bytes after the data; fastavro's error for other bytes
+        that do not fit the writer's schema.
+        """
         writer = self._writers.get(data[: len(self._prefix)])
         if writer is None:
             raise ValueError("it was not written with a schema that this reader knows")

@@ -1,7 +1,7 @@
 """The standard streams of `millstream`, any of which its caller may have closed (``>&-``) or filled (``/dev/full``).
 
 A closed stream leaves its descriptor free, and the next file or socket would get it, so a closed stdin or stderr
-becomes /dev/null. A closed stdout is an error before anything is done: the result would be lost.
+becomes /dev/null. A closed stdout is an error before anything else happens: the result would be lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STDOUT_CLOSED = "stdout is closed, nothing was done: redirect it to a file or to
 
 
 def open_all() -> str:
-    """Open a closed stdin or stderr; why the command cannot run, "" when it can."""
+    """Open a closed stdin or stderr; return why the command cannot run, "" if it can."""
     if sys.stdin is None:
         sys.stdin = os.fdopen(_null(0, os.O_RDONLY), "r", closefd=False)
     if sys.stderr is None:
@@ -25,13 +25,13 @@ def open_all() -> str:
 
 
 def say(line: str) -> None:
-    """A line to stderr, which is lost when stderr cannot be written: the exit status says enough."""
+    """Print a line to stderr; it is lost if stderr cannot be written, but the exit status remains."""
     with suppress(OSError):
         click.echo(line, err=True)
 
 
 def end_stdout() -> None:
-    """Attempt no more output: what is buffered goes to /dev/null at exit."""
+    """Attempt no more output: buffered output goes to /dev/null at exit."""
     _null(1, os.O_WRONLY)
 
 
@@ -44,7 +44,7 @@ def end_stderr() -> None:
 
 
 def _null(descriptor: int, mode: int) -> int:
-    """Put /dev/null at a standard descriptor, for our child processes too."""
+    """Open /dev/null at a standard descriptor, for our child processes, too."""
     null = os.open(os.devnull, mode)
     if null != descriptor:
         os.dup2(null, descriptor)

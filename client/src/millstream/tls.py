@@ -1,4 +1,4 @@
-"""TLS with librdkafka's settings, spoken by Python: to say in words what is wrong with it."""
+"""Connects with librdkafka's TLS settings from Python, to explain what is wrong with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER_S = 1.0
 
 
 def is_used(config: Mapping[str, Any]) -> bool:
-    """Whether librdkafka's settings have connections use TLS."""
+    """Whether librdkafka's settings use TLS."""
     return str(config.get("security.protocol", "")).lower() in ("ssl", "sasl_ssl")
 
 
@@ -26,7 +26,7 @@ def has_certificate(config: Mapping[str, Any]) -> bool:
 
 
 def context(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """What librdkafka's settings say about certificates. OSError or ValueError for files that are no certificates."""
+    """An SSL context from librdkafka's settings. OSError or ValueError for files that are no certificates."""
     for key in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
         path = str(config.get(key, ""))
         if path and path != "probe" and not Path(path).exists():
@@ -79,9 +79,9 @@ def why_refused(error: Exception) -> str:
 
 
 def why_refused_later(host: str, port: int, context: ssl.SSLContext) -> str:
-    """The same of a server that looks at the client's certificate after the handshake (TLS 1.3).
+    """The same for a server that checks the client's certificate after the handshake (TLS 1.3).
 
-    It says so and closes the connection, and what it said is lost if the client has sent a request meanwhile.
+    It reports the problem and closes the connection, and the report is lost if the client has sent a request meanwhile.
     """
     try:
         with (

@@ -30,7 +30,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition. ``leader`` is -1 when it has none; then the offsets are unknown (None).
+    """A partition. ``leader`` is -1 without one; then the offsets are unknown (None).
 
     ``earliest`` is its first offset, ``latest`` the offset after its last record.
     """
@@ -45,7 +45,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetails:
-    """A topic in full. ``topic_id``: as Kafka's tools print it. ``config``: what is set on it, without defaults."""
+    """A topic in full. ``topic_id`` in the form of Kafka's tools; ``config`` has its own settings, without defaults."""
 
     name: str
     topic_id: str
@@ -68,7 +68,7 @@ def list_topics(cluster: Cluster, *, internal: bool = False) -> list[Topic]:
 
 
 def describe_topic(cluster: Cluster, name: str) -> TopicDetails:
-    """One topic; UnknownTopic if there is none of that name."""
+    """One topic; UnknownTopic if it does not exist."""
     known = cluster.partitions(name)
     asked = cluster.admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)
     described = results(asked)[name]
@@ -97,7 +97,7 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """Create a topic; counts that are left out are the brokers' defaults. BadInput, Failed with the brokers' reason."""
+    """Create a topic; omitted counts take the brokers' defaults. BadInput, Failed with the brokers' reason."""
     if not isinstance(name, str) or not name:
         raise BadInput(f"topic: {name!r} is not allowed", "write a name")
     _check_count("partitions", partitions)
@@ -126,7 +126,7 @@ def alter_topic(
     delete_configs: Sequence[str] = (),
     validate_only: bool = False,
 ) -> None:
-    """Add partitions up to a total, set configuration keys, reset others; all of it is validated before any of it."""
+    """Add partitions up to a total, set configuration keys, reset others; everything is validated first."""
     _check_count("partitions", partitions)
     there = len(cluster.partitions(name))
     if partitions is not None and partitions <= there:
@@ -149,13 +149,13 @@ def alter_topic(
 
 
 def _check_count(option: str, count: object) -> None:
-    """BadInput for what is neither left out nor a count. The brokers have their own limits."""
+    """BadInput for a value that is neither None nor a count. The brokers have their own limits."""
     if count is not None and (type(count) is not int or not 1 <= count <= MAX_COUNT):
         raise BadInput(f"{option}: {count!r} is not allowed", f"write a number from 1 to {MAX_COUNT:,}")
 
 
 def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, str]:
-    """Delete topics and their records; by name why one was refused, "" for those that are deleted."""
+    """Delete topics and their records; returns the refusal by name, "" for those deleted."""
     with kafka_errors():
         asked = cluster.admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S)
     return outcomes(asked)
@@ -182,7 +182,7 @@ def watermarks(
 def list_offsets(
     cluster: Cluster, partitions: Iterable[tuple[str, int]], spec: Any
 ) -> dict[tuple[str, int], int]:
-    """One offset of each partition, by ``OffsetSpec``; -1 where no record is that young."""
+    """One offset of each partition, by ``OffsetSpec``; -1 if no record is that new."""
     wanted = [TopicPartition(topic, partition) for topic, partition in partitions]
     if not wanted:
         return {}

@@ -20,8 +20,10 @@ value changes; the operator keeps such resources running."""
 
 
 def refusal(kind: str, manifest: Mapping[str, Any]) -> str:
-    """Why a stored resource is not valid, in one line; empty when it is. Unknown fields are ignored: the API
-    server admits only those of newer CRDs, which remain after a rollback."""
+    """Why a stored resource is not valid, in one line; empty if it is.
+
+    Unknown fields are ignored: the API server admits only those of newer CRDs, which remain after a rollback.
+    """
     return _why(kind, pruned(manifest, crd_schemas()[kind]))
 
 

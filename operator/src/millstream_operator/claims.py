@@ -3,8 +3,8 @@
 A release takes this Lease in each namespace that it watches, unless another release holds it. The other release then
 leaves everything in the namespace alone, and reports this in its log, by an Event on the Lease and on `/healthz`. The
 Lease never expires, and no release takes it from another: an operator that is down for an hour must not find its
-Clusters restarted with another release's images. A person hands a namespace over by deleting the Lease; the chart's
-uninstall hook deletes it too.
+Clusters restarted with another release's images. To hand a namespace over, a user deletes the Lease; the chart's
+uninstall hook deletes it, too.
 
 The holder is cached for ``RECHECK_S``, so most looks cost no request.
 """
@@ -29,7 +29,7 @@ RECHECK_S = 15.0
 
 
 class Claims:
-    """The namespaces of a release, which ``holder`` names (NAMESPACE/NAME of its own Lease). Any thread may ask."""
+    """The namespaces of a release, named by ``holder`` (NAMESPACE/NAME of its own Lease). Usable from any thread."""
 
     def __init__(self, kube: Kube, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube, self._holder, self._clock = kube, holder, clock

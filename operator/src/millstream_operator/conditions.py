@@ -38,7 +38,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     RECONCILE_FAILED = "ReconcileFailed"
     RECONCILE_PAUSED = "ReconcilePaused"
-    # everything that makes Kubernetes objects: one of its name exists and belongs to somebody else
+    # everything that creates Kubernetes objects: an object of that name belongs to another owner
     OBJECT_NOT_OURS = "ObjectNotOurs"
     # everything with a clusterRef
     CLUSTER_NOT_FOUND = "ClusterNotFound"
@@ -72,7 +72,7 @@ class Reason(StrEnum):
     CONFLICTING_TOPIC = "ConflictingTopic"
     REFUSED = "Refused"
     DELETING = "Deleting"
-    # Cluster, Topic: a key or value of spec.config that the broker refuses; min.insync.replicas that cannot be held
+    # Cluster, Topic: a key or value of spec.config that the broker refuses; an unreachable min.insync.replicas
     INVALID_CONFIG = "InvalidConfig"
     MINIMUM_ISR = "MinimumIsr"
     # ConsumerGroup

@@ -6,7 +6,7 @@ neighbour and the passing of time all lead to the same function. It runs in a wo
 time (see workqueue.py). Nothing is reconciled before all kinds are listed (see listing.py).
 
 A reconcile that raises is retried after 1, 2, 4 … 60 seconds, apart from the others of its batch, and the resource's
-``Ready`` condition reports it. Slow groups, whose brokers do not answer, do not delay others: see slots.py.
+``Ready`` condition reports it. Slow groups, whose brokers do not respond, do not delay others: see slots.py.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Controller(Generic[ResourceT]):
-    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look. Resources that are
-    due within ``early`` seconds are looked at with others of their group."""
+    """How a kind is reconciled. ``reconcile`` returns for each key the seconds until its next look.
+
+    Resources that are due within ``early`` seconds are looked at together with others of their group.
+    """
 
     kind: type[ResourceT]
     reconcile: Callable[[Services, Sequence[ResourceT]], Mapping[Key, float]]
@@ -78,8 +80,10 @@ class Controller(Generic[ResourceT]):
 def one_by_one(
     kind: type[ResourceT], reconcile: Callable[[Services, ResourceT], float], children: tuple[Child, ...] = ()
 ) -> Controller[ResourceT]:
-    """A Controller for a kind whose resources share nothing: ``reconcile(services, resource) -> seconds``. It stops at
-    an object that belongs to somebody else, and reports it."""
+    """A Controller for a kind whose resources share nothing: ``reconcile(services, resource) -> seconds``.
+
+    It stops at an object that belongs to another owner, and reports it.
+    """
 
     def batch(services: Services, resources: Sequence[ResourceT]) -> Mapping[Key, float]:
         return {key_for(resource): one(services, resource) for resource in resources}
@@ -168,8 +172,7 @@ class Runner:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until cancelled. Starts once the watches have shown every resource and this operator is the one that
-        acts."""
+        """Work until cancelled, once the watches have shown every resource and this operator acts."""
         await listed(self.services, self.namespaces)
         ghosts = asyncio.create_task(self._forget_ghosts(), name="ghosts")
         try:
@@ -223,10 +226,13 @@ class Runner:
         return self.leadership is not None and not self.leadership.acquired.is_set()
 
     def health(self) -> dict[str, Any]:
-        """For the liveness probe: whether this operator acts, seconds since the last success, the number of successes,
-        how long work has been overdue, how long the longest running look has taken, and which namespaces belong to
-        other releases. Slow groups, which wait for each other, do not count as overdue; nor does anything while this
-        operator stands by, or from before it acted."""
+        """For the liveness probe.
+
+        Whether this operator acts, seconds since the last success, the number of successes, how long work has been
+        overdue, how long the longest running look has taken, and which namespaces belong to other releases. Slow
+        groups, which wait for each other, do not count as overdue; nor does anything while this operator stands by, or
+        from before it acted.
+        """
         now = asyncio.get_running_loop().time()
         age = None if self._last_success is None else round(now - self._last_success, 1)
         return {
@@ -240,7 +246,7 @@ class Runner:
         }
 
     def measure(self) -> None:
-        """Bring the metrics of the queue up to date."""
+        """Update the metrics of the queue."""
         now, metrics, health = asyncio.get_running_loop().time(), self.services.metrics, self.health()
         lease = str(self.leadership.name) if self.leadership is not None else ""
         metrics.leading.labels(lease).set(not self.standing_by)
@@ -251,7 +257,7 @@ class Runner:
         metrics.longest_look_seconds.set(health["longestLookSeconds"] or 0.0)
 
     def _overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
-        """For how long the most overdue key has been waiting while this operator acts."""
+        """How long the most overdue key has been waiting while this operator acts."""
         if self._acts_since is None:
             return 0.0
         return min(self.queue.overdue(now, but), now - self._acts_since)
@@ -267,7 +273,7 @@ class Runner:
         return 1
 
     def _early(self, group: Hashable) -> float:
-        """How early the resources of a group come along with others of it."""
+        """How early the resources of a group may join a batch of their group."""
         match group:
             case (str() as kind, _) if kind in self.controllers:
                 return self.controllers[kind].early
@@ -315,7 +321,7 @@ class Runner:
         try:
             cluster = decode_as(Cluster, manifest)
         except ManifestError:
-            return  # it never had any
+            return  # it never had a connection
         self.services.forget_brokers(self.services.address_of(cluster))
 
     def _looked(self, key: Key, seconds: float, now: float) -> None:
@@ -375,7 +381,7 @@ class Runner:
             return False
 
     def _refuse(self, key: Key, message: str) -> float:
-        """Report that a resource is not valid. One that is being deleted is let go if its user gives up its data."""
+        """Report that a resource is not valid. One that is being deleted is released if its user gives up its data."""
         raw = self.store.raw(key)
         if raw is not None and held_back(raw):
             if gives_up(raw):
@@ -387,7 +393,7 @@ class Runner:
         self.services.metrics.errors.labels(key.kind, type(error).__name__).inc()
 
     def _say(self, key: Key, reason: Reason, message: str) -> float:
-        """Set only ``Ready``, when nothing else is known of a resource."""
+        """Set only ``Ready``, because nothing else is known about a resource."""
         raw = self.store.raw(key)
         if raw is None:
             return 0.0

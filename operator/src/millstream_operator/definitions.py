@@ -2,13 +2,13 @@
 
     python -m millstream_operator.definitions crds
 
-Two comments in a CRD mark a template, and name the container that it is for::
+Two comments in a CRD mark a template, and name its container::
 
     # pod template of broker, written by `make definitions`
     …
     # end of pod template
 
-A field of all pods is therefore added in one place, and the API server refuses what the operator's records refuse.
+So a field of all pods is added in one place, and the API server refuses what the operator's records refuse.
 """
 
 from __future__ import annotations

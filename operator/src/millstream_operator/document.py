@@ -103,7 +103,7 @@ def _is_shared(name: str, field: Schema) -> bool:
 
 
 def _default(value: Any) -> str:
-    """A default as YAML has it; empty for none, and for an object whose fields have their own."""
+    """A default in YAML; empty without one, and for an object whose fields have their own."""
     if value is None or value == {}:
         return ""
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
 """Which of several operators acts: the rules of a Lease (coordination.k8s.io/v1), pure.
 
 The rules are client-go's. The holder renews its Lease. A candidate waits until it has seen no renewal for the Lease's
-duration, by its own clock, since the clocks of two nodes may differ. The holder stops acting before that: when it has
+duration, by its own clock, because the clocks of two nodes may differ. The holder stops acting before that: when it has
 not renewed for ``RENEW_DEADLINE_S``, counted from the start of its last successful renewal. A holder that shuts down
 cleanly releases the Lease, so the next one need not wait.
 
-Every write names the resourceVersion it was decided on, so only one of two simultaneous candidates gets the Lease.
+Every write names the resourceVersion on which it is based, so only one of two simultaneous candidates gets the Lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Spec = dict[str, Any]
 
 @dataclass(slots=True)
 class Election:
-    """One candidate. Times are seconds of a clock that only goes forward."""
+    """One candidate. Times are seconds of a monotonic clock."""
 
     identity: str
     valid_until: float = 0.0

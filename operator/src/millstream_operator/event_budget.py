@@ -1,8 +1,8 @@
 """Limits the rate of Kubernetes Events: enough to tell what happened, too few to flood.
 
 Each object may have BURST Events at once, then one every EVERY_S. All objects together have a larger budget for each
-type of Event, so a thousand new Topics do not hide a warning. Events beyond the budget are dropped and counted: the
-conditions say the same.
+type of Event, so a thousand new Topics do not hide a warning. Events beyond the budget are dropped and counted;
+conditions still have their contents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operator remembers of a ConsumerGroup between two looks, by the resource's uid; lost when it restarts."""
+"""The operator's memory of a ConsumerGroup between two looks, by the resource's uid; lost when it restarts."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from .reconcile.group_scaling import History
 class GroupMemory:
     standstill: Standstill | None = None
     has_no_mark: bool = False
-    """Whether the group is known to carry no mark of a reset."""
+    """Whether the group is known to have no mark of a reset."""
     scaling: History = field(default_factory=History)

@@ -1,4 +1,4 @@
-"""What the chart's hooks run: `python -m millstream_operator.hooks apply-crds FOLDER` before an upgrade, and
+"""The chart's hooks: `python -m millstream_operator.hooks apply-crds FOLDER` before an upgrade, and
 `… release --operator NAMESPACE/RELEASE --lease NAMESPACE/NAME` after the operator was uninstalled.
 """
 
@@ -21,7 +21,7 @@ from .models import API_VERSION, KINDS
 from .status import release_finalizer
 
 GONE_TIMEOUT_S = 90.0
-VERSION = "millstream.dev/version"  # annotation of definitions
+VERSION = "millstream.dev/version"  # annotation of CRDs
 
 
 @click.group()
@@ -32,7 +32,7 @@ def hooks() -> None:
 @hooks.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def apply_crds(folder: Path) -> None:
-    """Apply every definition in FOLDER, but over newer ones: Kubernetes would drop the fields that ours do not know."""
+    """Apply every CRD in FOLDER unless a newer one exists: Kubernetes would drop the fields that ours does not know."""
     kube = Kube.connect()
     for path in sorted(folder.glob("*.yaml")):
         wanted = yaml.safe_load(path.read_text())
@@ -49,7 +49,7 @@ def apply_crds(folder: Path) -> None:
 
 
 def _version(definition: Mapping[str, Any]) -> tuple[int, ...]:
-    """The release that a definition belongs to; ``()`` when it does not say so, or is no plain release (1.2.0-rc1)."""
+    """The release of a CRD; ``()`` if it names none, or one that is no plain release (1.2.0-rc1)."""
     said = (definition["metadata"].get("annotations") or {}).get(VERSION, "")
     return tuple(int(part) for part in said.split(".")) if re.fullmatch(r"\d+(\.\d+)*", said) else ()
 
@@ -61,13 +61,15 @@ def _version(definition: Mapping[str, Any]) -> tuple[int, ...]:
 @click.option("--lease", required=True, help="NAMESPACE/NAME of its Lease, the name of the release's claims.")
 @click.option("--namespace", "namespaces", multiple=True, help="Namespace in which they act (repeatable).")
 def release(operator: str, lease: str, namespaces: Sequence[str]) -> None:
-    """Take our finalizer off every resource, so that none hangs without an operator, and leave the namespaces to
-    whoever watches them next. Namespaces of other releases stay as they are."""
+    """Remove our finalizer from every resource, so that none hangs without an operator, and release the namespaces.
+
+    Namespaces of other releases stay unchanged.
+    """
     kube = Kube.connect()
     namespace, _, instance = operator.partition("/")
     labels = {"app.kubernetes.io/instance": instance, "app.kubernetes.io/component": "operator"}
     deadline = time.monotonic() + GONE_TIMEOUT_S
-    while kube.list("v1", "Pod", namespace, labels):  # it would put them back
+    while kube.list("v1", "Pod", namespace, labels):  # it would restore them
         if time.monotonic() > deadline:
             raise click.ClickException(f"the operator is still there after {GONE_TIMEOUT_S:.0f} s")
         time.sleep(1.0)
@@ -87,7 +89,7 @@ def release(operator: str, lease: str, namespaces: Sequence[str]) -> None:
                     click.echo(f"released {kind} {resource['metadata']['namespace']}/{name}")
     for metadata in (
         claim["metadata"] for claim in claims
-    ):  # last: who takes a namespace holds its resources
+    ):  # last, because the next release to take a namespace holds its resources
         if held_by[metadata["namespace"]] == lease:
             kube.delete(LEASES, "Lease", metadata["namespace"], CLAIM, uid=metadata["uid"])
             click.echo(f"left namespace {metadata['namespace']}")

@@ -1,8 +1,8 @@
 """The operator's view of a cluster's brokers: kafka-python's admin client with plain records in and out.
 
 Calls block, with explicit timeouts, and are thread-safe; each cluster has one client, whose connections are reused. If
-a whole call fails (no broker answers, the client gives up), it raises ``AdminError`` and drops the client, and the next
-call reconnects. An error of one topic or group is returned as a ``Refusal``; the others succeed.
+a whole call fails (no broker responds, the client gives up), it raises ``AdminError`` and drops the client, and the
+next call reconnects. An error of one topic or group is returned as a ``Refusal``; the others succeed.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class KafkaAdmin(KafkaConnection):
         }
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
-        """Create topics. An existing topic is no refusal: the broker that did not list it had not heard of it yet."""
+        """Create topics. An existing topic is no refusal: the broker that did not list it did not know it yet."""
         wanted = {
             topic.name: {
                 "num_partitions": _or_default(topic.partitions),
@@ -332,8 +332,7 @@ class AdminPool:
 
 
 class OwnAdmins:
-    """A pool for each user, who closes it without closing another's connections. ``fence``: see
-    kafka_connection.py."""
+    """A pool for each user, who closes it without closing another's connections. ``fence``: see kafka_connection.py."""
 
     def __init__(self, new: Callable[[Fence], AdminPool] = AdminPool) -> None:
         self.fence: Fence = no_fence
@@ -348,7 +347,7 @@ class OwnAdmins:
             return self._pools[user]
 
     def forget(self, user: Hashable) -> None:
-        """Close what this user has opened."""
+        """Close this user's connections."""
         with self._lock:
             pool = self._pools.pop(user, None)
         if pool is not None:

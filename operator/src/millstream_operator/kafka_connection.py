@@ -6,7 +6,7 @@ each waiting for its own timeout.
 
 Each request that may change something first calls the fence, which raises if this process may not write (see
 leadership.py). The fence is where kafka-python hands requests to connections, so no request bypasses it. A request
-handed over before is still sent, and a broker carries it out.
+handed over earlier is still sent, and a broker carries it out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .kafka_records import AdminError, NotSupported
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 15.0
 # After a failure to connect, further calls fail at once for this long; longer if the failure itself took long, so an
-# address that does not answer takes only a fraction of the time.
+# address that does not respond takes only a fraction of the time.
 RETRY_AFTER_S, RETRY_FACTOR, RETRY_LIMIT_S = 2.0, 5.0, 30.0
 
 # All other requests count as writes.
@@ -155,7 +155,7 @@ class KafkaConnection:
         raise AssertionError("unreachable")
 
     def send(self, request: Any) -> Any:
-        """A request of kafka-python's protocol to any broker, for what its admin client does not support."""
+        """Send a request of kafka-python's protocol to any broker, if its admin client does not support it."""
         return self.call(lambda client: client._manager.run(client._manager.send, request))
 
     def _connected(self) -> KafkaAdminClient:
@@ -210,7 +210,7 @@ class KafkaConnection:
 
 
 def _listens(bootstrap: str) -> bool:
-    """Does one of the addresses take a connection?"""
+    """Whether any of the addresses accepts a connection."""
     for address in bootstrap.split(","):
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):

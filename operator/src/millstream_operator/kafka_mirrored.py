@@ -1,10 +1,10 @@
-"""Reads from brokers what is known about replicas of mirrors: which there are, and where their mirrored records end.
+"""Reads the state of mirrors' replicas from brokers: which replicas exist, and where their mirrored records end.
 
-After a promotion, the log of a partition has the mirrored records first and then the topic's own ones. Own records have
-the leader epochs of the target, which lie 2^20 above the epochs of mirrored batches (decision 14). So the end of the
-mirrored part is the end of the last epoch well below the leader's own: OffsetForLeaderEpoch tells it exactly, whatever
-producers have written since. A topic that rejoined has a small leader epoch until something is mirrored into it: then
-the end is not known.
+After a promotion, a partition's log has the mirrored records first and then the topic's own ones. Own records have the
+leader epochs of the target, which lie 2^20 above the epochs of mirrored batches (decision 14). So the end of the
+mirrored part is the end of the last epoch well below the leader's own: OffsetForLeaderEpoch returns it exactly,
+whatever producers have written since. A topic that rejoined has a small leader epoch until something is mirrored into
+it: until then the end is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .kafka_records import AdminError, Partition
 from .mirror_records import KEY, Notes, TargetTopic, read_note
 
 WELL_BELOW = 1 << 19
-"""Own records' epochs are less than this below the leader's, mirrored ones' are more."""
+"""The epochs of own records are less than this below the leader's, those of mirrored ones are more."""
 _TOPIC = ConfigResourceType.TOPIC.value
 
 
@@ -63,8 +63,10 @@ def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:
 
 
 def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> tuple[dict[Partition, int], list[Partition]]:
-    """Where the mirrored records of promoted topics end; and the partitions whose leader has not heard of the promotion
-    yet. A partition without a leader, or with a leader epoch too small to tell, is in neither. Raises AdminError."""
+    """The ends of promoted topics' mirrored records, and the partitions whose leader has yet to learn of the promotion.
+
+    A partition without a leader, or with too small a leader epoch, is in neither. Raises AdminError.
+    """
     if not topics:
         return {}, []
     by_node: dict[int, dict[Partition, int]] = {}
@@ -80,7 +82,7 @@ def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> tuple[dict[Part
             replicas = _replicas_at(admin, node, {where.topic for where in epochs})
             pending += [where for where in epochs if where.topic in replicas]
             ends.update(_ends_at(admin, node, {w: e for w, e in epochs.items() if w.topic not in replicas}))
-        except AdminError:  # this broker does not answer: its partitions will have another leader
+        except AdminError:  # no response: its partitions will have another leader
             pending += list(epochs)
     return ends, pending
 
@@ -95,8 +97,7 @@ def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[s
 
 
 def _ends_at(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-    """The log's end first: where the second answer says that there are no own records, it is the end of mirrored
-    ones."""
+    """Read the logs' ends first: if the second response shows no own records, they are the ends of mirrored ones."""
     logs = _ends_of_epochs(admin, node, epochs)
     told = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
     mirrored = _ends_of_epochs(admin, node, told)
@@ -108,7 +109,7 @@ def _ends_at(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> d
 
 
 def _ends_of_epochs(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Where epochs end; -1 where the log has neither this epoch nor a later one."""
+    """The ends of epochs; -1 if the log has neither this epoch nor a later one."""
     by_topic: dict[str, list[tuple[int, int, int]]] = {}
     for where, epoch in epochs.items():
         by_topic.setdefault(where.topic, []).append((where.partition, -1, epoch))

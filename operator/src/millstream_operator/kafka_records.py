@@ -11,7 +11,7 @@ BROKERS_DEFAULT = -1  # a count in CreateTopics
 
 
 class AdminError(Exception):
-    """No broker answers, or a whole request failed; the message is for the user."""
+    """No broker responds, or a whole request failed; the message is for the user."""
 
 
 class NotSupported(AdminError):
@@ -20,7 +20,7 @@ class NotSupported(AdminError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A broker's no to one topic or group: Kafka's error name and the broker's words."""
+    """A broker's refusal for one topic or group: Kafka's error name and the broker's words."""
 
     error: str
     message: str
@@ -40,14 +40,13 @@ class Partition(NamedTuple):
 
 
 MARK_PARTITION = Partition("__consumer_offsets", 0)
-"""Where a group keeps a mark: a position that no consumer reads."""
+"""Partition of a group's mark: a position that no consumer reads."""
 MARK = "millstream.dev/"
-"""Begins the metadata of a mark."""
+"""Prefix of a mark's metadata."""
 
 
 class Mark(NamedTuple):
-    """A note that is committed together with a group's positions. ``name`` begins with ``MARK``; ``step`` is how many
-    commits carried it."""
+    """A note that is committed with a group's positions. ``name`` begins with ``MARK``; ``step`` counts its commits."""
 
     name: str
     step: int
@@ -55,7 +54,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as the brokers have it. ``config``: the keys set on the topic itself. ``size_bytes``: all copies."""
+    """A topic's state on the brokers. ``config``: the keys set on the topic itself. ``size_bytes``: all copies."""
 
     topic_id: str
     partitions: int
@@ -64,12 +63,14 @@ class TopicState:
     config: Mapping[str, str]
     size_bytes: int | None = None
     even: bool = True
-    """Has every partition as many replicas as the others?"""
+    """Whether all partitions have the same number of replicas."""
 
 
 class TopicIdentity(NamedTuple):
-    """Identifies a topic: one that is deleted and recreated has another id. ``topic_id`` is None if the brokers do not
-    support topic ids."""
+    """Identifies a topic: one that is deleted and recreated has another id.
+
+    ``topic_id`` is None if the brokers do not support topic ids.
+    """
 
     topic_id: str | None
     partitions: int
@@ -135,7 +136,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """``state`` by Kafka's names: Empty, Stable, PreparingRebalance, CompletingRebalance, Dead (there is none)."""
+    """``state`` by Kafka's names: Empty, Stable, PreparingRebalance, CompletingRebalance, Dead (it does not exist)."""
 
     state: str
     members: tuple[GroupMember, ...]

@@ -89,12 +89,12 @@ class Kube:
         configuration.connection_pool_maxsize = 16
         self._configuration = configuration
         self._timeout, self._retries = timeout, retries
-        # Called before each write; raises KubeError where this process may not write (see leadership.py).
+        # Called before each write; raises KubeError if this process may not write (see leadership.py).
         self.fence: Callable[[], None] = lambda: None
         self._pool = RESTClientObject(configuration).pool_manager
         self._host = configuration.host.rstrip("/")
         self.observe: Callable[[str, str, int, float], object] = lambda *_: None
-        """Called after each request with method, resource (plural), status (0 for no answer) and seconds."""
+        """Called after each request with method, resource (plural), status (0 without a response) and seconds."""
 
     @classmethod
     def connect(cls) -> Kube:
@@ -196,8 +196,10 @@ class Kube:
             query["continue"] = further
 
     def create(self, manifest: Mapping[str, Any], manager: str = FIELD_MANAGER) -> Manifest:
-        """Create an object that did not exist a moment ago. If somebody has created it since, it keeps its fields:
-        status 409 if they differ and ``manager`` is another."""
+        """Create an object that did not exist a moment ago.
+
+        If somebody has created it since, it keeps its fields: status 409 if they differ and ``manager`` is another.
+        """
         return self._apply(manifest, force=False, manager=manager)
 
     def apply(self, manifest: Mapping[str, Any], subresource: str = "") -> Manifest:
@@ -247,7 +249,7 @@ class Kube:
         return True
 
     def record_event(self, key: Key, uid: str, event: Event, now: datetime) -> None:
-        """Tell users what happened to a resource and why, where `kubectl describe` shows it."""
+        """Report to users what happened to a resource and why, as shown by `kubectl describe`."""
         about = {
             "apiVersion": API_VERSION,
             "kind": key.kind,

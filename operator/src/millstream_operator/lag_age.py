@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from .kafka_records import Partition
 
-STEP_S = 15.0  # more than the time between two looks: between them nothing is searched for
-OLDEST_S = 2**31  # 68 years: where a search ends
-KEPT = 64  # facts of a partition, 16 bytes each
-UNSEEN_S = 3600.0  # facts of a partition are forgotten when nobody has looked at it for this long
+STEP_S = 15.0  # more than the time between two looks: there is no search between them
+OLDEST_S = 2**31  # 68 years: the end of a search
+KEPT = 64  # facts kept per partition, 16 bytes each
+UNSEEN_S = 3600.0  # facts of a partition are dropped when nobody has looked at it for this long
 ROUNDS = 64  # most requests of one look, for a partition never seen before
 
 Find = Callable[[Mapping[Partition, int]], Mapping[Partition, int]]
@@ -32,7 +32,7 @@ Find = Callable[[Mapping[Partition, int]], Mapping[Partition, int]]
 
 
 class Wanted(NamedTuple):
-    """An offset whose record's age is wanted. ``limit_s``: an age that the result must be on the right side of."""
+    """An offset whose record's age is needed. ``limit_s`` is an age that the result must not round across."""
 
     partition: Partition
     offset: int
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _Facts:
-    """``offsets[i]``: the first offset whose record is not older than ``times[i]``; both only grow."""
+    """``offsets[i]`` is the first offset whose record is not older than ``times[i]``; both only grow."""
 
     times: array[int] = field(default_factory=lambda: array("q"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -60,18 +60,18 @@ class _Facts:
             offset = min(offset, self.offsets[index])
         self.times.insert(index, time)
         self.offsets.insert(index, offset)
-        if len(self.times) > KEPT:  # the older half becomes coarser: an age is right to a part of itself
+        if len(self.times) > KEPT:  # thin out the older half: an age is accurate to a fraction of itself
             del self.times[1 : KEPT // 2 : 2], self.offsets[1 : KEPT // 2 : 2]
 
     def forget_after(self, now: int) -> None:
-        """Forget facts from the future: the clock was set back."""
+        """Drop facts from the future: the clock was set back."""
         while self.times and self.times[-1] > now:
             self.times.pop()
             self.offsets.pop()
 
     def ages_ms(self, offset: int, now: int) -> tuple[int, int | None, int]:
-        """The record is older than the first, not older than the second (None: not known); the third lies between."""
-        index = bisect_right(self.offsets, offset)  # the first fact behind which the record is
+        """The record is older than the first, not older than the second (None: unknown); the third lies between."""
+        index = bisect_right(self.offsets, offset)  # the first fact after the record
         older = max(0, now - self.times[index]) if index < len(self.times) else 0
         if index == 0:
             return older, None, older
@@ -98,7 +98,7 @@ class OffsetTimes:
         self._topic_ids = {**self._topic_ids, **topic_ids}
 
     def saw_ends(self, ends: Mapping[Partition, int], now_ms: int) -> None:
-        """Record the logs' ends as they are now."""
+        """Record the present ends of the logs."""
         for partition, end in ends.items():
             facts = self._facts.setdefault(partition, _Facts())
             facts.forget_after(now_ms)
@@ -115,7 +115,7 @@ class OffsetTimes:
         self._topic_ids = {name: one for name, one in self._topic_ids.items() if name in known}
 
     def ages(self, wanted: Iterable[Wanted], now_ms: int, find: Find) -> dict[Wanted, int]:
-        """The age of each record in seconds, rounded up; calls ``find`` where too little is known."""
+        """The age of each record in seconds, rounded up; calls ``find`` if too little is known."""
         by_partition: dict[Partition, list[Wanted]] = {}
         for one in wanted:
             by_partition.setdefault(one.partition, []).append(one)
@@ -141,7 +141,7 @@ class OffsetTimes:
 
 
 def _unclear(facts: _Facts, wanted: Wanted, now_ms: int) -> int | None:
-    """The age in milliseconds to ask for next; None when the age is known well enough."""
+    """The next age to request, in milliseconds; None if the age is known well enough."""
     older, oldest, _ = facts.ages_ms(wanted.offset, now_ms)
     if oldest is None:
         return None if older >= min(OLDEST_S * 1000, now_ms) else min(max(1000, 2 * older), OLDEST_S * 1000)

@@ -39,8 +39,10 @@ class LeaseName(NamedTuple):
 
 
 def own_identity() -> str:
-    """Unique among processes that may run at the same time. A container that restarts in its pod keeps its identity, so
-    it need not wait for its own Lease."""
+    """Unique among processes that may run at the same time.
+
+    A container that restarts in its pod keeps its identity, so it need not wait for its own Lease.
+    """
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
@@ -51,8 +53,10 @@ def end_process() -> None:
 
 
 def boot_time() -> float:
-    """Seconds since the machine started, including those it was suspended, when others may take the Lease. Linux's
-    monotonic clock leaves these out; systems without the boot-time clock (macOS) use it anyway."""
+    """Seconds since the machine started, including the time it was suspended, when others may take the Lease.
+
+    Linux's monotonic clock leaves that time out; systems without the boot-time clock (macOS) use it anyway.
+    """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -85,7 +89,7 @@ class Leadership:
         return self.acquired.is_set() and self._clock() < self._election.valid_until
 
     def check(self) -> None:
-        """Raises KubeError where this process may not write."""
+        """Raises KubeError if this process may not write."""
         if not self.acts():
             raise KubeError(0, "NotLeading", f"this operator does not hold the Lease {self.name}")
 

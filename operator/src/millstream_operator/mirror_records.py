@@ -1,8 +1,9 @@
 """Replicas of mirrors as plain records: topics of a target, and the notes of workers about them; pure.
 
-A topic with the setting ``millstream.mirror.source`` is the read-only replica of one topic of a source cluster. Nobody
-can set it later, so an ordinary topic that a worker has once written to as a replica was promoted. Workers note that in
-the target, beside their progress: group ``millstream-mirror.MIRROR.SOURCE``, as JSON in the metadata of positions.
+A topic with the setting ``millstream.mirror.source`` is the read-only replica of one topic of a source cluster. An
+existing topic gets it only by rejoining, so an ordinary topic that a worker has once written to as a replica was
+promoted. Workers note their writes in the target, beside their progress: group ``millstream-mirror.MIRROR.SOURCE``, as
+JSON in the metadata of positions.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from .kafka_records import Partition
 
 KEY = "millstream.mirror.source"
 REJOINS = "/rejoin"
-"""Ends the setting of an existing topic that a worker makes a replica again: its end may be cut."""
+"""Suffix of the setting while a worker makes an existing topic a replica again: it may be truncated."""
 GROUP_PREFIX = "millstream-mirror."
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the target. ``source``: of which topic it is a replica, as CLUSTERID/TOPICID, with ``/rejoin`` while
-    it becomes one; empty: of none."""
+    """A topic of the target. ``source`` is the topic of which it is a replica, as CLUSTERID/TOPICID.
+
+    With ``/rejoin`` the topic is to become a replica; an ordinary topic has an empty one.
+    """
 
     name: str
     topic_id: str
@@ -46,9 +49,11 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A worker's note about a partition. ``source_topic``: the id of the source's topic; ``target``: tells apart the
-    topics of one name in the target; ``source_end``: the last known end of the source's log, -1 if none is;
-    ``seen_ms``: when a worker had first seen it."""
+    """A worker's note about a partition.
+
+    ``source_topic`` is the id of the source's topic; ``target`` distinguishes topics of one name in the target;
+    ``source_end`` is the last known end of the source's log, -1 if unknown; ``seen_ms`` is when a worker first saw it.
+    """
 
     source_cluster: str
     source_topic: str
@@ -62,12 +67,12 @@ def group_of(mirror: str, source: str) -> str:
 
 
 def mark_of(topic_id: str) -> int:
-    """How notes refer to a topic of the target."""
+    """The value of ``target`` in notes about a topic of the target."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")).int >> 65
 
 
 def read_note(metadata: str) -> Noted | None:
-    """None for what no worker has written: every client may commit there."""
+    """None for metadata that no worker writes: every client may commit there."""
     try:
         stored = json.loads(metadata)
         end, seen_ms = stored.get("source", (-1, 0))

@@ -39,7 +39,7 @@ class Shared(NamedTuple):
 
 
 class _TooLarge(Exception):
-    """An automaton or a search grows beyond its bound."""
+    """An automaton or a search exceeds its limit."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -94,7 +94,7 @@ _FIRST, _LAST = 0, 1
 
 @dataclass(slots=True)
 class _Automaton:
-    """``edges``: transitions by state and character; ``skips``: empty transitions, anywhere or at an edge of a name."""
+    """``edges`` are transitions by state and character; ``skips`` are empty ones, anywhere or at an edge of a name."""
 
     edges: list[list[tuple[frozenset[str], int]]] = field(default_factory=lambda: [[], []])
     skips: list[list[tuple[str, int]]] = field(default_factory=lambda: [[], []])
@@ -123,7 +123,7 @@ class _Automaton:
         return _LAST in self._closure(states, "$")
 
     def moves(self, states: States) -> dict[str, States]:
-        """Where each character leads."""
+        """The states after each possible character."""
         if (known := self._moves.get(states)) is None:
             found: dict[str, set[int]] = {}
             for state in states:

@@ -223,7 +223,7 @@ class _Parser:
         return char
 
     def _folded(self, char: str) -> frozenset[str]:
-        """The characters of a name that this one stands for."""
+        """The characters of a name that this one matches."""
         if not self._ignores_case:
             return _ALL & {char}
         if not char.isascii():  # some fold to letters of ASCII

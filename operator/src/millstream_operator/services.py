@@ -1,4 +1,4 @@
-"""What reconciles depend on: the Kubernetes API, the store, connections to brokers, images, the time."""
+"""The dependencies of reconciles: the Kubernetes API, the store, connections to brokers, images, the time."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Services:
     load_times: dict[str, OffsetTimes] = field(default_factory=dict)
     """The same for BatchLoads, by uid, since they are reconciled in parallel."""
     group_memories: dict[str, GroupMemory] = field(default_factory=dict)
-    """What is remembered of ConsumerGroups, by uid."""
+    """The operator's memory of ConsumerGroups, by uid."""
     no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Clusters without NetworkPolicies, by address: the uid and generation for which that was checked."""
+    """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
     pace: Pace | None = field(default_factory=Pace)
-    """Limits status writes that only change a number; None: no limit."""
+    """Limits status writes that only change a number; None means no limit."""
     turns: Turns = field(default_factory=Turns)
     metrics: Metrics = field(default_factory=Metrics)
     events: Budget = field(default_factory=Budget)
@@ -53,12 +53,12 @@ class Services:
     spark_role: SparkRole = field(default_factory=SparkRole)
     volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
     workloads: Workloads | None = None
-    """Runs the workloads of ConsumerGroups; None: Deployments do."""
+    """Runs the workloads of ConsumerGroups; None means as Deployments."""
     # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc
     acts_in: Callable[[str], bool] = lambda namespace: True
-    """Whether this release acts in a namespace (see claims.py). Raises KubeError where that cannot be known."""
+    """Whether this release acts in a namespace (see claims.py). Raises KubeError if that is unknown."""
     # The address at which the operator reaches a Cluster's brokers; outside Kubernetes it differs from that of clients.
     address_of: Callable[[Cluster], str] = bootstrap_of
 

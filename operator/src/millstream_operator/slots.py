@@ -1,8 +1,8 @@
 """Limits concurrent looks: slow ones do not count towards the limit, but have their own; pure.
 
-A look at brokers that do not answer blocks until a timeout. So a look that has taken ``SLOW_S`` no longer counts as one
-of the ``WORKERS``, up to ``THREADS`` in all. Its group, with the others of its Cluster, is slow from then on: at most
-``SLOW_WORKERS`` slow groups are looked at at once, until a look at one of them is quick.
+A look at brokers that do not respond blocks until a timeout. So a look that has taken ``SLOW_S`` no longer counts as
+one of the ``WORKERS``, up to ``THREADS`` in all. Its group, with the others of its Cluster, is slow from then on: at
+most ``SLOW_WORKERS`` looks at slow groups run at once, until a look at one of them is quick.
 """
 
 from __future__ import annotations

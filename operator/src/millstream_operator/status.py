@@ -37,9 +37,11 @@ def write_status(services: Services, resource: Resource, status: Status) -> bool
 def write_raw_status(
     services: Services, key: Key, uid: str, before: dict[str, Any], after: dict[str, Any]
 ) -> bool:
-    """Replace ``before``, from which ``after`` was computed, and nothing else: a status that somebody else has written
-    since stays, and the resource is looked at again. A change of the spec in between does not matter, since a status
-    names its generation."""
+    """Replace only ``before``, from which ``after`` was computed: a status that another writer has set since stays.
+
+    The resource is then looked at again. A change of the spec in between does not matter, because a status names its
+    generation.
+    """
     if before == after:
         return False
     manifest = {"apiVersion": API_VERSION, "kind": key.kind, "metadata": _metadata(key, uid), "status": after}

@@ -1,4 +1,4 @@
-"""Whose turn it is to be upgraded, among the Clusters of an operator (see reconcile/upgrades.py)."""
+"""Which of an operator's Clusters may be upgraded now (see reconcile/upgrades.py)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .store import Key
 LimitOf = Callable[[Hashable], int]
 """Most keys of a batch, by group."""
 EarlyOf = Callable[[Hashable], float]
-"""How many seconds before its time a key may come along, by group."""
+"""How many seconds before its time a key may join a batch, by group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class WorkQueue:
         return None
 
     def done(self, batch: Batch) -> None:
-        """The group may be worked on again."""
+        """The group's batch is done: a worker may take the group again."""
         self._busy.discard(batch.group)
         waiting = self._waiting.get(batch.group)
         if waiting:
@@ -126,7 +126,7 @@ class WorkQueue:
         return max(0.0, now - min(times)) if times else 0.0
 
     def due(self, now: float) -> int:
-        """How many keys are due and wait for a worker."""
+        """Number of keys that are due and wait for a worker."""
         return sum(at <= now for waiting in self._waiting.values() for at in waiting.values())
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
 """`millstream-audit AUDIT.json`: checks that all produced records are in the log and in the tables, window by window.
 
-It counts the records of topics by topic, window and server, and compares them with what producers report and with what
-tables of loads hold. Configuration: `audits.file`; the rows and what they mean: `audits.counts`; producers' reports:
+It counts the records of topics by topic, window and server, and compares them with producers' reports and with the
+tables of loads. Configuration: `audits.file`; the rows and their meaning: `audits.counts`; producers' reports:
 `audits.reported`. It writes rows to a table, a report in HTML, or both, then fails if more records are missing than
-`maxMissing` allows. Nothing is repaired: `millstream-rewind` loads what a table misses.
+`maxMissing` allows. Nothing is repaired: `millstream-rewind` loads the records that a table misses.
 
 Each start is a separate audit, named by its time: its rows are added to the table in one step, beside those of
 earlier ones, with the columns `audit` and `audited_at`.
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def start(wanted: Audit) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     outputs = [*wanted.tables, *([wanted.output] if wanted.output else [])]
     spark = open_session(wanted.name, sorted({one.format for one in outputs}))
     try:
@@ -85,7 +85,7 @@ def audit(spark: SparkSession, wanted: Audit) -> Audited:
 
 
 def _reports(spark: SparkSession, wanted: Audit, since: datetime | None) -> DataFrame | None:
-    """The reports on the audited topics, and those that name no topic."""
+    """The reports on the audited topics, and those without a topic."""
     if wanted.reports is None:
         return None
     parts = [one.offsets for one in extents.find(wanted.bootstrap, [wanted.reports], since, "reports")]

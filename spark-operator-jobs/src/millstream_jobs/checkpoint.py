@@ -1,12 +1,12 @@
-"""A stream's checkpoint: the offsets of its micro-batches, and the topics that they are of.
+"""A stream's checkpoint: the offsets of its micro-batches, and the ids of their topics.
 
-    sources/0/0        where batch 0 begins
-    offsets/7          where batch 7 ends; batch 8 begins there
+    sources/0/0        the start of batch 0
+    offsets/7          the end of batch 7, and the start of batch 8
     millstream.json    the ids of the topics: {"flights": "FFoprDM1SJK7NOYIyM9Pww"}
 
 Spark writes the first two before a batch runs, keeps the last 100, and repeats a batch after a kill with the same file.
 Each ends with the offsets by topic and partition in JSON: `{"flights": {"0": 56129}}`. So a batch's offsets are known
-without its records. The ids are of the first start: offsets of a topic mean nothing in another of its name.
+without its records. The ids are from the first start: offsets of a topic mean nothing in another topic of its name.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def ranges(files: Files, number: int) -> tuple[OffsetRange, ...]:
             raise CheckpointError(
                 f"topics: {topic}-{partition} ends at offset {end}, but was loaded up to {there}: {ANEW}"
             )
-    # A partition that was added since begins with its first record.
+    # A partition that was added since starts at its first record.
     parts = (OffsetRange(*part, first.get(part, 0), end) for part, end in sorted(until.items()))
     return tuple(part for part in parts if part.records)
 
@@ -92,7 +92,7 @@ def _offsets(files: Files, path: str) -> Offsets:
 
 
 def _decode(content: bytes) -> Offsets:
-    # Spark puts a byte 0 before those of the source.
+    # Spark puts a byte 0 before the source's offsets.
     lines: Sequence[str] = content.decode().removeprefix("\0").splitlines()
     if not lines or lines[0] != VERSION:
         raise ValueError(lines[:1])

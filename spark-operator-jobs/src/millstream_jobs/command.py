@@ -28,7 +28,7 @@ class Job(Struct, Generic[Config], frozen=True):
     read: Callable[[Path], Config]
     """The configuration in a file; BadRun if it is not valid."""
     start: Callable[[Config], Result]
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     counts_rows: bool = True
 
 

@@ -39,7 +39,7 @@ class Compact(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Compacted(Struct, frozen=True):
     before: int
-    """Files that were merged."""
+    """Number of files that were merged."""
     after: int
 
 
@@ -59,7 +59,7 @@ def read_compact(path: Path) -> Compact:
 
 
 def start(wanted: Compact) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     spark = open_session(wanted.name, [wanted.output.format])
     try:
         done = compact(spark, wanted)
@@ -73,7 +73,7 @@ def compact(spark: SparkSession, wanted: Compact) -> Compacted:
     configure(spark, wanted.output)
     try:
         return _delta(spark, wanted) if wanted.output.format == "Delta" else _iceberg(spark, wanted)
-    except (AnalysisException, IllegalArgumentException) as error:  # Iceberg raises the latter
+    except (AnalysisException, IllegalArgumentException) as error:  # Iceberg raises IllegalArgumentException
         raise BadRun(f"output or where: {str(error).strip().splitlines()[0]}") from None
 
 
@@ -85,7 +85,7 @@ def _delta(spark: SparkSession, wanted: Compact) -> Compacted:
     spark.conf.set("spark.databricks.delta.optimize.minFileSize", str(size * 3 // 4))
     table = delta.table_name(output.path)
     where = f" WHERE {wanted.where}" if wanted.where else ""
-    spark.sql(f"DESCRIBE DETAIL {table}").collect()  # without a table, fail before the lock is made
+    spark.sql(f"DESCRIBE DETAIL {table}").collect()  # without a table, fail before the lock is created
     with delta.alone(output):
         metrics = spark.sql(f"OPTIMIZE {table}{where}").collect()[0]["metrics"]
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"])

@@ -197,10 +197,10 @@ class S3Files:
             obstore.put(self._store, path, content, use_multipart=False)
 
     def make_folder(self, path: str) -> None:
-        """Nothing: S3 has no folders."""
+        """Do nothing: S3 has no folders."""
 
     def rename(self, source: str, target: str) -> bool:
-        """A copy within the store, which appears when it is complete, then a delete."""
+        """Copy within the store, where the copy appears only when it is complete, then delete."""
         with self._errors():
             try:
                 obstore.head(self._store, target)

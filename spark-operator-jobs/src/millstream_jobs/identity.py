@@ -1,8 +1,8 @@
 """The topics of a run by their ids: offsets of a topic mean other records in a later one of its name.
 
-The starter of a run knows the topics that its offsets are of (`topicIds`); without that, they are those at the start of
-the attempt. Each attempt compares them before it reads and once more before it commits. No two topics have one id, so
-all that was read between two equal answers is of the same topic.
+The starter of a run knows the topics of its offsets (`topicIds`); without them, those at the start of the attempt
+count. Each attempt compares the ids before it reads and once more before it commits. No two topics have one id, so
+everything read between two equal answers is from the same topic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def begin(run: Run) -> Ids:
 
 
 def check_again(run: Run, ids: Ids) -> None:
-    """After all reads, before the commit. A topic that has been deleted since is no error: its records were read."""
+    """Check after all reads, before the commit. A topic deleted since is no error: its records were read."""
     check(ids, positions.topic_ids(run.bootstrap, run.topics))
 
 

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def start(run: Run) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     spark = open_session(run.name, [run.output.format])
     try:
         return load(spark, run)
@@ -64,7 +64,7 @@ def open_session(name: str, formats: Sequence[str]) -> SparkSession:
             builder = builder.config("spark.jars.packages", PACKAGES)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    # Days and instants must not depend on where the job runs, and other readers must know the instants.
+    # Days and instants must not depend on the job's machine, and other readers must know the instants.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     spark.conf.set("spark.sql.pyspark.jvmStacktrace.enabled", "true")  # root_cause reads it
@@ -95,7 +95,7 @@ def load(spark: SparkSession, run: Run) -> Result:
 
 
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
-    """Write the run's rows, check and commit them; the commit of the run, which may be another driver's."""
+    """Write the run's rows, check and commit them; returns the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
     positions.check_partitions(run.bootstrap, run.offsets)
     topics = identity.begin(run)
@@ -120,7 +120,7 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
 def _found_after_failure(output: Output) -> Committed | None:
     try:
         return output.find()
-    except Exception:  # the earlier failure says more
+    except Exception:  # the earlier failure is more informative
         return None
 
 

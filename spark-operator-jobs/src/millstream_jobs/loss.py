@@ -52,7 +52,7 @@ def _range(run: Run, topic: str, partition: int) -> OffsetRange | None:
 
 
 def _first(spark: SparkSession, run: Run, part: OffsetRange) -> int | None:
-    """The offset of the first record that the log has of a partition; None when it has none."""
+    """The offset of the first remaining record of a partition; None if it has none."""
     records = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", run.bootstrap)

@@ -14,7 +14,7 @@ from millstream_jobs.run import BadRun, OffsetRange
 
 TIMEOUT_S = 20.0
 LOG_LEVEL = 5
-"""Without what librdkafka says at every end of a client."""
+"""Omits librdkafka's message at every end of a client."""
 NO_ID = "A" * 22
 
 
@@ -22,7 +22,7 @@ CREATE = "create it, or correct the name"
 
 
 class ClusterError(JobError):
-    """The cluster does not answer; the message is one line for the user."""
+    """The cluster does not respond; the message is one line for the user."""
 
 
 class NoTopic(BadRun):
@@ -32,7 +32,7 @@ class NoTopic(BadRun):
 
 
 class NoPartition(ClusterError):
-    """A topic or partition of a run is not there; a retry may find it."""
+    """A topic or partition of a run does not exist; a retry may find it."""
 
     reason = "TopicNotFound"
 
@@ -100,8 +100,10 @@ def check_partitions(bootstrap: str, ranges: Sequence[OffsetRange]) -> None:
 
 
 def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str | None]:
-    """The id of each topic that exists, which a topic created again does not have; None from brokers without ids.
-    ClusterError if the cluster does not answer."""
+    """The id of each existing topic, which differs for a recreated topic; None from brokers without ids.
+
+    ClusterError if the cluster does not respond.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
     ids: dict[str, str | None] = {}
     for topic, described in admin.describe_topics(
@@ -119,7 +121,7 @@ def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str | None]:
 
 
 def as_kafka_writes(number: str) -> str:
-    """An id from librdkafka, whose base64 has other characters than Kafka's: + and / instead of - and _."""
+    """Convert an id from librdkafka, whose base64 uses + and / where Kafka's uses - and _."""
     return number.replace("+", "-").replace("/", "_")
 
 

@@ -32,7 +32,7 @@ def say(line: str) -> None:
 class Progress:
     """While entered, prints every second roughly how many records have been read, if that has changed.
 
-    Tasks have about as many records each, so the share of a stage's tasks that are done is that of its records.
+    Tasks have about as many records each, so the share of a stage's finished tasks is that of its records.
     """
 
     def __init__(self, spark: SparkSession, total: int) -> None:

@@ -1,7 +1,7 @@
 """The content of a publication, fixed once: below the staging folder
 
-    NAME.json                             the plan: whose rows count, and for each target partition how many rows it
-                                          gets and where the topic, whose id it has, ended before the first
+    NAME.json                             the plan: the attempt whose rows count, and for each target partition its
+                                          number of rows, and the end of the topic, whose id it has, before the first
     NAME/ATTEMPT/target=P/part-….parquet  rows of partition P as records, numbered from 0 on
     NAME.done.json                        the publication is complete
 
@@ -38,7 +38,7 @@ class Target(Struct, frozen=True):
     partition: int
     rows: int
     start: int
-    """Where the partition ended before the publication began."""
+    """The end of the partition before the publication began."""
 
 
 class Plan(Struct, frozen=True):
@@ -121,7 +121,7 @@ def _counts(spark: SparkSession, wanted: Publish, attempt: str) -> dict[int, int
     """The number of rows for each target partition."""
     folder = f"{wanted.staging}/{wanted.name}/{attempt}"
     rows = spark.read.schema("target INT, number LONG").parquet(folder).groupBy("target").count().collect()
-    # -1 stands for a null expression, and is refused like any other invalid partition.
+    # -1 represents a null expression, and is refused like any other invalid partition.
     return {-1 if row["target"] is None else row["target"]: row["count"] for row in rows}
 
 
@@ -186,7 +186,7 @@ def _partition(partitioner: str, partitions: int) -> Column:
 
 
 def murmur2(key: bytes | None) -> int | None:
-    """As Kafka's Java clients hash a key, without its sign."""
+    """The hash of a key in Kafka's Java clients, without its sign."""
     if key is None:
         return None
     mask, factor = 0xFFFFFFFF, 0x5BD1E995

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def start(wanted: Publish) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     spark = open_session(wanted.name, [wanted.source.format])
     try:
         return publish(spark, wanted)

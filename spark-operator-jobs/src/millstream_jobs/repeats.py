@@ -1,6 +1,6 @@
 """Mode New: the table must not have rows of the run's records.
 
-A load that is deleted and created again knows nothing of its predecessor's runs. Its first run would add all of their
+A load that is deleted and created again does not know its predecessor's runs. Its first run would add all of their
 records to the table once more.
 """
 

@@ -88,7 +88,7 @@ def read_rewind(path: Path) -> Rewind:
 
 
 def start(wanted: Rewind) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     return load.start(pin(wanted))
 
 
@@ -102,7 +102,7 @@ def pin(wanted: Rewind) -> Run:
     files, path = files_below(wanted.output), f"_rewinds/{wanted.name}.json"
     try:
         if not files.exists(path):
-            # Before the offsets: those of a topic that is created in between would not have its id.
+            # Before the offsets, because a topic created in between would not have its id among them.
             ids = positions.topic_ids(wanted.bootstrap, wanted.topics)
             offsets = positions.between(wanted.bootstrap, wanted.topics, wanted.since, wanted.until)
             known = {topic: number for topic, number in ids.items() if number}

@@ -39,10 +39,10 @@ MAX_RESULT_BYTES = 4096  # the limit of a termination message in Kubernetes
 
 
 class BadRun(Exception):
-    """RUN.json is not valid, or cannot be run at any time; the message is one line for its author."""
+    """RUN.json is not valid, or can never run; the message is one line for its author."""
 
     reason = "InvalidSpec"
-    """As of a JobError."""
+    """Like that of a JobError."""
 
 
 OutputFormat = Literal["Parquet", "Delta", "Iceberg"]
@@ -73,8 +73,10 @@ class OffsetRange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class S3(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The store behind ``s3a://``. Credentials come from the environment: AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY."""
+    """The store behind ``s3a://``.
+
+    Credentials come from the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    """
 
     endpoint: Annotated[str, Meta(pattern=r"^(https?://[^\s/]+/?)?$")] = ""
     """URL of the store; "" is AWS."""
@@ -84,8 +86,11 @@ class S3(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Catalog(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """An Iceberg catalog. JDBC takes CATALOG_USER and CATALOG_PASSWORD from the environment, REST takes
-    CATALOG_CREDENTIAL (CLIENT:SECRET) or CATALOG_TOKEN."""
+    """An Iceberg catalog.
+
+    JDBC takes CATALOG_USER and CATALOG_PASSWORD from the environment, REST takes CATALOG_CREDENTIAL (CLIENT:SECRET) or
+    CATALOG_TOKEN.
+    """
 
     type: CatalogType = "Hadoop"
     uri: str = ""
@@ -103,8 +108,10 @@ class Output(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The table's folder, for Iceberg the catalog's warehouse: on a POSIX file system or ``s3a://BUCKET/…``."""
     format: OutputFormat = "Parquet"
     mode: Mode = "Append"
-    """Replace: the commit that adds the new rows removes existing rows of the run's records. New: the run fails if
-    there are such rows."""
+    """Replace: the commit that adds the new rows removes existing rows of the run's records.
+
+    New: the run fails if there are such rows.
+    """
     partition_by: tuple[Annotated[str, Meta(min_length=1)], ...] = ()
     target_file_size: Annotated[int, Meta(ge=0)] = 0
     """Approximate size of a file, in bytes; 0: a file for each task, or partition value."""
@@ -148,10 +155,12 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
-    """A run's report: ``state`` is Succeeded or Failed, ``corrupt_records`` are among ``rows``. ``bytes_``: the size of
-    the files with these rows, None if unknown. ``reason``: that of a JobError.
+    """A run's report.
 
-    ``run`` is the run's name, so that readers can tell results of different runs apart."""
+    ``state`` is Succeeded or Failed; ``corrupt_records`` are among ``rows``; ``bytes_`` is the size of the files with
+    these rows, None if unknown; ``reason`` is that of a JobError. ``run`` is the run's name, so that readers can tell
+    results of different runs apart.
+    """
 
     state: str
     rows: int = 0
@@ -164,7 +173,7 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
     def encode(self) -> bytes:
         """As JSON that fits a termination message; a longer error is cut."""
         encoded, kept = msgspec.json.encode(self), self.error
-        while len(encoded) > MAX_RESULT_BYTES:  # characters differ in their length in JSON
+        while len(encoded) > MAX_RESULT_BYTES:  # characters have different lengths in JSON
             kept = kept[: len(kept) * 9 // 10]
             encoded = msgspec.json.encode(msgspec.structs.replace(self, error=kept + "..."))
         return encoded

@@ -183,8 +183,10 @@ def _pace(producer: Producer, due: float) -> None:
 
 
 def _settle(consumer: Consumer, part: TopicPartition, start: int, name: str) -> None:
-    """Wait until a partition stops growing: a killed task's records may arrive late, and others may send to it too.
-    SendingError if it still gets rows of this publication then: another driver is alive."""
+    """Wait until a partition stops growing: a killed task's records may arrive late, and others may send to it, too.
+
+    SendingError if it still gets rows of this publication then: another driver is alive.
+    """
     deadline = time.monotonic() + 10 * SETTLED_S
     end, since = -1, time.monotonic()
     while time.monotonic() < deadline:

@@ -79,7 +79,7 @@ def read_stream(path: Path) -> Stream:
 
 
 def start(wanted: Stream) -> Result:
-    """Run it in a Spark session of its own."""
+    """Run it in its own Spark session."""
     spark = load.open_session(wanted.name, [wanted.output.format])
     try:
         return stream(spark, wanted)
@@ -124,7 +124,7 @@ def stream(spark: SparkSession, wanted: Stream) -> Result:
         query.awaitTermination()
     except StreamingQueryException:
         if failures:
-            raise failures[0] from None  # which says more
+            raise failures[0] from None  # the more informative error
         raise
     finally:
         query.stop()
@@ -155,7 +155,7 @@ def _run(wanted: Stream, number: int) -> Run | None:
 
 
 def _check_topics(wanted: Stream) -> dict[str, str]:
-    """The topics' ids, which are those of the checkpoint."""
+    """The topics' ids, which match those of the checkpoint."""
     found = positions.topic_ids(wanted.bootstrap, wanted.topics)
     for topic in wanted.topics:
         if topic not in found:

@@ -2,17 +2,17 @@
 
 Columns: those of the value, then those of the record under names that begin with "_":
 
-    value    one a field of the value (`formats`), and `_corrupt_record`, the value of a record that did not parse;
+    value    one per field of the value (`formats`), and `_corrupt_record`, the value of a record that did not parse;
              formats Text and Binary have one column, `value`, and Binary has no `_corrupt_record`
     date     if the output is partitioned by it and the value has none: the UTC day of the record's time
     hour     the same for its hour of the day in UTC, from "00" to "23"
-    record   `_topic`, `_partition`, `_offset`, `_timestamp`, `_key` (bytes, or text where the run says so), and
-             `_headers` where the run asks for them
+    record   `_topic`, `_partition`, `_offset`, `_timestamp`, `_key` (bytes, or text if the run says so), and
+             `_headers` if the run enables them
 
-A record's time is the value's `timeColumn`, or else its only TIMESTAMP column; where that is null, or there is none,
-the log's `_timestamp`, which can be named too.
+A record's time is the value's `timeColumn`, or else its only TIMESTAMP column; if that is null, or there is none, it is
+the log's `_timestamp`, which can be named, too.
 
-Every partition has explicit offsets: Spark resolves "latest" late and on each attempt of a task again.
+Every partition has explicit offsets: Spark resolves "latest" late, and again for each attempt of a task.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
 
 
 def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """The records of some of the run's ranges, as Spark's Kafka source has them, without those that are too old."""
+    """The records of some of the run's ranges, from Spark's Kafka source, without those that are too old."""
     source = read_ranges(spark, run.bootstrap, ranges, run.record.headers, run.min_partitions)
     if run.from_timestamp is not None:
         source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
@@ -64,7 +64,7 @@ def read_ranges(
     headers: bool = False,
     min_partitions: int | None = None,
 ) -> DataFrame:
-    """The records of ranges that are not all empty, as Spark's Kafka source has them."""
+    """The records of ranges that are not all empty, from Spark's Kafka source."""
     ranges = [part for part in ranges if part.records]
     starting: dict[str, dict[str, int]] = {}
     ending: dict[str, dict[str, int]] = {}

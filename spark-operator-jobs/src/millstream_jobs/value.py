@@ -90,7 +90,7 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     options: dict[str, str] = {}
     schema_registry: SchemaRegistry | None = None
     descriptor_set: str = ""
-    """Protobuf: a FileDescriptorSet in base64, with the message's file and all that it imports."""
+    """Protobuf: a FileDescriptorSet in base64, with the message's file and all its imports."""
     message: str = ""
     """Protobuf: the message's name, with its package."""
     time_column: str = ""
@@ -107,7 +107,7 @@ class Value(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which parts of the record become columns, besides those that always do, and how."""
+    """Which parts of the record become columns, besides those that always do, and in which form."""
 
     key: KeyFormat = "Binary"
     headers: bool = False

@@ -1,4 +1,4 @@
-"""What administrators and time ask of the controller: shutdowns, elections, reassignments."""
+"""The controller's response to administrators and timers: shutdowns, elections, reassignments."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_only_who_shuts_down_is_stopped_when_it_leaves_an_isr() -> None:
 
 
 def test_a_topic_that_is_being_deleted_does_not_hold_up_a_shutdown() -> None:
-    """Its deletion may wait for another broker for long, and nobody uses it."""
+    """The deletion may wait long for another broker, and nobody uses the topic."""
     controller = Controller(topic("t", (1, 2)))
     controller.silent = {1, 2, 3}
     controller.handle(DeletionsRequested(frozenset({"t"})))
@@ -181,7 +181,7 @@ def test_nothing_is_elected_or_moved_in_a_topic_that_is_being_deleted() -> None:
 
 
 def led_by_two(settings: Settings) -> Controller:
-    """Ten partitions that broker 1 should lead, and has all to lead, and broker 2 leads."""
+    """Ten partitions that broker 2 leads; broker 1 is preferred, in sync and able to lead."""
     partitions = (PartitionRecord((1, 2), 2, 0, (2, 1), 0, 1),) * 10
     return Controller(replace(topic("t"), partitions=partitions), settings=settings)
 
@@ -339,7 +339,7 @@ def test_no_state_is_decided_on_while_the_assignment_is_written() -> None:
 
 
 def test_a_move_of_a_topic_that_is_gone_by_then_changes_nothing() -> None:
-    """Nor of one of its name that is another topic."""
+    """The same holds for a new topic of that name."""
     old = topic("t", (1, 2))
     controller = Controller(old)
     controller.is_slow = True

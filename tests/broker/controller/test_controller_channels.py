@@ -1,4 +1,4 @@
-"""What brokers are told, in which requests, in which order, and what happens while they do not answer."""
+"""The controller's requests to brokers: recipients, order, content, and brokers that do not respond."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ UNDECIDED = PartitionRecord((1, 2), -1, 4, (1, 2), 9, 1, suspects=(1, 2))
 
 @dataclass
 class Told:
-    """The channels of a controller, and what came back through them."""
+    """A controller's channels, and the responses that they passed on."""
 
     controller: Controller
     peers: Peers = field(default_factory=Peers)
@@ -75,7 +75,7 @@ class Told:
         )
 
     async def _rest(self) -> None:
-        """Returns when the test says that no event is being handled."""
+        """Wait until no event is being handled, as the test decides."""
         await self.rest.wait()
 
     def _depose(self) -> None:
@@ -87,7 +87,7 @@ class Told:
 
 @asynccontextmanager
 async def telling(*records: PartitionRecord, brokers: tuple[int, ...] = (1, 2, 3)) -> AsyncIterator[Told]:
-    """The partitions of topic t, by index; without any, one that broker 1 leads and 2 follows."""
+    """Topic t with these partitions; by default one, led by broker 1 and followed by 2."""
     partitions = records or (PartitionRecord((1, 2), 1, 0, (1, 2), 0, 1),)
     controller = Controller(brokers=brokers)
     controller.silent = set(brokers)
@@ -109,7 +109,7 @@ def said(request: UpdateMetadataRequest) -> set[tuple[str, int]]:
     }
 
 
-# Whom
+# Recipients
 
 
 @virtual_time
@@ -203,7 +203,7 @@ async def test_whether_all_have_been_told() -> None:
         assert await told.channels.told(1.0) is False
 
 
-# In which order
+# Order
 
 
 @virtual_time
@@ -255,7 +255,7 @@ async def test_more_than_a_request_may_have_goes_in_several(monkeypatch: pytest.
 
 
 def test_a_broker_hears_of_internal_topics_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who learns that it coordinates groups must know every other topic: it takes those it knows not for deleted."""
+    """A group coordinator must know all other topics: it takes unknown ones for deleted."""
     monkeypatch.setattr(channels, "MAX_PARTITIONS", 3)
     waiting = [("__consumer_offsets", 0), ("__consumer_offsets", 1), *((name, 0) for name in "abcd")]
     requests = []
@@ -266,7 +266,7 @@ def test_a_broker_hears_of_internal_topics_last(monkeypatch: pytest.MonkeyPatch)
     assert requests == [{"a", "b", "c"}, {"d", "__consumer_offsets"}], "a request is followed as a whole"
 
 
-# Brokers that do not answer
+# Brokers that do not respond
 
 
 @virtual_time
@@ -342,7 +342,7 @@ async def test_a_refused_request_is_repeated_and_a_newer_controller_ends_this_on
         ]
 
 
-# What is to be stopped
+# Replicas to stop
 
 
 @virtual_time
@@ -425,7 +425,7 @@ async def test_a_log_that_cannot_be_deleted_is_tried_again_and_the_others_are_do
         )
 
 
-# Where logs end
+# Log ends
 
 
 @virtual_time
@@ -475,7 +475,7 @@ def test_a_log_that_cannot_be_used_has_no_end() -> None:
     assert log_ends(answer) == {("t", 0): (4, 70), ("t", 1): (-1, -1)}
 
 
-# What brokers are told
+# Metadata sent to brokers
 
 
 def states(controller: Controller, *keys: tuple[str, int]) -> list[UpdateMetadataPartitionState]:

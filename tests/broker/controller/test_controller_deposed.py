@@ -1,4 +1,4 @@
-"""Requests to a controller that steps down while it reads them, between two slices of the event loop."""
+"""Requests to a controller that steps down while it reads them, between two slices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millstream_kafka.protocol.list_partition_reassignments import (
 
 
 class Deposed:
-    """A controllership that is over when somebody looks a second time."""
+    """A controllership that is over by the second look."""
 
     def __init__(self, controller: ControllerDriver) -> None:
         self._controller: ControllerDriver | None = controller

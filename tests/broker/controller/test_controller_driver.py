@@ -1,4 +1,4 @@
-"""One controllership: what is written when, who is answered, and how it ends."""
+"""The controller's driver: writes, responses, and the end of a controllership."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PREFERRED = ElectionType.PREFERRED
 
 
 class Office:
-    """A driver with its surroundings; `events` has what its machine was given."""
+    """A driver and its surroundings; `events` are those passed to its machine."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
@@ -68,19 +68,19 @@ class Office:
         self.store.report(BrokersChanged({one: BrokerRecord(one, (), None, 1) for one in brokers}))
 
     def fail(self, event: Any) -> Any:
-        """In the machine's place: a bug."""
+        """Replaces the machine's `handle`: a bug."""
         raise ZeroDivisionError("a bug")
 
 
 def steps(out: list[Any]) -> Steps[list[Any]]:
-    """Of a machine that says this to an event."""
+    """The steps of a machine that answers an event with ``out``."""
     yield
     return out
 
 
 @asynccontextmanager
 async def office(store: MemoryStore | None = None) -> AsyncIterator[Office]:
-    """A controller that has begun; partition t-0 has broker 1 for its leader and is in sync on 2."""
+    """A new controller; broker 1 leads partition t-0, broker 2 is in sync."""
     entered = Office(store or MemoryStore((1, 2, 3), topic("t", (1, 2))))
     entered.driver.start()
     await turns()
@@ -94,7 +94,7 @@ async def refused(request: Any) -> ApiError:
     return error.value
 
 
-# What goes on
+# Ordinary events
 
 
 @virtual_time
@@ -360,11 +360,11 @@ async def test_a_caller_that_gives_up_in_the_turn_of_its_answer_harms_nobody() -
         assert not it.store.called("resign")
 
 
-# Events that take long
+# Long events
 
 
 class LongEvents:
-    """Stands for a machine: an event takes until `may_end`."""
+    """Replaces the machine: events do not end before `may_end` is set."""
 
     def __init__(self, it: Office) -> None:
         self.begun: list[Any] = []

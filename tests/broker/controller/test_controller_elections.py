@@ -1,4 +1,4 @@
-"""Who leads and who is in the ISR: rule by rule, and what holds for every state and situation."""
+"""Leaders and ISRs: each rule, and properties over all states and situations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(
 def outcome(
     before: PartitionRecord, situation: Situation
 ) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-    """Leader, ISR, ELR, and how many epochs later."""
+    """Leader, ISR, ELR, and the rise of the leader epoch."""
     after = settle(before, situation)
     return after.leader, after.isr, after.elr, after.leader_epoch - before.leader_epoch
 
@@ -288,7 +288,7 @@ def test_what_always_holds(before: PartitionRecord, now: Situation) -> None:
 
 @given(states(), situations())
 def test_what_is_settled_stays_so(before: PartitionRecord, now: Situation) -> None:
-    """What was noted is taken into account once; then nothing more is to be done."""
+    """Notes count once; after that, nothing is left to do."""
     once = settle(before, now)
     calm = replace(now, restarted=(), forgetful=(), new_epoch=False)
     twice = settle(once, calm)
@@ -314,7 +314,7 @@ def test_leaders_that_should_be_elsewhere() -> None:
         ((), (1,), 3),
         ((3, 4), (1,), 2),
         ((4,), (1, 2), 2),
-        ((8, 9), (7,), 4),  # the leader does not know these yet, or any more
+        ((8, 9), (7,), 4),  # the leader does not know these yet, or no longer does
     ],
 )
 def test_an_isr_is_large_enough_by_the_smaller_side_of_a_reassignment(

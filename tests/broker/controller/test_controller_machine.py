@@ -1,4 +1,4 @@
-"""The controller's machine, event by event: what it writes, tells and answers."""
+"""The controller's machine, event by event: its writes, messages to brokers, and responses."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from millstream_harness.controller import Controller, of, topic
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE
 
 HELD_BACK = (-1, -1)
-"""Leader and version of a partition of which a broker is told only that there is one, lest clients miss it."""
+"""Leader and version sent instead of a state that is being written: brokers learn only that the partition exists."""
 
 
 def told(controller: Controller, *keys: tuple[str, int]) -> list[tuple[int, int]]:
-    """Leader and version of these partitions, as brokers are told them."""
+    """Leader and version of these partitions, as sent to brokers."""
     request = to_the_end(update_request(1, 1, controller.machine, keys))
     return [(one.leader, one.zk_version) for topic in request.topic_states for one in topic.partition_states]
 
@@ -69,7 +69,7 @@ def test_a_new_topic_is_led_and_told_of_as_a_whole() -> None:
 
 
 def test_brokers_are_told_of_each_of_many_new_topics_once() -> None:
-    """Their states are written a few hundred at a time: a topic's together, so that none is told of half led."""
+    """States are written a few hundred at a time, but a topic's together: no broker sees a topic half led."""
     controller = Controller()
     new = {f"t{n}": topic(f"t{n}", *((1, 2, 3),) * 3, version=-1) for n in range(150)}
     seen = controller.handle(TopicsChanged(new, frozenset(new)))
@@ -145,7 +145,7 @@ def test_a_topic_is_deleted_that_is_told_of_after_the_request() -> None:
 
 
 def test_a_thousand_deletions_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each event; and a broker's answer about many topics is taken apart once."""
+    """Not once per event; and each broker's response about many topics is processed once."""
     names = [f"t{number}" for number in range(1000)]
     controller = Controller(*(topic(name, (1, 2), (2, 1), (1, 2)) for name in names), brokers=(1, 2))
     controller.silent = {1, 2}
@@ -234,7 +234,7 @@ def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replic
 
 
 def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:
-    """Nor of a partition that it should have deleted before."""
+    """A reassignment had removed its replica before the topic was deleted."""
     moved = PartitionRecord((2, 3), 2, 4, (2, 3), 9, 1, removing=(1,))
     controller = Controller(replace(topic("t"), partitions=(moved,)), brokers=(2, 3))
     controller.silent = {1, 2, 3}
@@ -308,7 +308,7 @@ def test_who_lost_its_memory_is_accepted_when_it_is_out_of_the_isrs() -> None:
 
 
 def all_suspects(*partitions: tuple[int, ...]) -> tuple[Controller, list[Any]]:
-    """All brokers went at once, and come back one after the other, each unclean; with what came of the last one."""
+    """All brokers died at once and return one by one, unclean; also the machine's output for the last one."""
     controller = Controller(topic("t", *partitions))
     controller.live()
     seen: list[Any] = []
@@ -340,7 +340,7 @@ def test_of_suspects_the_one_with_the_most_complete_log_leads() -> None:
 
 
 def test_leader_epochs_rise_by_what_coordination_has_forgotten() -> None:
-    """A registration says by how much its broker is ahead of a store that was restored from an older copy."""
+    """A registration says how far its broker is ahead of a store restored from an older copy."""
     controller = Controller(topic("t", (1,)), topic("u", (2,)), brokers=(1, 2))
     before = controller.record("t").leader_epoch
     controller.handle(
@@ -451,7 +451,7 @@ def test_a_leader_is_told_of_while_the_state_of_its_follower_is_written() -> Non
 
 
 def test_what_could_not_be_told_for_a_while_is_told_in_the_end() -> None:
-    """The leaders' notes may be read before the answer to the write comes."""
+    """The notification of a write may arrive before its response."""
     controller = Controller(topic("t", (1, 2)))
     (write,) = of(WriteStates, controller.decide(BrokersChanged({1: BrokerRecord(1, (), None, 7)})))
     stored = {key: replace(one, version=one.version + 1) for key, one in write.states.items()}
@@ -486,7 +486,7 @@ def test_a_state_that_is_known_is_not_news() -> None:
 
 
 def test_an_answer_about_some_partitions_says_nothing_of_the_others() -> None:
-    """Neither what was not asked for nor what the store does not know ends the reading of an answer."""
+    """Reading goes on past partitions that were not requested or that the store does not know."""
     controller = Controller(topic("t", (1, 2), (1, 2)))
     controller.is_slow = True
     (write,) = of(WriteStates, controller.live(2, 3))
@@ -498,7 +498,7 @@ def test_an_answer_about_some_partitions_says_nothing_of_the_others() -> None:
     assert controller.record("t", 1).leader == 2
 
 
-# How long it takes
+# Duration
 
 
 def test_failing_over_ten_thousand_partitions_takes_well_under_two_seconds() -> None:

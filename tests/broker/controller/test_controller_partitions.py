@@ -1,4 +1,4 @@
-"""What a controller notes of partitions, and which of them it takes for undecided."""
+"""The controller's notes about partitions, and which partitions count as undecided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for the controller: each is answered once, when all has happened that it waits for."""
+"""Requests that wait for the controller: each gets one response, once everything it waits for has happened."""
 
 from __future__ import annotations
 

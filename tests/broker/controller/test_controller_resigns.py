@@ -1,4 +1,4 @@
-"""The controller of a real ZooKeeper comes upon a bug."""
+"""The controller meets a bug, over a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 async def test_a_controller_that_fails_resigns(
     shared_zookeeper: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who asks it is told at once, and the next one knows everything."""
+    """Waiting requests fail at once, and the next controller knows everything."""
     monkeypatch.setattr(driver, "RESIGN_PAUSE_S", 0.1)
     async with members(shared_zookeeper.own_tree(), 1, 2) as (one, two):
         await led_topic(one)

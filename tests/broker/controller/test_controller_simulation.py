@@ -1,6 +1,6 @@
-"""The controller, leaders and followers through many orders of events: crashes, lost answers, zombies.
+"""Controller, leaders and followers through many orders of events: crashes, lost responses, zombies.
 
-Each seed is one history of 1,500 events and then peace; one that fails says its seed and tells its story.
+Each seed is one history: 1,500 events, then calm. A failure reports its seed and its story.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVENTS = 1500
 @pytest.mark.parametrize("first", range(0, HISTORIES, 10))
 def test_histories(first: int, min_isr: int) -> None:
     histories = [live(seed, min_isr) for seed in range(first, first + 10)]
-    # Rarely a history has so much trouble that it says little.
+    # A few histories have so much trouble that they acknowledge nothing.
     assert sum(any(one.acked.values()) for one in histories) > 5
 
 

@@ -1,4 +1,4 @@
-"""The driver around the state machine: partitions that change their coordinator, loads, and closing."""
+"""The driver around the state machine: changes of coordinator, loads, and closing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         assert committed.offset == 7
         assert await second.commit(committing(9)) == {("t", 0): NONE}
 
-        # And back, where nothing of the former time may be left.
+        # And back: nothing of the first term may be left.
         second.resign(0)
         first.lead(0)
         await loaded(first)
@@ -155,7 +155,7 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         second.resign(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
         topic.readable.set()
-        await asyncio.sleep(0.05)  # long enough for the load that was given up to come back
+        await asyncio.sleep(0.05)  # time for the abandoned load to finish
         assert second.heartbeat("simple", "m", 1, None) is NOT_COORDINATOR
         first.resign(0)
         second.lead(0)
@@ -266,7 +266,7 @@ async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.Mo
 
 
 async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FindCoordinator makes it; it must not hang with a disk that cannot be read."""
+    """FindCoordinator creates the topic; an unreadable disk must not make it hang."""
     monkeypatch.setattr(driver_module, "FIRST_LOAD_S", 0.01)
     topic = SharedTopic()
     topic.broken = OSError(5, "Input/output error")
@@ -279,7 +279,7 @@ async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest
 
 
 async def test_a_load_that_was_overtaken_by_another_leadership_installs_nothing() -> None:
-    """Led, resigned and led again while the first load still reads: only what the second one reads counts."""
+    """The broker leads, resigns and leads again during the first load: only the second load counts."""
     topic = SharedTopic()
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
@@ -299,7 +299,7 @@ async def test_what_waited_to_be_written_in_an_earlier_leadership_is_not_written
     async with drivers(topic) as (first, second):
         topic.writable.clear()
         commits = []
-        for offset in (1, 2):  # the first is being appended, the second waits for that
+        for offset in (1, 2):  # the first is being appended, the second waits for it
             commits.append(asyncio.create_task(first.commit(committing(offset))))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -334,7 +334,7 @@ async def test_a_topic_deleted_while_groups_are_loaded() -> None:
 
 
 async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is handed out from the deletion on; their tombstones are written in short steps."""
+    """The deletion hides all positions at once; their tombstones are written in short steps."""
     topic = SharedTopic()
     monkeypatch.setattr("millstream_broker.groups.coordinator.FORGOTTEN_AT_ONCE", 10)
     async with drivers(topic, 1) as (driver,):
@@ -357,7 +357,7 @@ async def test_closed_driver_takes_no_calls() -> None:
 
 
 async def test_closing_does_not_wait_for_replicas_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a broker stops without ZooKeeper: each append would take its whole timeout."""
+    """As when a broker stops without ZooKeeper: each append would take its full timeout."""
     monkeypatch.setattr("millstream_broker.groups.driver.FINISH_S", 0.1)
     topic = SharedTopic()
     async with drivers(topic, 1) as (driver,):

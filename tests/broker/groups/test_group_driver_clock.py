@@ -1,4 +1,4 @@
-"""The driver and the time: a clock that fires early, and timers that end with the driver."""
+"""The driver and time: a clock that fires early, and timers that end with the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EARLY_S = 0.0015
 
 
 class EarlySelector(selectors.DefaultSelector):
-    """Waits for no time but says that it passed, a moment less than was asked for."""
+    """Never waits, but moves the clock to just before the requested time."""
 
     now = 1_000.0
 
@@ -28,7 +28,7 @@ class EarlySelector(selectors.DefaultSelector):
 
 
 class EarlyLoop(asyncio.SelectorEventLoop):
-    """Calls timers up to two milliseconds before their time, as a loop does that counts in whole ones (uvloop)."""
+    """Calls timers up to 2 ms early, as a loop with a clock of whole milliseconds does (uvloop)."""
 
     def __init__(self) -> None:
         self.clock = EarlySelector()
@@ -50,7 +50,7 @@ def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
         async with drivers(SharedTopic(), 1) as (driver,):
             leader, static = await assembled(driver)
             for generation in range(3, 13):
-                # The static member does not join again: only the timer ends the rebalance, ten seconds from now.
+                # The static member does not rejoin: only the timer ends the rebalance, in ten seconds.
                 begun = loop.time()
                 async with asyncio.timeout(20):
                     joined = await driver.join(joining(leader.member_id))
@@ -82,7 +82,7 @@ def test_an_event_after_the_driver_was_closed_sets_no_timer() -> None:
         topic = SharedTopic()
         async with drivers(topic, 1) as (driver,):
             await assembled(driver)
-            await asyncio.sleep(15)  # now nothing is due before the sessions are over
+            await asyncio.sleep(15)  # nothing is due now before the sessions expire
             await driver.close()
             driver.leave("g", [LeavingMember("", "i")])
             written = len(topic.batches)

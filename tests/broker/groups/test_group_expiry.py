@@ -1,4 +1,4 @@
-"""What becomes of offsets and groups that nobody uses, and of those that somebody deletes."""
+"""Unused and deleted offsets and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership as Kafka's clients expect it, event by event, on a clock that the test holds."""
+"""Membership as Kafka's clients expect it, event by event, on the test's clock."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ def test_follower_that_rejoins_unchanged_hears_what_holds_and_the_leader_starts_
 
 
 def test_leader_that_rejoins_unchanged_before_it_has_synced_hears_what_holds() -> None:
-    """As when the answer to its first join was lost."""
+    """As after a lost response to its first join."""
     machine = Machine()
     leader = machine.join(client="a").joined.member_id
     machine.join(client="b")

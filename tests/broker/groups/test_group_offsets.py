@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is visible when, what expires, what is deleted."""
+"""Committed offsets: commits, visibility, expiry, deletion."""
 
 from __future__ import annotations
 

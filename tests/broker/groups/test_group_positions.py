@@ -1,4 +1,4 @@
-"""Positions belong to a topic's id: none outlives its topic, none is handed out for another topic of the name."""
+"""Positions belong to a topic id: none outlives its topic, and none passes to a new topic of that name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_positions_of_a_topic_made_anew_while_no_coordinator_looked_are_forgotte
 
 
 def test_a_topic_that_is_not_known_need_not_be_deleted() -> None:
-    """A coordinator that lags behind keeps what is stored, and hands it out once it has caught up."""
+    """A coordinator that lags behind keeps stored positions and returns them."""
     machine = Machine()
     machine.commit(7)
     topic_id = machine.topics.pop("t")
@@ -101,7 +101,7 @@ def test_a_commit_under_way_while_its_topic_is_deleted() -> None:
 
 
 def test_a_commit_to_the_successor_outlives_what_is_done_to_its_predecessor() -> None:
-    """The order of the log: a tombstone for the old position never follows the new one."""
+    """By the order of the log: a tombstone for the old position never follows the new position."""
     machine = Machine()
     machine.commit(7)
     old = machine.topics["t"]
@@ -132,7 +132,7 @@ def test_a_tombstone_that_could_not_be_written_is_written_later() -> None:
 
 
 def test_a_position_that_names_no_topic_id_belongs_to_the_topic_of_that_name() -> None:
-    """As older versions stored them; from the load on it is bound to that topic."""
+    """Older versions stored no id; loading binds the position to the current topic."""
     machine = Machine()
     machine.commit(9, topic="u", topic_id=ZERO_UUID, retention_ms=500_000)
     machine.commit(7, topic_id=ZERO_UUID)
@@ -143,7 +143,7 @@ def test_a_position_that_names_no_topic_id_belongs_to_the_topic_of_that_name() -
     assert {where[0]: each.topic_id for where, each in stored.offsets.items()} == {
         "t": machine.topics["t"],
         "unknown": ZERO_UUID,
-        "u": ZERO_UUID,  # version 1 of the record, which has the expiry, has no room for it
+        "u": ZERO_UUID,  # records with an expiry are of version 1, which has no field for the id
     }
     assert stored.offsets["u", 0].expire_timestamp >= 0
     written = len(successor.log)

@@ -1,4 +1,4 @@
-"""The records of __consumer_offsets, byte by byte as Kafka writes them, and what may come back from a log."""
+"""The records of __consumer_offsets: byte for byte as Kafka writes them, and any content of a log."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def batch(*records: tuple[bytes, bytes | None], control: bool = False) -> bytes:
 
 
 def groups_in(batches: list[bytes]) -> list[Group]:
-    """All of which can be read."""
+    """The groups; every record must be readable."""
     loaded = read_groups(batches)
     assert loaded.unreadable == 0, loaded.examples
     return loaded.groups
 
 
-# Values by Java itself: "…".hashCode().
+# Values from Java: "…".hashCode().
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -167,7 +167,7 @@ def test_control_batches_are_skipped() -> None:
     assert group.offsets.keys() == {("t", 1)}
 
 
-# What cannot be read, and what stands in its way
+# Unreadable records, and readable ones beside them
 
 OFFSET_KEY, GROUP_KEY = offset_record("g", "t", 0, None)[0], group_tombstone("g")[0]
 GOOD = offset_record("g", "t", 1, CommittedOffset(7, 0, "", 5))
@@ -261,7 +261,7 @@ def test_only_the_first_are_told_of() -> None:
 
 
 def test_negative_offsets_are_as_committed() -> None:
-    """Kafka takes them, too; to a client they are no position."""
+    """Kafka accepts them, too; clients treat them as no position."""
     (group,) = groups_in([batch(offset_record("g", "t", 0, CommittedOffset(-5, -1, "", -1)))])
     assert group.offsets["t", 0].offset == -5
 

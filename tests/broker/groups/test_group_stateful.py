@@ -1,11 +1,10 @@
-"""Random orders of events against the group coordinator: whatever happens, what is promised holds.
+"""Random orders of events against the group coordinator. These promises hold:
 
-- Every call gets exactly one reply, none is lost.
-- An assignment is one that the leader of that very generation handed in for that member.
-- The generation rises only; each group.instance.id has one member, and the votes count the members.
-- What memory says of offsets is what the log says of them, so no commit is lost, comes back or is seen before
-  it is stored.
-- No offset of a topic that is gone is handed out, whenever this coordinator hears of the deletion.
+- Every call gets exactly one reply.
+- A member's assignment comes from the leader of that very generation.
+- The generation only rises; each group.instance.id has one member, and the vote counts equal the members' votes.
+- Offsets in memory equal those in the log: no commit is lost, comes back, or is visible before it is stored.
+- No offset of a deleted topic is returned, whenever the coordinator learns of the deletion.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
         )
 
     def identity(self, call: Call) -> tuple[str, int, str | None]:
-        """Member id and generation as the caller of that join knows them; a stranger's while it waits."""
+        """Member id and generation as that join's caller knows them; a stranger's while the join waits."""
         if call.waits:
             return "nobody", 1, self.instances[call]
         return call.joined.member_id, call.joined.generation, self.instances[call]
@@ -124,7 +123,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
 
     @rule(is_told=st.booleans())
     def topic_made_anew(self, is_told: bool) -> None:
-        """The coordinator hears of the deletion, or finds another topic there."""
+        """The coordinator learns of the deletion, or finds the new topic."""
         if is_told:
             self.machine.delete_topic("t", anew=True)
         else:
@@ -150,7 +149,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
 
     @rule()
     def coordinator_restarts(self) -> None:
-        """All callers lose their connections; what is stored is all that the new one knows."""
+        """All callers lose their connections; the new coordinator knows only what is stored."""
         self.store_everything()
         self.machine = self.machine.reloaded()
         self.generation = 0
@@ -209,7 +208,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
         assert all(each is not None and each.topic_id == self.machine.topics["t"] for each in found.values())
 
     def teardown(self) -> None:
-        """In the end, with stores done and time over, nobody waits."""
+        """Once all writes and timers have ended, no call waits."""
         self.store_everything()
         self.machine.hold = False
         self.machine.wait(400_000)

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): a group.instance.id keeps its place in the group, whatever member id comes with it."""
+"""Static members (KIP-345): a group.instance.id keeps its place in the group, whatever its member id."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_static_members_that_all_stay_away_end_no_rebalance() -> None:
 
 
 def test_leader_stays_leader_while_it_joins() -> None:
-    """Also where others are members for longer: a static one that stayed away once, and led before."""
+    """Even beside an older member: a static one that led before and missed one rebalance."""
     machine = Machine()
     options = {"session_ms": 60_000, "rebalance_ms": 6_000}
     away = machine.join(instance="a", **options).joined.member_id

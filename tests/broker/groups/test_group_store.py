@@ -1,4 +1,4 @@
-"""Writes into __consumer_offsets: one append at a time for each partition, what waits goes together."""
+"""Writes to __consumer_offsets: one append at a time per partition; waiting writes share the next one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NONE = ErrorCode.NONE
 OVERHEAD = 24
-"""What a record counts beside its key and its value."""
+"""Counted size of a record, beside its key and value."""
 
 
 class Topic:
-    """`groups.store.OffsetsTopic` that keeps the appended batches; appends wait while ``writable`` is cleared."""
+    """An `OffsetsTopic` that keeps appended batches; appends wait while ``writable`` is cleared."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[int, list[Record]]] = []
@@ -47,7 +47,7 @@ class Topic:
 
 
 class Writing:
-    """A writer, what it has written, and its answers in their order."""
+    """A writer, its batches, and its replies in order."""
 
     def __init__(self) -> None:
         self.topic = Topic()
@@ -55,7 +55,7 @@ class Writing:
         self.writer = OffsetsWriter(self.topic, lambda writes, error: self.answers.append((writes, error)))
 
     async def begin_append(self, partition: int = 0) -> None:
-        """The next append stays under way until ``writable`` is set: what is written meanwhile waits."""
+        """The next append waits for ``writable``, and later writes wait for it."""
         self.topic.writable.clear()
         self.writer.write(StoreRecords(0, partition, [(b"first", b"")]))
         await until(lambda: self.topic.under_way == 1)
@@ -66,12 +66,12 @@ class Writing:
 
     @property
     def together(self) -> list[list[int]]:
-        """The writes that went into one batch each."""
+        """The writes of each batch."""
         return [writes for writes, _ in self.answers]
 
 
 def record(size: int, key: bytes = b"k") -> KeyValue:
-    """A record that counts so many bytes."""
+    """A record whose counted size is ``size``."""
     return key, bytes(size - OVERHEAD - len(key))
 
 

@@ -1,4 +1,4 @@
-"""Which topics a group consumes, as far as its members' metadata say it."""
+"""The topics that a group consumes, according to its members' metadata."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream_harness.group_machine import subscription
 
 
 def group_of(*metadata: bytes, protocol_type: str = "consumer") -> Group:
-    """A group whose members have this metadata each, at the beginning of a generation."""
+    """A group at the start of a generation; its members have this metadata."""
     group = Group("g", generation=1, protocol_type=protocol_type)
     for number, each in enumerate(metadata):
         group.add(Member(f"m{number}", None, "c", "/h", 1, 1, (("range", each),)), protocol_type)

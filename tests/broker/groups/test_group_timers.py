@@ -1,4 +1,4 @@
-"""Deadlines by key: each comes due once, in its order, at the time that was set last."""
+"""Deadlines by key: each comes due once, in order, at the time last set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream_broker.groups.timers import Timers
 
 
 def due(timers: Timers[str], now: int) -> list[str]:
-    """All that have passed by then, in the order they come due."""
+    """All keys due by then, in the order of their deadlines."""
     found = []
     while (key := timers.pop_due(now)) is not None:
         found.append(key)

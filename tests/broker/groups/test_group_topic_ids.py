@@ -1,4 +1,4 @@
-"""Positions and topics that are deleted and made anew, in a cluster: no consumer skips a record of the successor."""
+"""Positions and recreated topics in a cluster: no consumer skips a record of the new topic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def coordinator(cluster: ClusterProcesses, group: str) -> int:
 
 
 class Scene:
-    """A topic whose replicas are not on the broker that coordinates the group, which is not the controller."""
+    """A topic without a replica on the group's coordinator, which is not the controller."""
 
     def __init__(self, cluster: ClusterProcesses) -> None:
         self.cluster = cluster
@@ -50,7 +50,7 @@ class Scene:
         self.others = [number for number in cluster.brokers if number != self.coordinator]
 
     def create(self) -> None:
-        """As soon as the one before is gone."""
+        """Create the topic as soon as its predecessor is gone."""
 
         def is_created() -> bool:
             topic = NewTopic("t", 1, replica_assignment=[self.others])
@@ -72,7 +72,7 @@ class Scene:
         assert producer.flush(60) == 0
 
     def read(self, count: int) -> list[int]:
-        """The first so many records that a new member of the group gets; their end is committed."""
+        """The first ``count`` records that a new group member gets; commits the position after them."""
         settings = {
             "bootstrap.servers": self.cluster.bootstrap,
             "group.id": self.group,
@@ -95,7 +95,7 @@ class Scene:
             consumer.close()
 
     def committed(self) -> int:
-        """The group's position as its coordinator has it."""
+        """The group's position, according to its coordinator."""
         wanted = offset_fetch.OffsetFetchRequestGroup(
             self.group, [offset_fetch.OffsetFetchRequestTopics("t", [0])]
         )
@@ -133,7 +133,7 @@ def test_a_coordinator_without_a_replica_forgets_the_positions_of_a_deleted_topi
 
 
 def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: ClusterProcesses) -> None:
-    """Neither the broker that takes over, nor the dead one when it leads again, brings the old position back."""
+    """Neither its successor nor the old coordinator, once back, restores the old position."""
     scene = Scene(cluster)
     scene.play_first()
     dead: BrokerProcess = cluster.brokers[scene.coordinator]
@@ -147,7 +147,7 @@ def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: Cluster
 
 
 def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(cluster: ClusterProcesses) -> None:
-    """Every broker that could have seen the deletion is restarted: only the record says whose position it is."""
+    """Every broker that might have seen the deletion restarts: only the record names the position's topic."""
     scene = Scene(cluster)
     scene.play_first()
     cluster.brokers[scene.coordinator].kill()

@@ -1,4 +1,4 @@
-"""Groups on a real broker: every version of the APIs, and what survives when a member or the broker is killed."""
+"""Groups on a real broker: every version of the APIs, and what survives a killed member or broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def cluster(prompt_broker: BrokerProcess) -> AsyncIterator[ClusterClient]:
 
 
 def pinned(broker: BrokerProcess) -> BrokerProcess:
-    """Let it come back at the same address after a restart."""
+    """Keep the broker's address over restarts."""
     broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
     return broker
 
@@ -70,7 +70,7 @@ async def create(client: ClusterClient, name: str, partitions: int = 1) -> None:
 
 @pytest.mark.parametrize("age", range(10))
 async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int) -> None:
-    """Each API in its ``age``-th version, or in its newest where it has fewer."""
+    """Each API in its ``age``-th version, or in its newest if it has fewer."""
     topic, group = unique("versions"), unique("versions")
     await create(cluster, topic)
     connection = await cluster.connection(await cluster.coordinator(group))
@@ -200,7 +200,7 @@ async def test_acknowledged_commits_survive_kills(start_broker: StartBroker) -> 
 
 
 def poll(consumers: list[Any], seen: set[int]) -> int:
-    """Poll each once and note what comes; how many different values have been seen so far."""
+    """Poll each consumer once and record the values; returns the number of distinct values so far."""
     for one in consumers:
         message = one.poll(0.05)
         if message is not None and not message.error():
@@ -230,7 +230,7 @@ async def test_topic_made_anew_does_not_start_at_old_offsets(cluster: ClusterCli
 
 
 def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> set[int]:
-    """Poll until the assignments are as wanted; returns the values seen meanwhile."""
+    """Poll until the assignments are accepted; returns the values seen meanwhile."""
     seen: set[int] = set()
 
     def owned() -> list[set[int]]:

@@ -1,4 +1,4 @@
-"""What clients may not do to internal topics, and what a broker makes of records that it finds in them."""
+"""Internal topics: what clients may not do to them, and how a broker treats odd records in them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_unharmed(story: Story) -> bool:
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("client", ["any", "__admin_client"])
 def test_no_client_writes_them(story: Story, version: int, acks: int, client: str) -> None:
-    """However often the same request comes on a connection: no short way leads round the rule."""
+    """Repeated requests on one connection fail, too: no shortcut bypasses the rule."""
     end = story.wire.end_offset(OFFSETS_TOPIC)
     with Wire(story.bootstrap, client) as wire:
         assert wire.produce("t", FORGERY, acks=acks, version=version).error_code == 0
@@ -163,7 +163,7 @@ def test_whoever_makes_them_makes_them_as_their_coordinator_would(start_broker: 
     with Wire(broker.bootstrap) as wire:
         assert created("__transaction_state", cleanup_policy="delete") == ErrorCode.INVALID_CONFIG
         assert created("__transaction_state") == 0
-        wire.create(OFFSETS_TOPIC)  # by asking for its metadata
+        wire.create(OFFSETS_TOPIC)  # a metadata request creates it
         asked = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=OFFSETS_TOPIC)])
         assert len(wire.call(metadata.API, 12, asked).topics[0].partitions) == 3
     with Story(broker.bootstrap, "g", 3) as story:
@@ -171,11 +171,11 @@ def test_whoever_makes_them_makes_them_as_their_coordinator_would(start_broker: 
         assert story.partition in range(3)
 
 
-# Records that cannot be read
+# Unreadable records
 
 
 def append_to_log(segment: Path, end_offset: int, records: list[tuple[bytes, bytes | None]]) -> None:
-    """What a client could write before that was refused: a valid batch."""
+    """A valid batch that clients could write before such writes were refused."""
     now = int(time.time() * 1000)
     batch = build_batch([Record(*one, now) for one in records], base_offset=end_offset, leader_epoch=0)
     with segment.open("ab") as log:
@@ -220,7 +220,7 @@ def test_what_cannot_be_read_costs_no_group(start_broker: StartBroker) -> None:
 
 
 def test_a_load_that_fails_is_tried_again_until_it_works(start_broker: StartBroker) -> None:
-    """Without another leadership: the partition is this broker's all the time."""
+    """No new leadership is needed: this broker leads the partition all the time."""
     broker = start_broker({**CONFIG, "offsets.topic.segment.bytes": "200"})
     with Story(broker.bootstrap, "g", 1) as story:
         story.create("t")

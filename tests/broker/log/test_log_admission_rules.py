@@ -1,4 +1,4 @@
-"""Which batches a topic's configuration accepts, and how it changes them; what a follower accepts from its leader."""
+"""Batches that a topic's configuration accepts or changes, and batches that a follower accepts from its leader."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_records_out_of_time_are_named() -> None:
         )
         for i in (1, 5)
     ]
-    # One that is not compacted would be refused for its first record alone.
+    # A batch that is not compacted would be refused for its first record alone.
     assert refused(
         LogConfig(cleanup_policy="compact"), Record(None, b"v", NOW), Record(b"k", b"v", NOW + 10**9)
     ).code is (ErrorCode.INVALID_TIMESTAMP)
@@ -205,7 +205,7 @@ def test_records_are_read_only_where_the_configuration_speaks_of_them(
     assert LogConfig(**config).reads_records is reads
 
 
-# -- what a follower copies -------------------------------------------------------------------------------------
+# -- follower copies --------------------------------------------------------------------------------------------
 
 
 def batch_at(first: int, last: int) -> bytes:

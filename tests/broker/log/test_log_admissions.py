@@ -1,4 +1,4 @@
-"""Topics whose records are read before they are appended: in order, concurrently with other work, within limits."""
+"""Topics whose records are read before they are appended: in order, beside other work, within limits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answer_of(wire: Wire) -> produce.PartitionProduceResponse:
     ],
 )
 def test_nothing_overtakes(wire: Wire, config: dict[str, str]) -> None:
-    """Small batches, which are read at once, among compressed ones, which are not, with other partitions in between."""
+    """Small batches are read at once; compressed ones between them, and other partitions, are not."""
     topic = "-".join(config.values()).replace(",", "")
     create(wire, topic, 3, **config)
     codecs = list(Compression)
@@ -192,7 +192,7 @@ def test_too_much_when_decompressed_is_refused(wire: Wire) -> None:
 
 
 def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
-    """Each of ten clients pipelines 16 MiB; all is appended, and little of it waits in the broker."""
+    """Ten clients pipeline 16 MiB each; all is appended, and little of it waits in the broker."""
     batch = build_batch(
         [Record(b"key-%d" % i, os.urandom(2000), NOW) for i in range(100)], compression=Compression.LZ4
     )
@@ -205,7 +205,7 @@ def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
         request = produce_request("much", batch, partition=partition)
         unsent[one] = memoryview(b"".join(one.frame(produce.API, 9, request) for _ in range(count)))
         one.socket.setblocking(False)
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak is what is resident now
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak restarts at what is resident now
     before = _peak(broker)
     answered = dict.fromkeys(wires, 0)
     deadline = time.monotonic() + 60
@@ -226,7 +226,7 @@ def test_what_waits_is_bounded(broker: BrokerProcess) -> None:
             answered[one] += 1
     for one in wires:
         one.socket.close()
-    # What may wait, a receive buffer's worth of each connection twice, and what the allocator keeps.
+    # The waiting bytes, two receive buffers per connection, and what the allocator keeps.
     growth = _peak(broker) - before
     print(f"grew by {growth / MIB:.1f} MiB")
     assert growth < QUEUED + 10 * 2 * 256 * 1024 + 16 * MIB

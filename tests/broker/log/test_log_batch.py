@@ -1,4 +1,4 @@
-"""The record batch codec: compared in both directions with two independent implementations, and with damaged input."""
+"""The record batch codec, compared in both directions with two independent implementations; and damaged input."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_aiokafka_writes_we_read(written: list[Record], codec: Compression)
         builder.append(offset, record.timestamp, record.key, record.value, list(record.headers))
     batch = bytes(builder.build())
     (header,) = validate(batch)
-    # What does not shrink stays as it is in some clients; the header says which.
+    # Some clients leave incompressible records uncompressed; the header says so.
     assert header.compression in (codec, Compression.NONE)
     assert header.record_count == len(written)
     assert list(read_records(batch)) == [r._replace(offset=i) for i, r in enumerate(written)]
@@ -91,7 +91,7 @@ def test_kafka_python_agrees_both_ways(written: list[Record], codec: Compression
         theirs.append(record.timestamp, record.key, record.value, list(record.headers))
     theirs.close()
     if codec is Compression.NONE:
-        # It leaves the base offset and the leader epoch (-1 for us) to the broker.
+        # kafka-python leaves the base offset and the leader epoch (-1 for us) to the broker.
         assert ours[16:] == bytes(theirs.buffer())[16:]
     batch = MemoryRecords(ours).next_batch()
     assert batch.validate_crc()
@@ -191,7 +191,7 @@ def test_random_bytes_raise_nothing_but_api_errors(data: bytes) -> None:
 @settings(deadline=None)
 def test_a_flipped_bit_is_found(written: list[Record], data: st.DataObject) -> None:
     batch = bytearray(build_batch(written))
-    # Base offset and leader epoch are the broker's, and not under the CRC.
+    # The broker sets base offset and leader epoch; the CRC does not cover them.
     position = data.draw(st.sampled_from([*range(8, 12), *range(16, len(batch))]))
     batch[position] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(ApiError):
@@ -274,7 +274,7 @@ def test_a_batch_that_has_not_arrived_whole_is_passed_over() -> None:
 
 
 def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
-    """It keeps timestamp and timestamp type, without a codec or a delete horizon."""
+    """A batch that compaction empties keeps timestamp and timestamp type, but neither codec nor delete horizon."""
     batch = build_batch(
         [Record(b"k", None, NOW), Record(b"l", None, NOW)],
         base_offset=7,

@@ -78,7 +78,7 @@ def _produce(wire: Wire, topic: str, batch: bytes, version: int) -> produce.Part
     while True:
         wire.send(produce.API, version, produce_request(topic, batch))
         answer: produce.PartitionProduceResponse = wire.receive().responses[0].partition_responses[0]
-        # Kafka says that a topic is created before its leader knows.
+        # Kafka reports a topic as created before its leader knows it.
         if answer.error_code not in (3, 6) or time.monotonic() > deadline:
             return answer
         time.sleep(0.02)
@@ -96,7 +96,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         yield Both(ours, kafka, (first, second))
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------
 
 
 def record(timestamp: int = NOW, *, key: bytes | None = b"k", value: bytes = b"v") -> Record:
@@ -211,7 +211,7 @@ def _timeless(message: str | None) -> str:
 
 @pytest.mark.parametrize("codec", [c for c in Compression if c is not Compression.NONE])
 def test_what_cannot_be_decompressed_is_refused(both: Both, codec: Compression) -> None:
-    """Kafka also refuses it, but with UNKNOWN_SERVER_ERROR."""
+    """Kafka refuses it, too, but with UNKNOWN_SERVER_ERROR."""
     topic = f"garbage-{codec.name}"
     both.create(topic, {"compression.type": "uncompressed"})
     ours, kafka = both.produce(topic, of_body(b"garbage", codec=codec))
@@ -301,7 +301,7 @@ def comparable(header: BatchHeader) -> BatchHeader:
 
 
 def await_cleaned(process: BrokerProcess | KafkaProcess, topic: str, offset: int) -> None:
-    """Wait until both have written to the same file how far the log is compacted."""
+    """Wait until the cleaner checkpoint, which both brokers write in one format, has this offset for the topic."""
     path, deadline = Path(process.data) / "cleaner-offset-checkpoint", time.monotonic() + PATIENCE_S
     while not (path.exists() and f"{topic} 0 {offset}\n" in path.read_text()):
         assert time.monotonic() < deadline, process.said()[-3000:]
@@ -331,7 +331,7 @@ def test_compaction_leaves_the_same(both: Both, seed: int) -> None:
 
     def send_some(after: int) -> int:
         for number in range(60):
-            # Producer 8 sends at the beginning only, and only what others replace.
+            # Producer 8 sends only at the start, and only records that others replace.
             producer = 8 if number < 3 and not after else chance.choice((-1, 5, 6, 7))
             codec, names = chance.choice(list(Compression)), chance.choices(keys, k=chance.randint(1, 6))
             send(after + number * 120, codec, names, producer)

@@ -59,7 +59,7 @@ def test_entries_come_back_with_their_topic_ids(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_with_ids_hides_the_other(tmp_path: Path) -> None:
-    """The content of the other file is not this broker's."""
+    """This broker did not write the other file's content."""
     path = str(tmp_path / "checkpoint")
     checkpoints.store(path, {})
     checkpoints.write_offsets(path, {("a", 2): 5})
@@ -84,7 +84,7 @@ def test_only_entries_of_a_file_without_ids_lack_them(
 
 
 def test_the_disk_is_waited_for_where_that_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only our file is fsynced, because Kafka's is never read while ours exists."""
+    """Our file alone is fsynced: Kafka's is never read while ours exists."""
     path = str(tmp_path / "checkpoint")
     synced: list[str] = []
     monkeypatch.setattr(

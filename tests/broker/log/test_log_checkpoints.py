@@ -51,7 +51,7 @@ def write(manager: LogManager, high_watermark: int) -> None:
 
 
 def make_old(manager: LogManager) -> None:
-    """A log of 20 records that is flushed, compacted and starts at 15, with all checkpoints written."""
+    """A log of 20 records: flushed, compacted, starting at 15, with all checkpoints written."""
     log = manager.get_or_create(*KEY, OLD)
     send(log, 20)
     log.flush()
@@ -181,7 +181,7 @@ def test_what_is_ignored_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_the_successor_in_another_directory(tmp_path: Path) -> None:
-    """Entries of a directory are of the logs in it."""
+    """A directory's entries apply only to its own logs."""
     first, second = tmp_path / "first", tmp_path / "second"
     manager = start(first, second)
     manager.get_or_create("filler", 0)
@@ -204,7 +204,7 @@ def test_the_successor_in_another_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["", ".by-id"], ids=["Kafka's", "ours"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_single_file_is_restored(tmp_path: Path, name: str, suffix: str) -> None:
-    """From before the topic was made anew."""
+    """The file is from before the topic was recreated."""
     manager = start(tmp_path)
     make_old(manager)
     shutil.copy(tmp_path / f"{name}{suffix}", tmp_path / "copy")
@@ -219,7 +219,7 @@ def test_a_single_file_is_restored(tmp_path: Path, name: str, suffix: str) -> No
 
 
 def test_a_folder_is_put_into_the_place_of_its_successor(tmp_path: Path) -> None:
-    """By hand, from a copy: its own entries are not there any more, and the other's are not its."""
+    """A restored copy of the folder: its own entries are gone, and those of the other log do not apply."""
     manager = start(tmp_path / "dir")
     send(manager.get_or_create(*KEY, NEW), 30)
     kill(manager)
@@ -235,13 +235,13 @@ def test_a_folder_is_put_into_the_place_of_its_successor(tmp_path: Path) -> None
 
 
 def without_ids(folder: Path) -> None:
-    """As versions before wrote it, and Kafka."""
+    """As Kafka and earlier versions write it."""
     for name in NAMES:
         (folder / f"{name}.by-id").unlink()
 
 
 def test_a_directory_without_ids(tmp_path: Path) -> None:
-    """It is taken for what it seems, once; from then on ids count, though nothing was written since the start."""
+    """Entries without ids apply once, at the first start; from then on ids count, even before the next checkpoint."""
     manager = start(tmp_path)
     make_old(manager)
     kill(manager)
@@ -257,7 +257,7 @@ def test_a_directory_without_ids(tmp_path: Path) -> None:
 
 
 def test_a_log_start_without_an_id_behind_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be this log's."""
+    """It must be another log's start."""
     manager = start(tmp_path)
     make_old(manager)
     manager.delete(*KEY)
@@ -272,7 +272,7 @@ def test_a_log_start_without_an_id_behind_the_end(tmp_path: Path, caplog: pytest
 
 
 def test_a_log_start_of_its_own_behind_the_end(tmp_path: Path) -> None:
-    """A loss of power took back what DeleteRecords had deleted: offsets never go back."""
+    """The log start survives a loss of power that its records do not: offsets never go back."""
     manager = start(tmp_path)
     log = manager.get_or_create(*KEY, NEW)
     send(log, 20)
@@ -292,7 +292,7 @@ def test_a_log_start_of_its_own_behind_the_end(tmp_path: Path) -> None:
 def test_two_directories_have_logs_of_one_name(
     tmp_path: Path, order: tuple[str, str], topic_id: uuid.UUID
 ) -> None:
-    """One directory was away while the topic was made anew: as soon as its id is known, the other's log goes."""
+    """One directory was away while the topic was recreated. Once the topic's id is known, the other log is deleted."""
     manager = start(tmp_path / "first")
     make_old(manager)
     manager.close()
@@ -300,7 +300,7 @@ def test_two_directories_have_logs_of_one_name(
     send(manager.get_or_create(*KEY, NEW), 30)
     manager.close()
     dirs = [tmp_path / name for name in order]
-    for _ in range(2):  # a stop in between changes nothing
+    for _ in range(2):  # another stop changes nothing
         manager = start(*dirs)
         manager.checkpoint()
         manager.close()
@@ -328,7 +328,7 @@ def test_two_directories_have_the_same_log(
 
 
 def test_a_directory_fails_that_has_a_log_of_a_name(tmp_path: Path) -> None:
-    """Another one has the log that is served."""
+    """The log that is served is in the other directory."""
     for folder, topic_id in (("first", OLD), ("second", NEW)):
         manager = start(tmp_path / folder)
         manager.get_or_create(*KEY, topic_id)
@@ -386,7 +386,7 @@ def test_file_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"0\n2\nt 0 - 1\n", b"0\n1\nt 0 1\n", b"0\n1\nt 0 - y\n", b"\xff"])
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
-    """Nothing is believed then, Kafka's file neither: it may be of another topic."""
+    """Then nothing applies, not even Kafka's file: it may describe another topic."""
     manager = start(tmp_path)
     make_old(manager)
     kill(manager)

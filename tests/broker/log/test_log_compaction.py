@@ -59,7 +59,7 @@ def test_the_latest_of_each_key_stays(tmp_path: Path) -> None:
         *((f"k{i % 5}".encode(), f"v{i}".encode()) for i in range(55, 59)),
         (b"k4", b"v59"),
         (b"often", b"59"),
-        (b"k1", b"last"),  # the active segment is not touched, nor does it count
+        (b"k1", b"last"),  # the active segment does not count, and stays as it is
     ]
     assert set(after) <= set(before)
     assert log.size < size / 3
@@ -69,7 +69,7 @@ def test_the_latest_of_each_key_stays(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     assert stored(log) == after
     assert (log.log_start_offset, log.log_end_offset) == (0, 121)
-    compact(log)  # what is small now goes together
+    compact(log)  # segments that are small now are joined
     assert stored(log) == after
     assert len(log.segments) == 2
 
@@ -86,7 +86,7 @@ def test_tombstones_go_after_their_time(tmp_path: Path) -> None:
         (b"c", b"1", NOW),
     ]
     header = read_header(list(log.batches_from(0))[1])
-    assert (header.base_timestamp, header.max_timestamp) == (NOW + 1000, NOW)  # its delete horizon
+    assert (header.base_timestamp, header.max_timestamp) == (NOW + 1000, NOW)  # the delete horizon
     compact(log, now=NOW + 999)
     assert len(stored(log)) == 3
     compact(log, now=NOW + 1000)
@@ -117,7 +117,7 @@ def test_a_producers_last_batch_stays_as_an_empty_one(tmp_path: Path) -> None:
     assert send(1, producer=1)
     assert not send(2, producer=1)
     log.roll(now_ms=NOW)
-    compact(log)  # the empty batch is not its last one any more, nor is "other" the latest
+    compact(log)  # the empty batch is no longer the log's last, and "other" no longer the latest
     assert [read_header(batch).base_offset for batch in log.batches_from(0)] == [3]
 
 
@@ -299,7 +299,7 @@ def test_kill_9_while_compacting(tmp_path: Path) -> None:
         log.close(clean=False)
 
 
-# -- beside other things ----------------------------------------------------------------------------------------
+# -- concurrent work --------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_log_that_cannot_be_read_is_given_up(tmp_path: Path, caplog: pytest.Lo
     for i in range(20):
         put(log, ("k", f"{i}"))
     damaged = bytearray(build_batch([Record(b"k", b"v", NOW)], base_offset=20))
-    damaged[61] = 0x7F  # a record longer than its batch, under a right CRC
+    damaged[61] = 0x7F  # a record longer than its batch, under a correct CRC
     damaged[17:21] = crc32c(damaged[21:]).to_bytes(4, "big")
     log.append_as_follower(damaged, now_ms=NOW)
     log.roll(now_ms=NOW)

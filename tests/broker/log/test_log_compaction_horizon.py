@@ -49,7 +49,7 @@ def compact(log: Log, *, now: int = NOW, max_keys: int = 1000) -> None:
 def batch(
     base: int, pairs: Sequence[tuple[int, str, str | None]], last: int, horizon: int | None, first: int = 0
 ) -> bytes:
-    """At ``base``: records by their place in the batch. ``first``: place of the record whose time counts from NOW."""
+    """A batch at ``base``: records by place; the record at ``first`` has the timestamp NOW."""
     records = [
         Record(key.encode(), None if value is None else value.encode(), NOW + place - first, (), base + place)
         for place, key, value in pairs
@@ -188,7 +188,7 @@ def test_with_log_append_time(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_emptied_has_none(tmp_path: Path) -> None:
-    """A producer's last one stays, when its tombstones go."""
+    """A producer's last batch stays, empty, when its tombstones are removed."""
     log = open_log(tmp_path)
     producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 4}
     tombstones = [Record(b"a", None, NOW), Record(b"b", None, NOW + 1)]
@@ -209,7 +209,7 @@ def test_a_batch_that_is_emptied_has_none(tmp_path: Path) -> None:
     assert list(log.batches_from(0)) == [stored]
 
 
-# -- where the memory for keys ends in the middle of a segment --------------------------------------------------
+# -- the memory for keys ends within a segment ------------------------------------------------------------------
 
 
 def test_behind_what_was_noted_nothing_is_touched(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_behind_what_was_noted_nothing_is_touched(tmp_path: Path) -> None:
     compact(log, now=NOW + RETENTION, max_keys=1)  # "x" = 2 only
     assert log.first_dirty_offset == 3
     assert list(log.batches_from(0)) == [before[0], *before[2:]]
-    compact(log, now=NOW + 2 * RETENTION, max_keys=1)  # the tombstone, whose horizon is set only now
+    compact(log, now=NOW + 2 * RETENTION, max_keys=1)  # sets the tombstone's horizon only now
     assert list(log.batches_from(0)) == [
         before[2],
         batch(3, [(0, "k", None)], 0, NOW + 3 * RETENTION),
@@ -255,7 +255,7 @@ def test_the_last_batch_that_was_noted_and_the_first_that_was_not(tmp_path: Path
 
 
 def test_a_horizon_that_has_come_is_not_heeded_behind_what_was_noted(tmp_path: Path) -> None:
-    """Where an older checkpoint has the log dirty from the start again."""
+    """An older checkpoint makes the whole log dirty again; one key of memory covers only the first record."""
     log = open_log(tmp_path)
     put(log, ("a", "1"))
     put(log, ("b", None))
@@ -271,7 +271,7 @@ def test_a_horizon_that_has_come_is_not_heeded_behind_what_was_noted(tmp_path: P
 
 @pytest.mark.parametrize("max_keys", range(1, 9))
 def test_a_deleted_key_never_comes_back_however_little_memory_there_is(tmp_path: Path, max_keys: int) -> None:
-    """Time passes between any two passes, so that each horizon has come when the next one begins."""
+    """Every horizon passes before the next compaction."""
     log = open_log(tmp_path)
     for i in range(8):
         put(log, (f"k{i}", "old"))

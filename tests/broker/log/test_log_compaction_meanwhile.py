@@ -1,4 +1,4 @@
-"""Changes to a log while a pass works on it in a thread: the pass changes nothing that it did not see."""
+"""A log changes while a thread compacts it: the pass changes nothing that it has not seen."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Log:
 def test_a_log_that_is_truncated_keeps_what_the_pass_did_not_see(log: Log) -> None:
     compaction = pass_over(log)
     assert compaction.work()
-    log.truncate_to(3, now_ms=NOW)  # what was closed is the active segment again
+    log.truncate_to(3, now_ms=NOW)  # the closed segment is the active one again
     put(log, ("k0", "after"))
     left = list(log.batches_from(0))
     assert not compaction.commit()
@@ -72,7 +72,7 @@ def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> 
 
 
 def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> None:
-    """Otherwise it would write into the file of a pass over the new log in that folder."""
+    """Otherwise the pass would write into the file of a pass over the folder's new log."""
     files = FileCache()
     old = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
     for i in range(20):
@@ -155,7 +155,7 @@ def test_where_retention_takes_a_whole_group_the_rest_is_compacted(tmp_path: Pat
         log.roll(now_ms=NOW)
     compaction = pass_over(log)
     assert compaction.work()
-    assert compaction.commit()  # of the first segment
+    assert compaction.commit()  # commits the first segment
     log.config = replace(CONFIG, cleanup_policy="compact,delete", retention_bytes=log.segments[2].size)
     assert log.delete_old_segments(NOW) == 2
     log.config = CONFIG
@@ -212,7 +212,7 @@ def test_what_fails_because_the_log_was_truncated_does_not_make_it_uncleanable(l
 
 
 def test_a_log_that_is_half_replaced_is_offline(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start completes it; until then the log accepts no writes."""
+    """The next start completes the replacement; until then the log refuses writes."""
     rename = os.rename
 
     def failing(source: str, target: str) -> None:
@@ -268,7 +268,7 @@ def test_what_lies_behind_damage_is_not_dropped(log: Log) -> None:
     (position, _), *_ = list(segment.headers(0))[2:]
     with open(segment.path(), "r+b") as file:
         file.seek(position + 16)
-        file.write(b"\x7f")  # nothing that could be a batch
+        file.write(b"\x7f")  # not a batch
     size = segment.size
     compact(log)
     assert log.uncleanable
@@ -276,7 +276,7 @@ def test_what_lies_behind_damage_is_not_dropped(log: Log) -> None:
 
 
 def test_one_log_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None:
-    """Also if it fails while the cleaner checks which log is due, and while logs are opened."""
+    """Even if it fails while the cleaner checks which log is due, and while logs are opened."""
     manager = LogManager([tmp_path], CONFIG)
     manager.lock()
     manager.identify(1, "c")
@@ -287,7 +287,7 @@ def test_one_log_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None
             put(one, ("k", f"{i}"))
 
     def high_watermark(key: tuple[str, int]) -> int:
-        manager.get_or_create("made-meanwhile", len(manager))  # as the thread does that opens logs
+        manager.get_or_create("made-meanwhile", len(manager))  # as the thread that opens logs does
         found = manager.get(*key)
         assert found is not None
         return "not a number" if key == ("t", 1) else found.log_end_offset  # type: ignore[return-value]

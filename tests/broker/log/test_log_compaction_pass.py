@@ -1,4 +1,4 @@
-"""What one pass reads, joins, rewrites and leaves alone, and its limits."""
+"""One pass: what it reads, joins, rewrites and leaves alone, and its limits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def log(tmp_path: Path) -> Log:
 
 
 def bases(log: Log) -> list[int]:
-    """Of the closed segments."""
+    """Base offsets of the closed segments."""
     return [segment.base_offset for segment in log.segments][:-1]
 
 
-# -- what it compares -------------------------------------------------------------------------------------------
+# -- comparison -------------------------------------------------------------------------------------------------
 
 
 def test_a_record_behind_the_end_replaces_nothing(log: Log) -> None:
-    """It may be above the high watermark, and be truncated."""
+    """The record may be above the high watermark, and be truncated."""
     put_closed(log, ("a", "1"))
     put_closed(log, ("b", "1"), ("b", "2"))
     put_closed(log, ("a", "2"), ("b", "3"))
@@ -45,7 +45,7 @@ def test_a_record_behind_the_end_replaces_nothing(log: Log) -> None:
 
 
 def test_a_record_without_key_goes(log: Log) -> None:
-    """Written before the topic was compacted."""
+    """Such a record was written before the topic was compacted."""
     log.config = replace(CONFIG, cleanup_policy="delete")
     log.append(
         build_batch([Record(None, b"no key", NOW), Record(b"a", b"1", NOW)]), leader_epoch=0, now_ms=NOW
@@ -65,7 +65,7 @@ def test_a_clean_record_stays_while_no_dirty_one_has_its_key(log: Log) -> None:
     assert values(log) == [(0, "a", "1"), (2, "c", "1"), (3, "b", "2")]
 
 
-# -- what it leaves alone ---------------------------------------------------------------------------------------
+# -- nothing to do ----------------------------------------------------------------------------------------------
 
 
 def test_a_segment_from_which_nothing_goes_is_not_written_anew(log: Log) -> None:
@@ -108,7 +108,7 @@ def test_the_files_of_a_new_segment_have_their_final_names(log: Log) -> None:
     assert (log.directory / names[0]).stat().st_size == 8 * len(log.segments[0].offsets)
 
 
-# -- which segments it joins ------------------------------------------------------------------------------------
+# -- joined segments --------------------------------------------------------------------------------------------
 
 
 def test_neighbours_are_joined_though_every_record_stays(log: Log) -> None:
@@ -133,7 +133,7 @@ def test_a_joined_segment_is_not_larger_than_segment_bytes(log: Log) -> None:
 
 
 def test_a_joined_segment_has_no_more_index_entries_than_fit(log: Log) -> None:
-    """Each of the segments may have one more than before, where the next one is joined to it."""
+    """Joining may add an entry to each of the segments."""
     for segment in range(5):
         for i in range(10):
             put(log, (f"{segment} {i}", "v"), timestamp=NOW + 10 * segment + i)
@@ -151,7 +151,7 @@ def test_a_joined_segment_has_no_more_index_entries_than_fit(log: Log) -> None:
 
 
 def test_index_entries_are_counted_as_they_are_stored(log: Log) -> None:
-    """In the thread of a pass, which keeps nothing: the loop may truncate the log at the same time."""
+    """The pass counts from the files and caches nothing: the loop may truncate the log meanwhile."""
     for i in range(20):
         put(log, (f"{i}", "v"), timestamp=NOW + i)
     log.roll(now_ms=NOW)
@@ -183,13 +183,13 @@ def test_segments_far_from_offset_0_are_joined(log: Log) -> None:
     assert bases(log) == [2**40]
 
 
-# -- what it may take -------------------------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------
 
 
 def test_a_throttle_lets_no_more_through_than_it_says() -> None:
     now, rate = [0.0], [100.0]
     throttle = Throttler(lambda: rate[0], lambda: now[0])
-    assert throttle.take(20) == 0.0  # it was idle: 30 bytes go at once
+    assert throttle.take(20) == 0.0  # idle until now: 30 bytes pass at once
     assert throttle.take(20) == pytest.approx(0.1)
     assert throttle.take(50) == pytest.approx(0.6)
     now[0] = 0.5
@@ -198,7 +198,7 @@ def test_a_throttle_lets_no_more_through_than_it_says() -> None:
     assert throttle.take(30) == pytest.approx(0.0)
     rate[0] = 1000.0
     assert throttle.take(100) == pytest.approx(0.1)
-    rate[0] = 0.0  # as slow as one byte a second
+    rate[0] = 0.0  # at most one byte a second
     assert throttle.take(5) == pytest.approx(5.1)
 
 
@@ -273,15 +273,15 @@ def test_a_pass_makes_the_names_of_new_files_durable(log: Log, monkeypatch: pyte
     assert synced[-1] == str(log.directory)
     log.remove_deleted_files()
     synced.clear()
-    run(pass_over(log))  # nothing goes
+    run(pass_over(log))  # the pass removes nothing
     assert str(log.directory) not in synced
 
 
-# -- what is left of a log that loses everything ------------------------------------------------------------------
+# -- a log that loses all its records -----------------------------------------------------------------------------
 
 
 def test_the_last_batch_of_a_log_stays_though_its_records_go(log: Log, tmp_path: Path) -> None:
-    """A follower that copies the log comes to its end, so it is in sync; a reader finds where to go on."""
+    """A follower that copies the log reaches its end, so it is in sync; a reader learns the next offset."""
     put_closed(log, ("a", None))
     put_closed(log, ("b", None), ("c", None))
     compact(log)

@@ -87,7 +87,7 @@ def test_equal_records_give_equal_bytes() -> None:
     data = b"".join(b"value %d of %d " % (n, n * n % 977) for n in range(3000))
     for codec in Compression:
         assert compress(codec, data) == compress(codec, data)
-    assert compress(Compression.GZIP, data)[4:8] == bytes(4)  # no time
+    assert compress(Compression.GZIP, data)[4:8] == bytes(4)  # no timestamp
 
 
 def test_the_default_level_of_gzip_is_6() -> None:

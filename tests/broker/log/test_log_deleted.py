@@ -1,4 +1,4 @@
-"""A deleted log: any work in progress on it ends and writes nothing."""
+"""A deleted log: work in progress on it ends and writes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checkpointed(folder: Path, name: str) -> dict[tuple[str, int], int]:
 
 
 def test_a_log_is_deleted_for_everybody_before_its_folder_is_renamed(manager: LogManager, log: Log) -> None:
-    """Retention, on the loop, rolls and renames nothing in a folder that a thread is about to rename."""
+    """Retention on the loop neither rolls nor renames in a folder that a thread is about to rename."""
     released = manager.release([("t", 0)])
     log.config = replace(log.config, retention_ms=1)
     before = sorted(os.listdir(log.directory))
@@ -59,7 +59,7 @@ def test_a_checkpoint_under_way_leaves_it_out(tmp_path: Path, manager: LogManage
     log.flush()
     manager.checkpoint()
     assert checkpointed(tmp_path, checkpoints.RECOVERY_POINTS) == {("t", 0): 6}
-    log.give_up()  # the checkpoint has its list of logs already
+    log.give_up()  # the checkpoint already has its list of logs
     manager.checkpoint()
     assert checkpointed(tmp_path, checkpoints.RECOVERY_POINTS) == {}
 
@@ -100,7 +100,7 @@ def test_a_compaction_lets_go_of_it_at_the_next_batch(manager: LogManager, log: 
 def test_its_files_are_closed_though_a_thread_opened_them_after_it_was_put_aside(
     manager: LogManager, log: Log
 ) -> None:
-    """Otherwise the disk space would stay in use until a thousand other files have been opened."""
+    """Otherwise the files would take disk space until a thousand other files have been opened."""
     manager.delete("t", 0)
     log.segments[0].open_file()
     assert len(manager.files) == 1
@@ -109,7 +109,7 @@ def test_its_files_are_closed_though_a_thread_opened_them_after_it_was_put_aside
 
 
 def test_nothing_is_left_of_deleted_logs(manager: LogManager) -> None:
-    """Whatever background work has seen of them."""
+    """Whichever background work has seen them."""
     flushed: weakref.WeakKeyDictionary[Log, int] = weakref.WeakKeyDictionary()
     logs: weakref.WeakSet[Log] = weakref.WeakSet()
     for partition in range(20):

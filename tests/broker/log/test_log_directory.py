@@ -23,7 +23,7 @@ IO_ERROR = OSError(errno.EIO, "Input/output error")
 
 @pytest.fixture
 def home(tmp_path: Path) -> LogDir:
-    """Locked and marked as broker 1's of cluster c1."""
+    """A directory locked and marked as broker 1's, of cluster c1."""
     home = LogDir(tmp_path)
     home.lock()
     home.identify(1, "c1")
@@ -40,7 +40,7 @@ def with_logs(home: LogDir, count: int, *, config: LogConfig | None = None) -> l
 
 
 def refusal(home: LogDir, content: str) -> str:
-    """With these properties."""
+    """The refusal of a directory with these properties."""
     home.path.mkdir(exist_ok=True)
     (home.path / "meta.properties").write_text(content)
     try:
@@ -53,7 +53,7 @@ def refusal(home: LogDir, content: str) -> str:
     raise AssertionError("it was not refused")
 
 
-# -- failing ------------------------------------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_failure_takes_every_log_and_is_told_once(home: LogDir, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +127,7 @@ def test_an_unreadable_identity_lets_go_of_the_lock(tmp_path: Path) -> None:
     assert not home.is_locked
 
 
-# -- whose it is --------------------------------------------------------------------------------------------------
+# -- ownership ----------------------------------------------------------------------------------------------------
 
 
 def test_a_new_directory_is_marked(home: LogDir) -> None:
@@ -202,13 +202,13 @@ def test_a_directory_gets_an_id_of_its_own_once(home: LogDir) -> None:
     again.unlock()
 
 
-# -- how it was left ------------------------------------------------------------------------------------------------
+# -- state at the last stop -----------------------------------------------------------------------------------------
 
 
 def marks(
     tmp_path: Path, *, marker: str = "", boot: str = "", generation: str = "", known: int | None = None
 ) -> LogDir:
-    """Marks as read in the boot "now", of a directory that had a generation."""
+    """The marks of a directory that had a generation, read in the boot "now"."""
     for name, text in ((".kafka_cleanshutdown", marker), (".boot-id", boot), (".generation", generation)):
         if text:
             (tmp_path / name).write_text(text)
@@ -267,7 +267,7 @@ def test_a_generation_that_is_no_number_counts_as_none_at_all(
 def test_an_older_copy_is_one_behind_its_generation(
     tmp_path: Path, marker: str, boot: str, generation: str, known: int | None, is_older: bool
 ) -> None:
-    """Its marks claim that nothing was lost, but from an earlier time."""
+    """Its marks claim that nothing was lost, but they date from an earlier time."""
     home = marks(tmp_path, marker=marker, boot=boot, generation=generation, known=known)
     assert home.is_older_copy == is_older
     assert (home.clean, home.same_boot) == ((False, False) if is_older else (bool(marker), boot == "now"))
@@ -289,7 +289,7 @@ def test_where_something_was_lost_anyway_it_is_no_copy(tmp_path: Path) -> None:
 def test_a_directory_in_use_has_the_marks_of_a_kill(
     tmp_path: Path, marker: str, boot: str, generation: str
 ) -> None:
-    """A directory that may have lost data is not trusted from then on."""
+    """From then on, nothing trusts a directory that may have lost data."""
     home = marks(tmp_path, marker=marker, boot=boot, generation="7")
     home.mark_in_use("now")
     assert not (tmp_path / ".kafka_cleanshutdown").exists()

@@ -1,4 +1,4 @@
-"""How far a log is durable: what a flush fsyncs, skips and promises."""
+"""How far a log is durable: what a flush fsyncs, skips and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader epochs: their start offsets, after truncation, and when the file is written."""
+"""Leader epochs: start offsets, truncation, and when the file is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream_broker.log.log import Log
 
 
 def epochs_of(folder: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    """As after a save."""
+    """Leader epochs with these entries, saved."""
     epochs = LeaderEpochs(folder)
     for entry in entries:
         epochs.assign(*entry)
@@ -108,7 +108,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_epochs_without_records_are_believed(tmp_path: Path) -> None:
-    """Kafka before 2.0 wrote them."""
+    """Kafka before 2.0 wrote such epochs."""
     epochs = written(tmp_path, "0\n3\n1 0\n2 5\n3 5\n")
     assert epochs.load()
     assert epochs.entries == [(1, 0), (2, 5), (3, 5)]

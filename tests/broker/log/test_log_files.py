@@ -56,7 +56,7 @@ def test_a_file_is_made_only_on_demand(tmp_path: Path) -> None:
         OpenFile(str(path))
     with pytest.raises(FileNotFoundError):
         FileCache().get(str(path))
-    os.fstat(1)  # and a file that was never opened closes nothing
+    os.fstat(1)  # a file that was never opened closes nothing
     old_mask = os.umask(0)
     try:
         OpenFile(str(path), create=True)
@@ -110,7 +110,7 @@ def test_a_write_that_the_kernel_takes_at_once_is_one_call(
 def test_a_range_is_cached_where_its_ends_are(
     path: Path, monkeypatch: pytest.MonkeyPatch, size: int, asked: list[int]
 ) -> None:
-    """The first byte counts only where it may not be in the page cache together with the last one."""
+    """The first byte is checked only if it may be on another page than the last one."""
     file, cached = OpenFile(str(path)), set(asked)
     seen: list[int] = []
 

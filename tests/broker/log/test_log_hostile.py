@@ -1,4 +1,4 @@
-"""Malicious batches: which are refused, with which error; harmless ones must be accepted."""
+"""Malicious batches: which are refused, and with which error; harmless ones are accepted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def varint(value: int) -> bytes:
 def record(
     offset: int, *, key: bytes = varint(1) + b"k", value: bytes = varint(1) + b"v", tail: bytes = varint(0)
 ) -> bytes:
-    """``key`` and ``value`` with their lengths; ``tail``: count of headers, and headers."""
+    """``key`` and ``value`` include their lengths; ``tail`` is the count of headers, and the headers."""
     body = b"\0" + varint(0) + varint(offset) + key + value + tail
     return varint(len(body)) + body
 
@@ -62,7 +62,7 @@ def sealed(
     codec: Compression = Compression.NONE,
     base: int = 0,
 ) -> bytes:
-    """A batch around these bytes, under a right CRC. ``last``: last offset delta, ``count - 1`` unless given."""
+    """A batch of these bytes under a correct CRC. ``last`` is the last offset delta, by default ``count - 1``."""
     packed = compress(codec, body)
     data = bytearray(HEADER_SIZE) + packed
     delta = count - 1 if last is None else last
@@ -120,7 +120,7 @@ def test_bad_records_are_refused(name: str, codec: Compression) -> None:
 
 @pytest.mark.parametrize(
     "name", sorted(BAD_RECORDS.keys() - {"a gap", "not from 0"})
-)  # compaction leaves such
+)  # compaction leaves such batches
 def test_bad_records_that_are_stored_are_not_read(name: str) -> None:
     parts, said = BAD_RECORDS[name]
     count = max(1, sum(len(part) > 1 for part in parts))
@@ -130,7 +130,7 @@ def test_bad_records_that_are_stored_are_not_read(name: str) -> None:
 
 
 def test_a_number_may_take_five_bytes_and_no_more() -> None:
-    """Whatever its value: Kafka reads five bytes of zeros as 0."""
+    """Even for a small value: Kafka reads five bytes of zeros as 0."""
     for count, is_read in ((4, True), (5, False)):
         body = b"\0\0" + b"\x80" * count + b"\0" + b"\x02k\x02v\0"
         batch = sealed(varint(len(body)) + body)
@@ -197,7 +197,7 @@ def test_stored_records_out_of_their_batch_are_not_read(offsets: tuple[int, int]
     assert refusal(lambda: list(read_records(batch))).code is ErrorCode.INVALID_RECORD
 
 
-# -- how many there are -----------------------------------------------------------------------------------------
+# -- the number of records --------------------------------------------------------------------------------------
 
 
 def test_a_plain_batch_has_no_more_records_than_bytes_for_them() -> None:
@@ -232,7 +232,7 @@ def test_a_compressed_batch_that_claims_too_much_is_read_before_it_is_believed(c
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [1, 100, 30_000])
 def test_no_honest_batch_is_read_for_its_number_of_records(codec: Compression, count: int) -> None:
-    """The least records there are, all equal: nothing can be compressed further."""
+    """The smallest possible records, all equal: nothing compresses better."""
     batch = build_batch([Record(None, None, NOW)] * count, compression=codec)
     assert validate(batch)[0].record_count == count
     assert count * 5 < (len(batch) - HEADER_SIZE) * MOST_RECORDS_A_BYTE
@@ -251,7 +251,7 @@ def test_a_request_cannot_have_more_offsets_than_a_segment(tmp_path: Path) -> No
     log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
 
 
-# -- what a follower copies -------------------------------------------------------------------------------------
+# -- follower copies --------------------------------------------------------------------------------------------
 
 
 def copied(batch: bytes, end: int = 0) -> int:

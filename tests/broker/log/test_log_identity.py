@@ -27,7 +27,7 @@ SOON = {
     "replica.high.watermark.checkpoint.interval.ms": "50",
 }
 NEVER = dict.fromkeys(SOON, "3600000")
-"""So that the predecessor's entries stand until the kill."""
+"""No checkpoint replaces the predecessor's entries before the kill."""
 
 
 def values(name: str, count: int) -> list[bytes]:
@@ -42,7 +42,7 @@ def send(broker: BrokerProcess, topic: str, wanted: Sequence[bytes], *, acks: in
 
 
 def make(bootstrap: str, topic: str, assignment: list[int] | None = None, **config: str) -> None:
-    """As soon as the name is free."""
+    """Create the topic as soon as its name is free."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     replicas = {"replica_assignment": [assignment]} if assignment else {"replication_factor": 1}
@@ -69,7 +69,7 @@ def delete_records(bootstrap: str, topic: str, offset: int) -> None:
 
 
 def checkpointed(broker: BrokerProcess, name: str, line: str) -> None:
-    """Return when a checkpoint of the broker has a line that matches."""
+    """Wait until a line of a broker's checkpoint matches."""
     path = broker.data / name
     eventually(
         lambda: path.read_text() if path.exists() else "",
@@ -100,7 +100,7 @@ def test_a_topic_made_anew_keeps_its_records_through_a_kill(start_broker: StartB
 def test_a_topic_made_anew_keeps_its_records_in_a_cluster(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """A replica is killed and comes back; then the leader stops: the replica leads with all that was acknowledged."""
+    """A replica is killed and returns; then the leader stops: the replica leads, with every acknowledged record."""
     with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
         make(cluster.bootstrap, "t", [1, 2, 3])
         cluster.await_in_sync("t")
@@ -130,7 +130,7 @@ def test_a_topic_made_anew_keeps_its_records_in_a_cluster(
 
 
 def of_key(wire: Wire, topic: str, key: bytes) -> list[Record]:
-    """What a reader of the whole topic gets of a key."""
+    """A key's records, as a reader of the whole topic gets them."""
     found: list[Record] = []
     offset, end = 0, wire.end_offset(topic)
     while offset < end:
@@ -143,7 +143,7 @@ def of_key(wire: Wire, topic: str, key: bytes) -> list[Record]:
 
 
 def test_a_deleted_key_stays_deleted_in_a_compacted_topic_made_anew(start_broker: StartBroker) -> None:
-    """Its predecessor was compacted far beyond: a tombstone does not go before the value that it deletes."""
+    """The predecessor was compacted far beyond: a tombstone is not removed before the value that it deletes."""
     cleaning = {"log.cleaner.backoff.ms": "20", "log.cleaner.min.cleanable.ratio": "0.01"}
     broker = start_broker(SOON | cleaning)
     config = {"cleanup_policy": "compact", "segment_bytes": "20000", "delete_retention_ms": "0"}
@@ -185,7 +185,7 @@ def batch_of(sequence: int) -> bytes:
 def test_a_follower_that_starts_anew_forgets_its_producers(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """It was away while records came and were deleted; it leads after a kill, and takes what comes next."""
+    """It misses records that are then deleted; after a kill it leads, and accepts the next batch."""
     with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
         first, second = cluster.brokers[1], cluster.brokers[2]
         make(cluster.bootstrap, "t", [1, 2, 3])
@@ -215,7 +215,7 @@ def test_a_follower_that_starts_anew_forgets_its_producers(
 
 
 class SlowDisk(BrokerProcess):
-    """An fsync of a file of the topic `slow` says so (`entered`), and waits for a file `leave` that it takes away."""
+    """Each fsync of the topic `slow` creates the file `entered`, then waits for the file `leave` and removes it."""
 
     @property
     def command(self) -> list[str]:
@@ -245,7 +245,7 @@ class SlowDisk(BrokerProcess):
 
 
 def test_a_flush_that_meets_a_deleted_topic(tmp_path: Path) -> None:
-    """The thread that flushes by time is at another log while the topic goes: that is no failure of the disk."""
+    """The flushing thread is busy with another log while the topic is deleted: that is no disk failure."""
     with SlowDisk(tmp_path) as broker:
         make(broker.bootstrap, "slow", flush_ms="1")
         make(broker.bootstrap, "gone", flush_ms="0")
@@ -263,7 +263,7 @@ def test_a_flush_that_meets_a_deleted_topic(tmp_path: Path) -> None:
 
 
 def test_a_directory_was_away_while_its_topic_was_made_anew(tmp_path: Path) -> None:
-    """The broker finds two logs of one name when it is back: each record is where its topic is."""
+    """The directory returns, so there are two logs of one name: each record belongs to its own topic."""
     first, second = tmp_path / "first", tmp_path / "second"
     broker = BrokerProcess(tmp_path)
     broker.config["log.dirs"] = f"{first},{second}"

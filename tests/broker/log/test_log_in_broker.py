@@ -1,4 +1,4 @@
-"""The storage engine at work in a broker: compaction in the background, and what a kill leaves of it."""
+"""The storage engine in a broker: background compaction, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORDS = 3000
 
 
 def read_table(bootstrap: str) -> dict[str, int]:
-    """What a reader from the beginning ends up with, offsets checked to rise."""
+    """The final value of each key for a reader from the start; checks that offsets rise."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     partition = TopicPartition("latest", 0, 0)
     _, end = consumer.get_watermark_offsets(partition, timeout=10)

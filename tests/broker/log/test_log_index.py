@@ -1,4 +1,4 @@
-"""Sparse indexes: a search finds what a look at every entry finds, in a few reads; what a crash finds written."""
+"""Sparse indexes: searches find the same as scans, in few reads; and the files that a crash leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ steps = st.lists(st.tuples(st.integers(1, 3) | st.integers(1, 2**20), st.integer
 
 
 def filled(path: Path, entries: list[tuple[int, int]], written: int) -> SparseIndex:
-    """An index with so many of its entries in the file, and the others in its tail."""
+    """An index with ``written`` entries in the file, and the others in its tail."""
     path.write_bytes(b"".join(OFFSET_ENTRY.pack(*entry) for entry in entries[:written]))
     index = SparseIndex.open(FileCache(), str(path), OFFSET_ENTRY)
     for entry in entries[written:]:
@@ -51,7 +51,7 @@ def test_a_search_finds_what_a_scan_finds(
 
 
 def test_even_entries_take_three_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gigabyte of log with an entry every 4 KB: the last entry, then a block or two."""
+    """A log of a gigabyte with an entry every 4 KB: the search reads the last entry, then a block or two."""
     entries = [(n * 63 + n % 7, n * 4100 + n % 97) for n in range(1, 250_000)]
     index = filled(tmp_path / "0.index", entries, len(entries))
     reads = []
@@ -67,7 +67,7 @@ def test_even_entries_take_three_reads(tmp_path: Path, monkeypatch: pytest.Monke
 def test_uneven_entries_take_few_reads_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: int
 ) -> None:
-    """The last offset is so far away that every guess is too low; the positions are even."""
+    """The last offset is so large that every guess is too low; the positions are even."""
     count = 60_000
     entries = [(n, 100 * n) for n in range(1, count)] + [(2**31 - 1, 100 * count)]
     index = filled(tmp_path / "0.index", entries, count)
@@ -86,7 +86,7 @@ def test_uneven_entries_take_few_reads_too(
 def test_entries_take_few_reads_on_average(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slope: int, most: float
 ) -> None:
-    """Offsets on one slope are found at the first guess; where the slope changes, guesses go by what was read."""
+    """Along one slope the first guess is right; where the slope changes, guesses follow the entries read."""
     count = 60_000
     bend = 0 if slope == 63 else count // 2
     entries = [(n if n <= bend else bend + slope * (n - bend), n) for n in range(1, count + 1)]
@@ -157,7 +157,7 @@ def test_an_entry_that_is_cut_off_is_zeros(tmp_path: Path) -> None:
 def test_garbage_ends_a_search_too(
     tmp_path_factory: pytest.TempPathFactory, garbage: bytes, cut: int, target: int
 ) -> None:
-    """Entries are hints: whatever a file holds or has lost, a search ends and stays inside."""
+    """Entries are hints: whatever a file holds or has lost, a search ends and stays within it."""
     path = tmp_path_factory.mktemp("index") / "0.timeindex"
     path.write_bytes(garbage)
     index = SparseIndex.open(FileCache(), str(path), TIME_ENTRY)
@@ -169,7 +169,7 @@ def test_garbage_ends_a_search_too(
 
 
 def test_the_time_index_is_never_behind_the_offset_index(tmp_path: Path) -> None:
-    """Recovery goes on behind the last offset entry in the file: a largest timestamp before it must be there too."""
+    """Recovery continues after the last offset entry in the file: the largest timestamp before it must be there."""
     log = Log.open(tmp_path / "t-0", LogConfig(index_interval_bytes=0), clean=True)
     for number in range(200):
         batch = build_batch([Record(None, b"v", 1_000_000 + number)])

@@ -41,7 +41,7 @@ def test_dump_log_segments(tmp_path: Path) -> None:
     log = write_log(tmp_path / "t-0")
     end = log.log_end_offset
     log.close()
-    # And as a recovery with new indexes leaves it.
+    # And the indexes that a recovery writes.
     for path in (tmp_path / "t-0").glob("*00.*index"):
         path.unlink()
     log = Log.open(tmp_path / "t-0", log.config, clean=False, now_ms=NOW)
@@ -68,7 +68,7 @@ def test_dump_log_segments(tmp_path: Path) -> None:
 
 
 def test_kafka_takes_the_last_batch_of_a_producer(tmp_path: Path) -> None:
-    """Of the five that a snapshot has of each."""
+    """A snapshot has five batches per producer."""
     log = Log.open(tmp_path / "t-0", LogConfig(), clean=True, now_ms=NOW)
     for producer in (5, 6):
         for sequence in range(0, 14, 2):

@@ -1,8 +1,8 @@
-"""One partition's log through its lives, against a model: appended to, cut, compacted, started anew, deleted and made
-again under the same name by another topic; stopped, killed, and crashed before any file operation of any of these.
+"""One partition's log against a model: appended to, cut, compacted, restarted at an offset, recreated under the same
+name; stopped, killed, and crashed before any file operation of any of these.
 
-A topic's records name their life, so whatever comes back from an earlier one is seen. After a crash the log must be as
-it was before the operation, as after it, or, where the operation removes, anything between the two.
+A topic's records name their life, so the model recognises records of an earlier one. After a crash the log must be as
+before the operation, as after it, or, if the operation removes records, anything between the two.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CONFIG = LogConfig(
     cleanup_policy="compact",
     delete_retention_ms=0,
 )
-MEMORY = "/dev/shm"  # hundreds of fsyncs, and nothing here depends on them: a killed process loses none of its writes
+MEMORY = "/dev/shm"  # hundreds of fsyncs, which nothing here depends on: a killed process loses no write
 PRODUCER = 7
 KEYS = [b"a", b"b", b"c"]
 
 Stored = dict[int, tuple[bytes, bytes | None]]
 moments = st.none() | st.integers(0, 40)
-"""Before which file operation of a step the process dies; None: it does not."""
+"""The process dies before this file operation of a step; None: it survives."""
 
 
 @dataclass
 class Life:
-    """What a topic's log holds."""
+    """The expected content of a topic's log."""
 
     number: int
     topic_id: uuid.UUID
@@ -55,9 +55,9 @@ class Life:
     end: int = 0
     records: Stored = field(default_factory=dict)
     batches: list[tuple[int, int, int]] = field(default_factory=list)
-    """First and last offset of each, and the producer's last sequence, -1 where it is of none."""
+    """First and last offset, and the producer's last sequence; -1 without a producer."""
     sequence: int = 0
-    """The producer's next one."""
+    """The producer's next sequence."""
     last_sent: tuple[bytes, int] | None = None
 
     def copy(self) -> Life:
@@ -68,7 +68,7 @@ class Life:
 
 
 def table(records: Stored) -> dict[bytes, bytes]:
-    """What a reader from the beginning ends up with."""
+    """The final value of each key for a reader from the start."""
     state: dict[bytes, bytes] = {}
     for _, (key, value) in sorted(records.items()):
         if value is None:
@@ -96,7 +96,7 @@ class LivesModel(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        """As a broker does at its start: open what is there, then make the log what coordination says."""
+        """As at a broker's start: open all logs, then apply the topic's id."""
         self.manager = LogManager([self.root], CONFIG)
         self.manager.lock()
         self.manager.identify(1, "c")
@@ -110,7 +110,7 @@ class LivesModel(RuleBasedStateMachine):
             log.close(clean=False)
         self.manager.unlock()
 
-    # -- what it is seen to be --------------------------------------------------------------------------------
+    # -- what the log shows -----------------------------------------------------------------------------------
 
     def seen(self) -> Stored:
         start = self.log.log_start_offset
@@ -129,7 +129,7 @@ class LivesModel(RuleBasedStateMachine):
         assert self.log.topic_id == self.life.topic_id
 
     def take_over(self) -> None:
-        """The model has what the log has, which was found to be right."""
+        """Copy the log's state, which has been checked, to the model."""
         life = self.life
         life.start, life.end, life.records = self.log.log_start_offset, self.log.log_end_offset, self.seen()
         headers = [read_header(batch) for batch in self.log.batches_from(self.log.segments.first_offset)]
@@ -138,7 +138,7 @@ class LivesModel(RuleBasedStateMachine):
         self.take_over_producer()
 
     def take_over_producer(self) -> None:
-        """It knows at least its last batch that is left, and none behind the end."""
+        """The log knows the producer at least by its last remaining batch, and by none beyond the end."""
         life, known = self.life, self.log.producers.by_id.get(PRODUCER)
         left = [sequence for _, _, sequence in life.batches if sequence >= 0]
         if known is None:
@@ -153,7 +153,7 @@ class LivesModel(RuleBasedStateMachine):
             life.last_sent = None
         life.sequence = last.last_sequence + 1
 
-    # -- a step, and dying in the middle of it ----------------------------------------------------------------
+    # -- a step, and a crash within it ------------------------------------------------------------------------
 
     def step(
         self,
@@ -162,7 +162,7 @@ class LivesModel(RuleBasedStateMachine):
         moment: int | None,
         between: Callable[[Life, Life], None] | None = None,
     ) -> None:
-        """``after`` makes a life what ``act`` makes of the log. ``between``: of a log that died, to be right too."""
+        """``after`` applies ``act`` to the model. ``between`` checks a crashed log that matches neither state."""
         before, survivor, count = self.life, self.folder / str(self.roots + 1), 0
 
         def copy() -> None:
@@ -178,7 +178,7 @@ class LivesModel(RuleBasedStateMachine):
         if moment is None:
             self.check()
             return
-        if count <= moment:  # it dies only after the last one
+        if count <= moment:  # dies only after the last operation
             shutil.copytree(self.root, survivor)
         self.abandon()
         self.roots += 1
@@ -196,8 +196,8 @@ class LivesModel(RuleBasedStateMachine):
             assert (seen, end) == ({}, 0)
             return
         for life in (after, before):
-            # A start that was moved is in a checkpoint, which is written now and then; what lies before it may be
-            # there again.
+            # Checkpoints are written now and then: after a crash the log start, and records before it, may be
+            # back.
             if self.is_end_of(life, end) and self.log.log_start_offset <= life.start:
                 shown = {offset: one for offset, one in seen.items() if offset >= life.start}
                 older = {offset: one for offset, one in seen.items() if offset < life.start}
@@ -210,16 +210,16 @@ class LivesModel(RuleBasedStateMachine):
         between(before, after)
 
     def is_end_of(self, life: Life, end: int) -> bool:
-        """Where a log has no batch left, nothing says after a crash where it ended: it begins with its segment again.
+        """Without a batch, nothing on disk says where the log ended: after a crash it starts at its segment again.
 
-        So it is in Kafka. No record is lost by it.
+        Kafka does the same. No record is lost.
         """
         return end == life.end or (not life.batches and self.log.segments.first_offset <= end < life.end)
 
     def is_of_this_life(self, stored: tuple[bytes, bytes | None]) -> bool:
         return stored[1] is None or stored[1].startswith(b"%d:" % self.life.number)
 
-    # -- what is done to it -----------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------
 
     @rule(
         keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4),
@@ -298,7 +298,7 @@ class LivesModel(RuleBasedStateMachine):
             life.batches = life.batches[: len(life.batches) - len(cut)]
 
         def between(before: Life, after: Life) -> None:
-            """It is as if the cut were at one of the batches behind it. Of a hole nothing is known after a crash."""
+            """As if the log had been cut at a later batch. After a crash, nothing is known about a hole."""
             end = self.log.log_end_offset
             assert end <= before.end
             kept = [last + 1 for _, last, _ in after.batches]
@@ -321,7 +321,7 @@ class LivesModel(RuleBasedStateMachine):
             life.sequence, life.last_sent = 0, None
 
         def between(before: Life, after: Life) -> None:
-            """Its leader has none of it: whatever is left is a beginning, and the follower starts anew again."""
+            """The leader has none of these records: any prefix may be left, and the follower starts anew again."""
             seen, end = self.seen(), self.log.log_end_offset
             assert end <= before.end
             assert seen == {
@@ -389,7 +389,7 @@ class LivesModel(RuleBasedStateMachine):
 
     @rule(moment=moments)
     def delete_and_make_anew(self, moment: int | None) -> None:
-        """The controller's word is in force before the files are touched."""
+        """The controller's decision counts before any file changes."""
         made = Life(self.life.number + 1, uuid.uuid4())
         old = self.life.topic_id
 
@@ -407,7 +407,7 @@ class LivesModel(RuleBasedStateMachine):
     def stop_and_start(self) -> None:
         self.manager.close()
         self.open()
-        if not self.life.batches:  # where a log is cut in a hole, nothing says how far it went
+        if not self.life.batches:  # after a cut within a hole, nothing says how far the log went
             self.take_over_end()
         self.check()
         self.take_over()
@@ -436,7 +436,7 @@ OPERATIONS: dict[str, Callable[[LivesModel, int | None], None]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_before_each_file_operation(name: str) -> None:
-    """On a log of several segments, with a checkpoint behind its start; then it goes on, and dies once more."""
+    """A log of several segments, with a checkpoint beyond its start; more appends and another crash follow."""
     for moment in [None, *range(60)]:
         model = LivesModel()
         model.begin()

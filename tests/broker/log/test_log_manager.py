@@ -1,4 +1,4 @@
-"""The log directories: whose they are, what survives stops of every kind, and what a user is told."""
+"""Log directories: ownership, what survives each kind of stop, and messages to users."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_clean_stop_outlives_a_reboot_only_if_it_was_synced(
 
 
 def test_closed_segments_are_fsynced_in_the_background(tmp_path: Path) -> None:
-    """So that after a loss of power only the active segment is read: damage in an older one is not even met."""
+    """After a loss of power only the active segment is read: damage in an older one goes unnoticed."""
     manager = start(tmp_path, config=LogConfig(segment_bytes=500))
     log = manager.get_or_create("t", 0)
     send(log, 200)
@@ -191,7 +191,7 @@ def test_a_directory_that_fails(tmp_path: Path) -> None:
     "content", [None, b"", b"1\n0\n", b"0\n2\nt 0 1\n", b"0\n1\nt 0\n", b"0\n1\nt x y\n", b"\xff\xfe"]
 )
 def test_damaged_checkpoints(tmp_path: Path, name: str, suffix: str, content: bytes | None) -> None:
-    """Kafka's file, and ours with the topic ids, which is the one that a start reads."""
+    """Kafka's file, and ours with the topic ids, which a start reads."""
     manager = start(tmp_path)
     send(manager.get_or_create("t", 0), 5)
     manager.close()
@@ -270,10 +270,10 @@ def test_deletion(tmp_path: Path) -> None:
 
 
 class Interrupted(FileCache):
-    """Calls something when the n-th file is asked for."""
+    """Calls a function when the n-th file is opened."""
 
     def __init__(self) -> None:
-        super().__init__(1)  # so that a file is opened again each time
+        super().__init__(1)  # a file is reopened each time
         self.left = -1
         self.what: Callable[[], None] = lambda: None
 
@@ -293,7 +293,7 @@ class Interrupted(FileCache):
 def test_a_log_is_deleted_while_a_thread_is_at_work(
     tmp_path: Path, work: Callable[[Log], object], removed: bool
 ) -> None:
-    """Whichever file comes next: the log is done with, and the disk is in order."""
+    """Whichever file comes next, work on the log ends, and the disk counts as healthy."""
     moment, was_met = 1, True
     while was_met:
         files = Interrupted()
@@ -363,7 +363,7 @@ def test_a_deleted_log_is_no_failure_of_the_disk(
 
 
 def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
-    """It found the log in order, and then had to wait for its lock."""
+    """The flush found the log usable, then had to wait for its lock."""
     manager = start(tmp_path)
     log = manager.get_or_create("t", 0, TOPIC_ID)
     send(log, 5)
@@ -388,7 +388,7 @@ def test_a_log_is_deleted_while_a_flush_waits(tmp_path: Path) -> None:
 
 @pytest.fixture
 def opened_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> FileCache:
-    """A cache in which another thread opens each file of a log right before it, or its folder, is renamed."""
+    """A cache; another thread opens each file of a log right before the file or its folder is renamed."""
     files = FileCache()
     rename = os.rename
 
@@ -405,7 +405,7 @@ def opened_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> FileCache:
 def test_a_file_is_opened_while_its_log_is_deleted(
     tmp_path: Path, opened_at_the_last_moment: FileCache
 ) -> None:
-    """The log that gets the name does not get the file."""
+    """The new log of that name does not get the old file."""
     manager = LogManager([tmp_path], files=opened_at_the_last_moment)
     manager.lock()
     manager.start()
@@ -424,7 +424,7 @@ def test_a_file_is_opened_while_its_log_is_deleted(
 def test_a_file_is_opened_while_its_segment_is_compacted(
     tmp_path: Path, opened_at_the_last_moment: FileCache
 ) -> None:
-    """The segment that takes its place does not get the file."""
+    """The new segment does not get the old file."""
     manager = LogManager([tmp_path], LogConfig(cleanup_policy="compact"), files=opened_at_the_last_moment)
     manager.lock()
     manager.start()
@@ -456,7 +456,7 @@ def test_background_work(tmp_path: Path) -> None:
     manager.close()
 
 
-# -- what a user is told ----------------------------------------------------------------------------------------
+# -- messages to users ------------------------------------------------------------------------------------------
 
 
 def refusal(*dirs: Path, broker_id: int = 1, cluster: str = "c1") -> str:
@@ -519,7 +519,7 @@ def test_strange_folders_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_made_without_its_id_gets_it(tmp_path: Path) -> None:
-    """The broker died after it had made the folder: whatever is written there is the topic's that asks for it."""
+    """The broker died after it had created the folder: the folder belongs to the next topic that needs it."""
     (tmp_path / "t-0").mkdir()
     manager = start(tmp_path)
     log = manager.get_or_create("t", 0, TOPIC_ID)

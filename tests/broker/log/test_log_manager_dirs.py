@@ -1,4 +1,4 @@
-"""Several log directories: each stands for itself, and what fails in one leaves the others at work."""
+"""Several log directories: each is independent, and a failure in one leaves the others working."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_without_any_directory_there_is_no_start(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_broker_ends_the_start_of_all(tmp_path: Path) -> None:
-    """It is the configuration that is wrong, not a disk; the locks that were taken are let go."""
+    """The configuration is wrong, not a disk; the locks are released."""
     start(tmp_path / "other", broker_id=2).close()
     with pytest.raises(LogDirError, match=r"belongs to broker.id=2"):
         start(tmp_path / "own", tmp_path / "other")
@@ -93,7 +93,7 @@ def test_the_cluster_is_that_of_any_directory_with_data(tmp_path: Path) -> None:
 
 
 def without_reading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the disk fail as a directory is listed."""
+    """Listing a directory fails, as on a broken disk."""
     listed = manager_module.folders.find
 
     def find(directory: Path) -> object:
@@ -171,7 +171,7 @@ def test_a_directory_that_cannot_be_marked_ends_the_start(tmp_path: Path) -> Non
 def test_a_log_without_checkpoints_is_taken_from_its_start(
     tmp_path: Path, ids: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of it is known to be on the disk, compacted or replicated."""
+    """The log counts as neither flushed nor compacted nor replicated."""
     manager = start(tmp_path)
     for partition, count in enumerate((0, 5)):
         send(manager.get_or_create("t", partition), count)
@@ -190,7 +190,7 @@ def test_a_log_without_checkpoints_is_taken_from_its_start(
 
 @pytest.mark.parametrize("moved", [4, 5])
 def test_a_log_start_without_a_topic_id_counts_up_to_the_end(tmp_path: Path, moved: int) -> None:
-    """As Kafka wrote it, and versions before."""
+    """As Kafka and earlier versions wrote it."""
     manager = start(tmp_path)
     log = manager.get_or_create("t", 0)
     send(log, 5)
@@ -206,7 +206,7 @@ def test_a_log_start_without_a_topic_id_counts_up_to_the_end(tmp_path: Path, mov
 def test_a_log_start_that_cannot_be_moved_takes_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments before a start that Kafka wrote go at once, and the disk refuses that."""
+    """Segments before a start that Kafka wrote are removed at once, which the disk refuses."""
     for name in ("a", "b"):
         manager = start(tmp_path / name, config=LogConfig(segment_bytes=200))
         send(manager.get_or_create(f"t{name}", 0), 20)
@@ -229,7 +229,7 @@ def test_a_log_start_that_cannot_be_moved_takes_its_directory(
 
 
 def marker(home: Path) -> str | None:
-    """Without the checksum of the logs' summaries."""
+    """The marker without the checksum of the logs' summaries."""
     path = home / ".kafka_cleanshutdown"
     return path.read_text().partition("logs.1=")[0] if path.exists() else None
 
@@ -239,7 +239,7 @@ SYNCED, NOT_SYNCED = (f"version=0\nsynced={word}\n" for word in ("true", "false"
 
 @pytest.mark.parametrize(("missing", "expected"), [(0, SYNCED), (1, NOT_SYNCED)])
 def test_a_stop_fsyncs_up_to_its_limit(tmp_path: Path, missing: int, expected: str) -> None:
-    """Of all directories together."""
+    """The limit covers all directories together."""
     manager = start(tmp_path / "a", tmp_path / "b")
     for partition in range(2):
         send(manager.get_or_create("t", partition), 3)
@@ -257,7 +257,7 @@ def test_a_stop_fsyncs_closed_and_active_segments(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_not_fsynced_is_told_of_every_directory(tmp_path: Path) -> None:
-    """The marker of one does not know in which one it was."""
+    """A marker does not say which directory the log was in."""
     manager = start(tmp_path / "a", tmp_path / "b")
     first, second = (manager.get_or_create("t", partition) for partition in range(2))
     send(first)
@@ -302,7 +302,7 @@ def test_a_stop_that_cannot_write_says_so(tmp_path: Path, caplog: pytest.LogCapt
     start(tmp_path / "a", tmp_path / "b").close()  # no lock is left
 
 
-# -- failing ------------------------------------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_that_failed_before_the_watch_is_told(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_only_directories_at_work_get_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_failed_log_is_an_api_error_for_the_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One that cannot be fsynced is named, and the stop goes on."""
+    """The error of a log that cannot be fsynced is logged, and the stop continues."""
     manager = start(tmp_path / "a", tmp_path / "b")
     logs = [manager.get_or_create("t", partition) for partition in range(2)]
     for log in logs:

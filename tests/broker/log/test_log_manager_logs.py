@@ -27,7 +27,7 @@ COMPACTED = LogConfig(cleanup_policy="compact", segment_bytes=400, min_cleanable
 
 
 def test_a_failed_directory_gets_no_new_partition(tmp_path: Path) -> None:
-    """Though it has the fewest, before it is let go."""
+    """It holds the fewest partitions, and has not been released yet."""
     manager = start(tmp_path / "a", tmp_path / "b")
     manager.dirs[0].fail(IO_ERROR)
     for partition in range(3):
@@ -88,7 +88,7 @@ def test_a_folder_of_another_topic_is_put_aside(tmp_path: Path) -> None:
 def test_a_folder_of_the_same_topic_is_taken(
     tmp_path: Path, there: uuid.UUID | None, wanted: uuid.UUID | None
 ) -> None:
-    """Also where one of them does not say which topic it is."""
+    """Even if the folder or the caller names no topic id."""
     manager = start(tmp_path)
     (tmp_path / "t-0").mkdir()
     if there is not None:
@@ -160,7 +160,7 @@ def test_a_release_of_the_log_that_is_not_served_leaves_the_other(tmp_path: Path
 
 
 def test_a_folder_that_cannot_be_renamed_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A broken disk takes its directory. The files of a log that is deleted may be gone."""
+    """A broken disk takes its directory offline. Files of a deleted log may be missing."""
     manager = start(tmp_path)
     log = manager.get_or_create("t", 0)
     shutil.rmtree(log.directory)
@@ -205,7 +205,7 @@ def test_a_log_may_go_while_its_segments_are_unlinked(
 
 
 def dirty(manager: LogManager, partition: int, segments: int, *, clean: int = 0) -> Log:
-    """A log with so many closed segments, the first of which are compacted."""
+    """A log with ``segments`` closed segments, the first ``clean`` of which are compacted."""
     log = manager.get_or_create("t", partition)
     while len(log.segments) <= segments:
         send(log)

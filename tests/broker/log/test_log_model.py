@@ -1,5 +1,6 @@
-"""The log against a model of it: any order of appends, reads, look-ups, cuts, deletions, compactions, restarts and
-crashes that tear or lose what was not flushed."""
+"""The log against a model: any order of appends, reads, look-ups, cuts, deletions, compactions, restarts, and crashes
+that tear or lose unflushed bytes.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class LogModel(RuleBasedStateMachine):
         self.epoch = 0
         self.epoch_starts: dict[int, int] = {}
         self.sequence = 0
-        self.last_sent: tuple[bytes, int] | None = None  # of the producer: the batch, and its offset
+        self.last_sent: tuple[bytes, int] | None = None  # the producer's last batch, and its offset
         self.flushed = 0
         self.holed = False
 
@@ -74,7 +75,7 @@ class LogModel(RuleBasedStateMachine):
     def begin(self) -> None:
         self.open(clean=True)
 
-    # -- what it does -----------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------
 
     @rule(
         sizes=st.lists(st.none() | st.integers(0, 200), min_size=1, max_size=5),
@@ -146,7 +147,7 @@ class LogModel(RuleBasedStateMachine):
         self.holed = not self.batches or self.batches[-1].last + 1 < self.end
 
     def cut(self, offset: int) -> None:
-        """Nothing is left from ``offset`` on."""
+        """Remove everything from ``offset`` on."""
         cut = [batch for batch in self.batches if batch.last >= offset]
         self.batches = self.batches[: len(self.batches) - len(cut)]
         self.end = min([offset, *(batch.base for batch in cut)])
@@ -154,7 +155,7 @@ class LogModel(RuleBasedStateMachine):
         self.flushed = min(self.flushed, self.end)
         self.epoch_starts = {epoch: at for epoch, at in self.epoch_starts.items() if at < self.end}
         if self.last_sent is not None and self.last_sent[1] >= self.end:
-            # What it is known for now is an earlier batch, where compaction has left one.
+            # The log may know the producer by an earlier batch, if compaction has left one.
             self.last_sent = None
             producer = self.log.producers.by_id.get(7)
             self.sequence = producer.batches[-1].last_sequence + 1 if producer else 0
@@ -189,7 +190,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(most=st.sampled_from([1, 3, 1000]))
     def compact(self, most: int) -> None:
-        """The records that a later one of the dirty part replaces go, and tombstones that a pass before has met."""
+        """Removes the records that a later dirty record replaces, and the tombstones seen by an earlier pass."""
         self.log.config = replace(CONFIG, cleanup_policy="compact", delete_retention_ms=0)
         end = self.log.segments.active.base_offset
         compaction = Compaction(self.log, end, now_ms=NOW, allowance=Allowance(max_keys=most))
@@ -266,7 +267,7 @@ class LogModel(RuleBasedStateMachine):
                 file.seek(0, os.SEEK_END)
                 file.write(build_batch([Record(b"k", b"torn", NOW)], base_offset=self.end)[:torn])
                 file.seek(0)
-                left = file.read()  # what was torn may be just what was lost
+                left = file.read()  # the torn byte may equal the lost one
         self.open(
             clean=how in ("clean", "synced"),
             page_cache_kept=how == "kill",
@@ -274,7 +275,7 @@ class LogModel(RuleBasedStateMachine):
             log_start_offset=self.start,
         )
         self.log.first_dirty_offset = min(dirty, self.log.log_end_offset)
-        # Truncation into a hole that compaction left: nothing on the disk says how far the log went.
+        # A cut within a hole left by compaction: nothing on disk says how far the log went.
         known = max([self.start, active.base_offset, *(batch.last + 1 for batch in self.batches)])
         if known < self.end and self.holed:
             self.cut(known)
@@ -289,14 +290,14 @@ class LogModel(RuleBasedStateMachine):
             if len(whole) < len(self.batches):
                 start = self.start
                 self.cut(self.batches[len(whole)].base)
-                if self.end < start:  # what is left lies before what may be read; offsets never go back
+                if self.end < start:  # what is left lies before the log start; offsets never go back
                     self.start = self.end = start
                     self.batches = []
                 return
         if self.batches:
             restored = {key: value.batches[-1:] for key, value in self.log.producers.by_id.items()}
             for producer_id, last in restored.items():
-                # A snapshot has one timestamp a producer: when it was seen last.
+                # A snapshot has one timestamp per producer: when it was last seen.
                 assert [b[:-1] for b in last] == [b[:-1] for b in producers[producer_id].batches[-1:]]
 
     def check_index_files(self) -> None:
@@ -311,7 +312,7 @@ class LogModel(RuleBasedStateMachine):
             if data:
                 assert times[-1][0] == max(header.max_timestamp for header in ends.values())
 
-    # -- what is seen -----------------------------------------------------------------------------------------
+    # -- observations -----------------------------------------------------------------------------------------
 
     @invariant()
     def ends(self) -> None:
@@ -328,7 +329,7 @@ class LogModel(RuleBasedStateMachine):
         self.check_read(offset, max_bytes, upper, min_one)
 
     def check_read(self, offset: int, max_bytes: int, upper: int, min_one: bool) -> int:
-        """Reads, compares, and returns the offset behind what was read."""
+        """Read and compare; return the offset after the last one read."""
         found = self.log.read(offset, max_bytes, upper=upper, min_one=min_one)
         rest = [batch for batch in self.batches if batch.last >= offset and batch.last < upper]
         if found is None:
@@ -341,7 +342,7 @@ class LogModel(RuleBasedStateMachine):
             taken.append(rest[len(taken)])
         assert data == b"".join(batch.data for batch in taken)
         assert len(data) <= max_bytes or (min_one and len(taken) == 1)
-        if len(taken) < len(rest):  # it may stop only at a limit or at the end of a segment
+        if len(taken) < len(rest):  # only a limit or the end of a segment may end a read early
             following = rest[len(taken)]
             bases = [segment.base_offset for segment in self.log.segments]
             is_next_segments = any(taken[-1].last < base <= following.base for base in bases)
@@ -411,7 +412,7 @@ TestLogModel.settings = settings(
 
 
 def test_what_was_torn_may_be_just_what_was_lost() -> None:
-    """The model's own case: the torn byte equals the lost one, and the batch is whole again."""
+    """A regression in the model: the torn byte equals the lost one, so the batch is whole again."""
     model = LogModel()
     model.begin()
     model.append(sizes=[None] * 5, keys=list("abcda"), timestamp=0, new_epoch=False, idempotent=False)

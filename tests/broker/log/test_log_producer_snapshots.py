@@ -1,6 +1,6 @@
-"""Producer snapshots of ended segments, where there are many producers: the thread that flushes writes them.
+"""Producer snapshots of ended segments when there are many producers: the flushing thread writes them.
 
-They are as of the end of the segment, though the log goes on meanwhile.
+Each describes the end of its segment, even if the log has grown since.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(manager: LogManager) -> Log:
-    """With a closed segment of three records, and one more behind it."""
+    """A closed segment of three records, and one more record after it."""
     log = manager.get_or_create("t", 0)
     for sequence in range(3):
         send(log, sequence)
@@ -138,7 +138,7 @@ def test_a_clean_stop_writes_what_is_left(manager: LogManager, log: Log) -> None
 def test_segments_stay_until_the_snapshot_behind_them_is_written(
     tmp_path: Path, manager: LogManager, log: Log
 ) -> None:
-    """Else a kill would lose what is known of producers whose records retention has removed."""
+    """Otherwise a kill would lose producers whose records retention has removed."""
     log.delete_records_before(4)
     assert (log.log_start_offset, log.segments.first_offset) == (4, 0)
     assert log.delete_old_segments(NOW) == 0
@@ -182,7 +182,7 @@ def test_a_log_started_anew_has_none(manager: LogManager, log: Log) -> None:
 
 
 def test_nothing_is_written_into_the_folder_of_a_deleted_log(manager: LogManager, log: Log) -> None:
-    """Its removal would find a folder that is not empty."""
+    """Otherwise its removal would find a folder that is not empty."""
     manager.delete("t", 0)
     log.durability.save_producers()
     assert snapshots(log) == []

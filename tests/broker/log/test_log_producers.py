@@ -1,4 +1,4 @@
-"""Idempotence: which batches of a producer are stored, which are answered as stored already, which are refused."""
+"""Idempotence: which batches of a producer are stored, which are recognised as duplicates, which are refused."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_refusal_says_what_was_expected(tmp_path: Path) -> None:
 
 
 def test_where_only_the_epoch_is_known_sequences_begin_at_0(tmp_path: Path) -> None:
-    """As after a transaction marker, which has none."""
+    """As after a transaction marker, which has no sequence."""
     log = open_log(tmp_path)
     log.producers.by_id[1] = ProducerStateEntry(3, NOW)
     with pytest.raises(ApiError):
@@ -228,7 +228,7 @@ def test_state_survives_a_restart(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["clean", "kill", "kill without page cache", "cut"])
 def test_each_of_the_last_five_batches_may_come_again_after_a_restart(tmp_path: Path, how: str) -> None:
-    """A client that had five on their way when the broker died sends all again. Each has a segment of its own."""
+    """A client with five batches in flight when the broker died sends all of them again. Each has its own segment."""
     log = open_log(tmp_path, segment_bytes=80)
     for i in range(7):
         send(log, 2 * i)
@@ -275,7 +275,7 @@ def test_idle_producers_expire(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("timestamp", [NOW, 0, -1], ids=["of now", "of old events", "none"])
 def test_truncation_does_not_age_producers(tmp_path: Path, timestamp: int, rolled: bool) -> None:
-    """However old the records' timestamps are: the producer was there a moment ago."""
+    """However old the timestamps, the producer was active a moment ago."""
     log = open_log(tmp_path, producer_id_expiration_ms=1000)
     batches = [
         build_batch(
@@ -312,7 +312,7 @@ def test_damaged_snapshots_are_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
-    """Nor after a kill: its snapshots are of records that are gone, and what came in between is not known."""
+    """Not even after a kill: its snapshots describe removed records, and the records in between are unknown."""
     log = open_log(tmp_path, segment_bytes=300)
     for sequence in range(10):
         send(log, sequence, 1)
@@ -329,7 +329,7 @@ def test_a_log_started_anew_has_no_producers(tmp_path: Path) -> None:
 
 
 def test_a_log_that_restarts_at_its_start_has_no_producers(tmp_path: Path) -> None:
-    """All that is left of it lies before what may be read."""
+    """All that is left of the log lies before its start."""
     log = open_log(tmp_path)
     for sequence in range(10):
         send(log, sequence, 1)
@@ -342,7 +342,7 @@ def test_a_log_that_restarts_at_its_start_has_no_producers(tmp_path: Path) -> No
 
 
 def test_a_snapshot_of_the_start_counts(tmp_path: Path) -> None:
-    """All records may be deleted: a retry is known still."""
+    """Even after all records are deleted, a retry is recognised."""
     log = open_log(tmp_path)
     send(log, 0, 10)
     log.roll(now_ms=NOW)
@@ -356,7 +356,7 @@ def test_a_snapshot_of_the_start_counts(tmp_path: Path) -> None:
 
 
 def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
-    """What another leader wrote there is not what they are of."""
+    """They would describe other records than those of the next leader."""
     log = open_log(tmp_path, segment_bytes=300)
     for sequence in range(10):
         send(log, sequence, 1)
@@ -376,7 +376,7 @@ def test_truncation_drops_later_snapshots(tmp_path: Path) -> None:
 
 def test_a_snapshot_has_kafkas_bytes(tmp_path: Path) -> None:
     producers = ProducerStateManager()
-    producers.by_id[7] = ProducerStateEntry(3, 1000)  # known by an epoch only, as after a transaction marker
+    producers.by_id[7] = ProducerStateEntry(3, 1000)  # known only by its epoch, as after a transaction marker
     batch = AppendedBatch(10, 14, 20, 24, 999)
     older = AppendedBatch(8, 9, 17, 18, 998)
     producers.by_id[8] = ProducerStateEntry(
@@ -414,7 +414,7 @@ def test_a_snapshot_keeps_a_batch_at_offset_0() -> None:
 
 
 def test_a_snapshot_has_as_many_entries_as_it_says() -> None:
-    """Also under a right CRC."""
+    """Otherwise it is refused, even under a correct CRC."""
     producers = ProducerStateManager()
     producers.by_id[1] = ProducerStateEntry(0, NOW)
     data = producers.encode()
@@ -439,7 +439,7 @@ def test_of_a_producer_with_several_epochs_a_snapshot_counts_from_the_last_on() 
 def test_a_snapshot_is_written_without_waiting_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that rolls has the loop."""
+    """The event loop waits while a log rolls."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     ProducerStateManager().save(str(tmp_path / "0.snapshot"))

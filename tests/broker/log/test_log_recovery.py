@@ -1,4 +1,4 @@
-"""What a crash, a full disk or a damaged file may do to a log: nothing but cut what was never whole."""
+"""A crash, a full disk or a damaged file costs a log only what was never whole."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_torn_write_at_every_byte_of_the_last_batch(tmp_path: Path, page_cache_k
         filler = {"gone": b"", "zeros": bytes(len(data) - torn), "random": noise[torn:]}[rest]
         path.write_bytes(data[:torn] + filler)
         log = open_log(tmp_path / "t-0", page_cache_kept=page_cache_kept)
-        # The very last bytes of a batch may happen to be what the filler is.
+        # A batch may happen to end in the filler's bytes.
         assert (log.log_end_offset, log.size) in [(16, whole), (18, len(data))]
         assert path.stat().st_size == log.size
         fill(log, 1)
@@ -84,7 +84,7 @@ def test_a_bit_flip_anywhere_behind_the_recovery_point_is_cut(tmp_path: Path) ->
     positions = list(iter_batches(data))
     start, header = positions[3]
     for at in range(start, start + header.size):
-        if at - start < 8 or 12 <= at - start < 16:  # base offset and leader epoch are not under the CRC
+        if at - start < 8 or 12 <= at - start < 16:  # the CRC does not cover base offset and leader epoch
             continue
         damaged = bytearray(data)
         damaged[at] ^= 1 << at % 8
@@ -98,7 +98,7 @@ def test_a_bit_flip_anywhere_behind_the_recovery_point_is_cut(tmp_path: Path) ->
 def test_a_bit_flip_anywhere_in_a_segment(
     tmp_path: Path, from_offset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Batches before it survive. Behind the recovery point the log ends there, and says so; before it, nobody looks."""
+    """Batches before it survive. Beyond the recovery point the log ends there, and says so; before it, nobody looks."""
     log = open_log(tmp_path / "t-0", clean=True)
     fill(log, 30)
     bases = [segment.base_offset for segment in log.segments]
@@ -112,7 +112,7 @@ def test_a_bit_flip_anywhere_in_a_segment(
     chance = random.Random(3)
     for at in range(0, len(data), 19):
         start, header = next((start, each) for start, each in batches if at < start + each.size)
-        if at - start < 8 or 12 <= at - start < 16:  # base offset and leader epoch are not under the CRC
+        if at - start < 8 or 12 <= at - start < 16:  # the CRC does not cover base offset and leader epoch
             continue
         for name, content in pristine.items():
             (path.parent / name).write_bytes(content)
@@ -157,7 +157,7 @@ def test_damage_in_the_middle_drops_what_follows(tmp_path: Path) -> None:
     assert log.log_end_offset == bases[2] - 2
     assert len(log.segments) == 2
     assert offsets(log) == list(range(bases[2] - 2))
-    # Behind the recovery point only: what was fsynced is not read again.
+    # Only beyond the recovery point: recovery does not read what was fsynced.
     log.close(clean=False)
 
 
@@ -226,7 +226,7 @@ def test_index_files_are_rebuilt(tmp_path: Path, suffix: str, damage: str, stop:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_zeros_that_a_killed_kafka_leaves_behind_its_index_entries_go(tmp_path: Path, clean: bool) -> None:
-    """It makes its index files as long as they may become."""
+    """Kafka preallocates its index files."""
     log = open_log(tmp_path / "t-0", clean=True, config=LogConfig(index_interval_bytes=0))
     for number in range(6):
         log.append(build_batch([Record(b"k", b"v", NOW + number)]), leader_epoch=0, now_ms=NOW)
@@ -286,7 +286,7 @@ def test_a_log_lost_before_its_start_goes_on_at_its_start(tmp_path: Path) -> Non
     assert offsets(log) == [7, 8]
 
 
-# -- a real process, really killed ------------------------------------------------------------------------------
+# -- a real process, killed -------------------------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -321,12 +321,12 @@ def test_kill_9_in_mid_write(tmp_path: Path, page_cache: str) -> None:
         for _ in range(20 + 17 * round_number):
             acknowledged = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read().splitlines()  # what it wrote before it died
+        rest = process.stdout.read().splitlines()  # its last output
         process.wait()
         process.stdout.close()
         acknowledged = int(rest[-1]) if rest else acknowledged
         log = open_log(folder, page_cache_kept=page_cache == "kept", config=LogConfig(segment_bytes=1 << 20))
-        # One batch may have been written and not acknowledged any more.
+        # One batch may have been written but not acknowledged.
         assert log.log_end_offset in (acknowledged + 1, acknowledged + 41)
         acknowledged = log.log_end_offset - 1
         stored = [int(r.key or b"") for batch in log.batches_from(0) for r in read_records(batch)]
@@ -334,12 +334,12 @@ def test_kill_9_in_mid_write(tmp_path: Path, page_cache: str) -> None:
         log.close(clean=False)
 
 
-# -- disks that fail --------------------------------------------------------------------------------------------
+# -- failing disks ----------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def file_size_limit(limit: int) -> Iterator[None]:
-    """Writes behind ``limit`` bytes of any file fail, as on a full disk (EFBIG); the part before it is written."""
+    """Writes beyond ``limit`` bytes of any file fail, as on a full disk (EFBIG); the part before it is written."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
@@ -372,7 +372,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
 
 
 def test_no_space_for_an_index_in_a_flush(tmp_path: Path) -> None:
-    """Index entries are written at the latest when a log is fsynced. That they do not fit is no failure of the disk."""
+    """A flush writes index entries before it fsyncs. A lack of space for them is no disk failure."""
     log = open_log(tmp_path / "t-0", clean=True, config=LogConfig(index_interval_bytes=1))
     fill(log, 5)
     with file_size_limit(0), pytest.raises(ApiError) as caught:
@@ -400,7 +400,7 @@ def test_no_space_for_a_new_segment(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_repaired_goes_offline(tmp_path: Path) -> None:
-    """A file that may grow but not shrink: what a failed write left behind cannot be cut off."""
+    """The file can grow but not shrink, so the remains of a failed write cannot be cut off."""
     import fcntl
 
     log = open_log(tmp_path / "t-0", clean=True)
@@ -449,7 +449,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
     assert open_files() - before <= 6 + len(logs)
     for log in logs:
         log.delete()
-    # Deleted and evicted, they can still be sent.
+    # Files that are deleted and evicted can still be sent.
     for part in slices:
         assert part is not None
         assert read_header(part.read()).base_offset == 0
@@ -458,12 +458,10 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
 
 
 def test_flush_beside_appends(tmp_path: Path) -> None:
-    """fsync runs in a thread while the loop appends; what it reports is on the disk, and never more than appended."""
+    """A thread fsyncs while the loop appends; the reported offset is on disk, and never beyond the end."""
     import threading
 
-    log = open_log(
-        tmp_path / "t-0", clean=True, files=FileCache(2)
-    )  # each closes the other's files all the time
+    log = open_log(tmp_path / "t-0", clean=True, files=FileCache(2))  # each keeps closing the other's files
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -502,7 +500,7 @@ def test_old_message_formats_are_named_and_left_as_they_are(
 ) -> None:
     folder = tmp_path / "t-0"
     log = Log.open(folder, LogConfig(), clean=True, now_ms=NOW)
-    if behind:  # as after a message.format.version that was lowered again
+    if behind:  # as after message.format.version was lowered again
         log.append(build_batch([Record(b"k", b"v", NOW)]), leader_epoch=0, now_ms=NOW)
     log.close()
     message = struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW) if magic else b"")

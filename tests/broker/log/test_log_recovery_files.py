@@ -1,4 +1,4 @@
-"""What recovery makes of each file in a log's folder: what it keeps, removes, cuts and writes anew."""
+"""Recovery of each file in a log's folder: kept, removed, cut or rewritten."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_log(folder: Path, *, clean: bool = True, config: LogConfig = CONFIG, **
 def send(
     log: Log, count: int, *, epoch: int = 0, timestamp: Callable[[int], int] = lambda i: NOW + i
 ) -> None:
-    """Batches of one record, the later the newer."""
+    """Batches of one record, with rising timestamps."""
     for i in range(count):
         log.append(build_batch([Record(b"k", b"v" * 30, timestamp(i))]), leader_epoch=epoch, now_ms=NOW)
 
@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> tuple[Path, list[int]]:
-    """The folder of a log of 40 records that was closed, and where its segments begin."""
+    """The folder of a closed log of 40 records, and its segments' base offsets."""
     log = open_log(tmp_path / "t-0")
     send(log, 40)
     log.close()
@@ -90,7 +90,7 @@ def test_what_is_there_is_told_with_its_size(tmp_path: Path) -> None:
     assert folder == recovery.Folder({5: 100}, {5: 16}, {5: 24}, [5])
 
 
-# -- compacted segments that did not replace their sources yet ----------------------------------------------------
+# -- compacted segments that had not replaced their sources -------------------------------------------------------
 
 
 def swapped(folder: Path, *offsets: int) -> bytes:
@@ -104,7 +104,7 @@ def swapped(folder: Path, *offsets: int) -> bytes:
 def test_a_compacted_segment_replaces_those_of_its_offsets(
     tmp_path: Path, last: int, left: list[int]
 ) -> None:
-    """The segments from 10 to 12 were its sources, or also that at 14, or that at 15, too."""
+    """Its sources are the segments 10 and 12, or also 14, or also 15."""
     for base in (9, 10, 12, 14, 15):
         for suffix in (".log", ".index", ".timeindex"):
             (tmp_path / named(base, suffix)).write_bytes(b"")
@@ -119,7 +119,7 @@ def test_a_compacted_segment_replaces_those_of_its_offsets(
 
 
 def test_a_compacted_segment_does_not_get_the_indexes_of_another(tmp_path: Path) -> None:
-    """A crash between the renaming of a segment's log and that of its indexes leaves these."""
+    """A crash between the renaming of a segment's log and that of its indexes leaves these indexes."""
     folder = tmp_path / "t-0"
     log = open_log(folder, config=LogConfig(segment_bytes=1000, index_interval_bytes=1))
     send(log, 25)
@@ -138,7 +138,7 @@ def test_a_compacted_segment_does_not_get_the_indexes_of_another(tmp_path: Path)
 
 
 class Opened(FileCache):
-    """Notes which files are asked for."""
+    """Records which files are opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def test_an_index_that_cannot_be_whole_is_written_anew(
 
 
 def test_a_missing_time_index_is_written_from_the_first_batch_on(tmp_path: Path) -> None:
-    """Also that of the active segment, in which the first batch has the largest timestamp."""
+    """Even for the active segment, whose first batch has the largest timestamp."""
     config = LogConfig(index_interval_bytes=1)
     log = open_log(tmp_path, config=config)
     send(log, 4, timestamp=lambda i: NOW - i)
@@ -186,7 +186,7 @@ def test_a_missing_time_index_is_written_from_the_first_batch_on(tmp_path: Path)
 
 
 def test_recovered_segments_tell_their_largest_timestamp(tmp_path: Path) -> None:
-    """A closed segment's time index has it at its end, wherever the process was killed."""
+    """A closed segment's time index ends with it, wherever the process was killed."""
     log = open_log(tmp_path)
     send(log, 40)
     starts = bases(log)
@@ -201,7 +201,7 @@ def test_recovered_segments_tell_their_largest_timestamp(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("how", [{"recovery_point": 9}, {"page_cache_kept": True}], ids=["fsynced", "kept"])
 def test_nobody_reads_what_is_on_the_disk_for_sure(tmp_path: Path, how: dict[str, int]) -> None:
-    """Not even in the segment in which the rest is read, unless its indexes are written anew."""
+    """Not even in the segment whose tail is read, unless its indexes are missing."""
     log = open_log(tmp_path)
     send(log, 10)
     assert len(log.segments) == 1
@@ -217,7 +217,7 @@ def test_nobody_reads_what_is_on_the_disk_for_sure(tmp_path: Path, how: dict[str
 
 
 def test_a_segment_begins_where_its_name_says(tmp_path: Path) -> None:
-    """Offsets before that belong to the segment before it."""
+    """Offsets before that belong to the previous segment."""
     log = open_log(tmp_path)
     send(log, 12)
     second = bases(log)[1]
@@ -344,7 +344,7 @@ def test_a_snapshot_of_the_first_segment_counts(tmp_path: Path) -> None:
 
 
 def test_a_producer_that_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
-    """Its batches are there, but before the snapshot."""
+    """Its batches are still there, but before the snapshot."""
     log = open_log(tmp_path)
     produce(log, 7)
     log.expire_producers(NOW + 10**12)
@@ -357,7 +357,7 @@ def test_a_producer_that_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
 
 
 def test_snapshots_that_nothing_needs_go(closed: tuple[Path, list[int]]) -> None:
-    """Kept are the newest valid one, and those of the segments before it; the log may be cut there."""
+    """Recovery keeps the newest valid snapshot, and those at the start of a segment: the log may be cut there."""
     folder, starts = closed
     valid = folder / named(40, ".snapshot")
     strays = (1, starts[1] + 1, 39, 41, 50)
@@ -376,7 +376,7 @@ def test_snapshots_that_nothing_needs_go(closed: tuple[Path, list[int]]) -> None
 
 
 def old_message(magic: int, offset: int, *, longer: int = 0) -> bytes:
-    """Of format 0 or 1; ``longer`` than it is, by what it says."""
+    """A message of format 0 or 1 whose size field is ``longer`` too large."""
     message = struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW) if magic else b"")
     message += struct.pack(">i1si1s", 1, b"k", 1, b"v")
     return struct.pack(">qiI", offset, len(message) + 4 + longer, zlib.crc32(message)) + message
@@ -411,7 +411,7 @@ def test_a_message_of_an_old_format_that_is_not_whole_is_a_torn_tail(
 
 
 def test_a_batch_is_never_taken_for_an_old_message(tmp_path: Path) -> None:
-    """Its leader epoch lies where a message has its CRC: even if they were equal."""
+    """Even if its leader epoch, which lies where a message has its CRC, equals that CRC."""
     for i in range(100):
         batch = build_batch([Record(b"k%d" % i, b"v", NOW)])
         epoch = zlib.crc32(batch[16:])

@@ -1,4 +1,4 @@
-"""Rolling, retention, and the look-ups that ListOffsets, DeleteRecords and OffsetForLeaderEpoch need."""
+"""Rolling, retention, and the look-ups of ListOffsets, DeleteRecords and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_roll_by_a_full_index(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(index_interval_bytes=0, index_size_max_bytes=60))
     for i in range(20):
         send(log, NOW + i)
-    # Five entries of twelve bytes fit, one is kept free for the end: the first batch gets none.
+    # Five entries of twelve bytes fit, one of them reserved for the end; the first batch gets none.
     assert bases(log) == [0, 5, 10, 15]
 
 
@@ -101,7 +101,7 @@ def test_an_idle_segment_rolls(tmp_path: Path) -> None:
 def test_retention_by_time(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=400, retention_ms=1000))
     for i in range(6):
-        send(log, NOW + 1000 * i)  # two a segment
+        send(log, NOW + 1000 * i)  # two per segment
     assert bases(log) == [0, 2, 4]
     assert log.delete_old_segments(NOW + 2000) == 0
     assert log.delete_old_segments(NOW + 2001) == 1
@@ -110,7 +110,7 @@ def test_retention_by_time(tmp_path: Path) -> None:
         log.read(1, 100, upper=6, min_one=True)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.delete_old_segments(NOW + 100_000, high_watermark=5) == 1
-    assert log.delete_old_segments(NOW + 100_000) == 1  # the active one too: it rolls first
+    assert log.delete_old_segments(NOW + 100_000) == 1  # even the active one, which rolls first
     assert (log.log_start_offset, log.log_end_offset, log.size, bases(log)) == (6, 6, 0, [6])
     log.remove_deleted_files()
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == [f"{6:020d}.log"]
@@ -120,13 +120,13 @@ def test_retention_by_time(tmp_path: Path) -> None:
 
 
 def test_retention_survives_a_restart(tmp_path: Path) -> None:
-    """The largest timestamps are read from the time indexes then."""
+    """The time indexes provide the largest timestamps then."""
     log = open_log(tmp_path, LogConfig(segment_bytes=400))
     for timestamp in (5, 900, 3, 4, 100):
         send(log, timestamp)
     log.close()
     log = open_log(tmp_path, LogConfig(segment_bytes=400, retention_ms=1000))
-    assert log.delete_old_segments(1500) == 0  # the first segment has 900; what follows stays with it
+    assert log.delete_old_segments(1500) == 0  # the first segment has 900; the later ones stay with it
     assert log.delete_old_segments(1901) == 3
 
 
@@ -141,7 +141,7 @@ def test_retention_by_size(tmp_path: Path) -> None:
     log.config = replace(log.config, retention_bytes=size - segment)
     assert log.delete_old_segments(NOW) == 1
     log.config = replace(log.config, retention_bytes=size - 3 * segment - 1, cleanup_policy="compact")
-    assert log.delete_old_segments(NOW) == 0  # compacted logs keep the latest of each key
+    assert log.delete_old_segments(NOW) == 0  # compacted logs keep each key's latest record
 
 
 @pytest.mark.parametrize("limit", [{"retention_bytes": 0}, {"retention_ms": 0}])
@@ -200,7 +200,7 @@ def test_delete_records(tmp_path: Path) -> None:
         send(log)
     assert log.delete_records_before(5) == 5
     assert bases(log) == [4, 6, 8]
-    assert log.delete_records_before(3) == 5  # never back
+    assert log.delete_records_before(3) == 5  # never backwards
     for offset in (11, -1):
         with pytest.raises(ApiError) as caught:
             log.delete_records_before(offset)
@@ -269,7 +269,7 @@ def test_followers_take_offsets_as_given(tmp_path: Path) -> None:
 
 
 def test_an_empty_follower_takes_the_batch_in_which_the_log_starts(tmp_path: Path) -> None:
-    """As Kafka's, whose leader may start within a batch after DeleteRecords."""
+    """As in Kafka: after DeleteRecords, the leader's log may start within a batch."""
     log = open_log(tmp_path, LogConfig())
     log.start_anew(105, now_ms=NOW)
     first = build_batch([Record(b"a", b"b", NOW)] * 5, base_offset=102, leader_epoch=4)
@@ -291,7 +291,7 @@ def test_an_empty_follower_takes_the_batch_in_which_the_log_starts(tmp_path: Pat
 
 
 def test_truncation_at_the_end_takes_an_epoch_without_records(tmp_path: Path) -> None:
-    """Who led without a record and follows again has to forget that epoch, or the logs seem to part for ever."""
+    """A former leader that wrote nothing must forget its epoch, or the logs seem to diverge for ever."""
     log = open_log(tmp_path, LogConfig())
     send(log, epoch=3)
     log.epochs.assign(5, log.log_end_offset)
@@ -343,7 +343,7 @@ def test_move_and_delete(tmp_path: Path) -> None:
 
 
 def test_two_threads_may_unlink_what_was_deleted(tmp_path: Path) -> None:
-    """One of them takes the last file just when the other one has seen that there is one."""
+    """One thread may unlink the last file just after the other has seen it."""
 
     class Contended(list[str]):
         def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What one log promises its callers: how it is opened, offsets, bounds, rolling, and what it says after a failure."""
+"""One log's promises to its callers: opening, offsets, bounds, rolling, and behaviour after a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE = build_batch([Record(b"k", b"v", NOW)])
 
 
 class Home:
-    """A log directory that takes notes."""
+    """A log directory that records the calls."""
 
     def __init__(self) -> None:
         self.rolled: set[Log] = set()
@@ -207,7 +207,7 @@ def test_producers_are_forgotten_after_their_time(log: Log) -> None:
 
 
 def test_a_refusal_in_a_thread_names_the_records(log: Log) -> None:
-    """On the loop the header suffices to refuse them."""
+    """On the loop, the header suffices to refuse the batch."""
     late = build_batch([Record(b"k", b"v", NOW), Record(b"k", b"v", NOW + 10**9)])
     quick = refusal(lambda: log.append(late, leader_epoch=0, now_ms=NOW))
     thorough = refusal(lambda: log.admit(bytearray(late), now_ms=NOW))

@@ -1,4 +1,4 @@
-"""One segment beside what a look at every batch finds: look-ups, boundaries, timestamps, indexes, what it reads."""
+"""One segment compared with a scan of every batch: look-ups, boundaries, timestamps, indexes, reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, BatchHeader, Record, 
 
 BASE = 1000
 Batches = list[tuple[int, BatchHeader, bytes]]
-"""Position, header and bytes of each."""
+"""Position, header and bytes of each batch."""
 TIMESTAMPS = [7, 3, 9, 9, 2, 14, 15, 11, 16, 16, 17, 21, 18, 30, 29, 31]
-"""Of the last record of each batch."""
+"""Timestamp of each batch's last record."""
 
 
 def batch(offset: int, *timestamps: int, size: int = 10) -> bytes:
@@ -25,7 +25,7 @@ def batch(offset: int, *timestamps: int, size: int = 10) -> bytes:
 
 
 def varied(base: int = BASE) -> list[bytes]:
-    """Of one to three records and different sizes, with gaps between some of them."""
+    """Batches of one to three records, of different sizes, some with gaps between them."""
     made, offset = [], base
     for number, timestamp in enumerate(TIMESTAMPS):
         count = 1 + number % 3
@@ -51,7 +51,7 @@ def write(folder: Path, made: list[bytes], *, base: int = BASE, interval: int = 
 
 
 def reopen(segment: Segment, *, interval: int = 0) -> Segment:
-    """As after a clean stop."""
+    """Close and open the segment, as after a clean stop."""
     segment.finish()
     segment.unload()
     return opened(segment, interval=interval)
@@ -80,7 +80,7 @@ def write_time_index(segment: Segment, *entries: tuple[int, int]) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Positions and lengths of what is read of .log files."""
+    """Positions and lengths read from .log files."""
     seen: list[tuple[int, int]] = []
     pread = OpenFile.pread
 
@@ -122,7 +122,7 @@ def test_offsets_of_a_segment_lie_within_31_bits(tmp_path: Path) -> None:
 def test_an_entry_follows_more_than_an_interval_of_bytes(
     tmp_path: Path, beyond: int, indexed: list[int]
 ) -> None:
-    """The interval is the size of a batch, or a byte less. After a restart it is counted from the last entry."""
+    """The interval is a batch's size, or a byte less. After a restart it counts from the last entry."""
     made = [batch(BASE + number, number) for number in range(7)]
     interval = len(made[0]) + beyond
     segment, batches = write(tmp_path, made, interval=interval)
@@ -197,7 +197,7 @@ def test_indexing_resumes_at_the_last_entry_before_an_offset(tmp_path: Path) -> 
     entries, times = offset_entries(segment), time_entries(segment)
     for offset in range(
         batches[-1][1].next_offset + 1, BASE - 2, -1
-    ):  # each cuts what the one before has left
+    ):  # each cut shortens what the one before left
         again = opened(segment)
         position = again.resume_indexing(offset)
         kept = [entry for entry in entries if entry[0] <= offset - BASE]
@@ -218,7 +218,7 @@ def test_indexing_begins_anew_where_an_entry_is_wrong(tmp_path: Path, beyond: in
 
 
 def test_zeros_at_the_end_of_an_index_are_not_believed(tmp_path: Path) -> None:
-    """Kafka leaves them when it is killed; they look like an entry for a first batch of one record."""
+    """A killed Kafka leaves them; they look like an entry for a first batch of one record."""
     segment, batches = write(tmp_path, [batch(BASE + number, number + 1) for number in range(5)])
     segment = reopen(segment)
     entries, end = offset_entries(segment), batches[-1][1].last_offset
@@ -242,7 +242,7 @@ def test_a_full_index_is_one_without_room_for_both_entries_and_the_last_timestam
 
 
 def test_an_fsync_leaves_out_indexes_that_are_missing(tmp_path: Path, fsynced: list[str]) -> None:
-    """A restart makes them anew; empty ones would be believed."""
+    """A restart rebuilds missing indexes, but would trust empty ones."""
     segment, _ = write(tmp_path, varied())
     segment = reopen(segment)
     for suffix in (".index", ".timeindex"):
@@ -256,7 +256,7 @@ def test_an_fsync_leaves_out_indexes_that_are_missing(tmp_path: Path, fsynced: l
 
 
 def test_headers_from_any_offset(tmp_path: Path, reads: list[tuple[int, int]]) -> None:
-    """While the index entries wait to be written out, and after a restart."""
+    """Both with index entries still in memory and after a restart."""
     segment, batches = write(tmp_path, varied())
     assert offset_entries(segment) == []
     for restarted in (False, True):
@@ -274,7 +274,7 @@ def test_headers_from_any_offset(tmp_path: Path, reads: list[tuple[int, int]]) -
 
 @pytest.mark.parametrize("wrong", [(2, 30), (4, 10_000), (3, -1), (0, 0)])
 def test_headers_are_found_whatever_the_index_says(tmp_path: Path, wrong: tuple[int, int]) -> None:
-    """A look-up of the loop's repairs it as well."""
+    """A look-up on the loop repairs the index, too."""
     segment, batches = write(tmp_path, varied())
     segment = reopen(segment)
     right = offset_entries(segment)
@@ -288,7 +288,7 @@ def test_headers_are_found_whatever_the_index_says(tmp_path: Path, wrong: tuple[
 
 
 def test_boundaries_of_any_position_limit_and_offset(tmp_path: Path) -> None:
-    """The end of the last batch that ends at most at the limit and lies below the offset, and the offset behind it."""
+    """The end of the last batch that lies within the limit and below the offset, and the offset after it."""
     made = varied()[:9]
     segment, batches = write(tmp_path, made)
     segment = reopen(segment)
@@ -304,7 +304,7 @@ def test_boundaries_of_any_position_limit_and_offset(tmp_path: Path) -> None:
                 ]
                 end, next_offset = segment.boundary(position, limit, upper, end_offset)
                 if fitting:
-                    # Behind an index entry the offset that follows is the next batch's: there may be a gap.
+                    # After an index entry, the next offset is the next batch's: there may be a gap.
                     following = [header.base_offset for at, header, _ in batches if at == end]
                     assert end == fitting[-1][0]
                     assert next_offset in (fitting[-1][1], *following)
@@ -387,10 +387,10 @@ def test_the_largest_timestamp_is_read_from_the_last_entry(
     "entries",
     [
         [],
-        [(40, 3)],  # no batch has this
+        [(40, 3)],  # no batch has this offset
         [(3, 5), (40, 2000)],
-        [(8, 5), (16, 15)],  # the batch has another one
-        [(10, 1), (0, 0), (0, 0)],  # zeros that Kafka left, and a first batch that has them
+        [(8, 5), (16, 15)],  # the batch has another timestamp
+        [(10, 1), (0, 0), (0, 0)],  # zeros left by Kafka, and a first batch that has them
     ],
 )
 def test_the_largest_timestamp_is_read_from_the_batches_where_the_index_is_wrong(
@@ -441,7 +441,7 @@ def test_segment_ms_counts_from_the_first_batch(tmp_path: Path) -> None:
 
 
 def test_a_header_is_where_a_whole_batch_is(tmp_path: Path) -> None:
-    made = [*varied(), build_batch([], base_offset=2000, last_offset=2000)]  # the last one is only a header
+    made = [*varied(), build_batch([], base_offset=2000, last_offset=2000)]  # the last batch is only a header
     segment, batches = write(tmp_path, made)
     assert len(made[-1]) == HEADER_SIZE
     for position, header, _ in batches:

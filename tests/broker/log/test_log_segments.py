@@ -1,4 +1,4 @@
-"""The segments of a log: sizes, which one has an offset, taking them out, and reading on where a reader stopped."""
+"""A log's segments: sizes, look-ups by offset, removal, and consecutive reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def append(segments: Segments, *offsets: int) -> None:
 
 @pytest.fixture
 def segments(tmp_path: Path) -> Segments:
-    """Of the offsets 10 to 13, 20 to 23 (without 22) and 30 to 31, an index entry for every batch but the first."""
+    """Offsets 10 to 13, 20 to 23 (without 22), and 30 to 31; every batch but the first has an index entry."""
     segments = Segments(str(tmp_path), FileCache())
     for base, offsets in ((10, (10, 11, 12, 13)), (20, (20, 21, 23)), (30, (30, 31))):
         segments.create(base, NOW, 0)
@@ -88,7 +88,7 @@ def test_which_segment_has_an_offset(segments: Segments) -> None:
 def test_of_the_logs_end_the_last_segment_goes_first(
     segments: Segments, monkeypatch: pytest.MonkeyPatch, start: int, end: int, order: list[int]
 ) -> None:
-    """So that a crash in the middle leaves no hole."""
+    """A crash in the middle must leave no hole."""
     seen = renamed(monkeypatch)
     leaving = segments[start:end]
     segments.set_aside(start, end)
@@ -120,7 +120,7 @@ def test_a_prepared_segment_takes_the_place_of_all(segments: Segments) -> None:
 
 
 def test_a_read_ends_with_its_segment_its_bytes_or_the_upper_offset(segments: Segments) -> None:
-    for _ in range(2):  # the second time where others have stopped
+    for _ in range(2):  # the second time continues where the first stopped
         assert offsets_in(read(segments, 11)) == [11, 12, 13]
         assert offsets_in(read(segments, 11, 2 * SIZE)) == [11, 12]
         assert offsets_in(read(segments, 11, 3 * SIZE - 1)) == [11, 12]
@@ -140,7 +140,7 @@ def test_one_batch_is_read_whatever_its_size_if_asked_for(segments: Segments) ->
 
 
 def test_reading_on_needs_no_index(segments: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing of the disk where the segment is read to its end."""
+    """Nor any access to the disk, if the segment is read to its end."""
     reads = []
     pread = OpenFile.pread
     monkeypatch.setattr(OpenFile, "pread", lambda *call: reads.append(call) or pread(*call))

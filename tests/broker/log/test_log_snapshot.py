@@ -1,4 +1,4 @@
-"""What a thread reads of a log while the loop changes it: all of it as it was, or an error, never a part."""
+"""A thread reads a log while the loop changes it: it gets the whole state at its start, or an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def append(log: Log, count: int) -> None:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """With fewer open files than segments."""
+    """A log with more segments than the cache keeps open."""
     log = Log.open(tmp_path / "t-0", CONFIG, clean=True, files=FileCache(3), now_ms=NOW)
     append(log, COUNT)
     assert len(log.segments) > 6
@@ -89,7 +89,7 @@ def test_what_is_being_read_stays(log: Log, change: Callable[[Log], object], beg
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_truncated_log_is_not_read_on(log: Log, begun: bool) -> None:
-    """What a new leader sends takes the place of what was cut: no mixture of both is read."""
+    """A new leader's records replace the removed ones: no reader gets a mixture."""
     batches = log.batches_from(0)
     if begun:
         next(batches)

@@ -1,4 +1,4 @@
-"""What a clean stop notes about each log: a start opens from it what nobody has changed, and reads everything else."""
+"""The notes of a clean stop about each log: a start uses them for unchanged logs and reads all others."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_log_opened_from_its_summary_is_as_it_was(tmp_path: Path, read_folders
 
 
 def test_it_grows_as_one_whose_folder_was_read(tmp_path: Path, read_folders: list[str]) -> None:
-    """Indexes and time indexes included, over several starts."""
+    """The same holds for both indexes, over several starts."""
     grown = []
     for name, keeps in (("a", True), ("b", False)):
         manager = start(tmp_path / name, config=CONFIG)
@@ -129,7 +129,7 @@ def rewrite(folder: Path) -> None:
     path = sorted(folder.glob("*.log"))[0]
     data = path.read_bytes()
     path.write_bytes(data)
-    os.utime(path, ns=(1, 1))  # the clock of files is a coarse one
+    os.utime(path, ns=(1, 1))  # file timestamps are coarse
 
 
 def move_away_and_back(folder: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_stop_without_summaries_is_a_clean_one(
 
 
 def test_an_older_copy_of_the_directory_is_read(tmp_path: Path, read_folders: list[str]) -> None:
-    """Nothing of what it says about itself holds then."""
+    """Its notes about itself no longer hold."""
     manager = start(tmp_path, config=CONFIG)
     filled(manager)
     (home,) = manager.dirs
@@ -257,7 +257,7 @@ def test_snapshots_of_producers_do_not_gather(tmp_path: Path) -> None:
 
 
 def test_a_truncated_log_is_closed_with_the_producers_that_it_has(tmp_path: Path) -> None:
-    """Though it ends where it ended before."""
+    """Its end is the same as before."""
     manager = start(tmp_path, config=CONFIG)
     filled(manager)
     manager.close()

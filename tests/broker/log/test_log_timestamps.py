@@ -19,7 +19,7 @@ NOW = 1_700_000_000_000
 
 
 def written(tmp_path: Path, *segments: list[int]) -> Log:
-    """A log with a segment for each list of timestamps, and an empty active one."""
+    """A log with one segment per list of timestamps, and an empty active one."""
     log = Log.open(tmp_path / "t-0", LogConfig(), clean=True, now_ms=NOW)
     for each in segments:
         for timestamp in each:
@@ -39,7 +39,7 @@ def test_the_first_record_that_is_not_older(tmp_path: Path) -> None:
 
 def test_older_segments_are_not_read(tmp_path: Path) -> None:
     log = written(tmp_path, [5], [7], [9])
-    assert timestamps.first_from(log.segments, 10, 0) is None  # from now on the largest timestamps are known
+    assert timestamps.first_from(log.segments, 10, 0) is None  # now the largest timestamps are known
     for segment in log.segments[:2]:
         Path(segment.path()).unlink()
         segment.release()
@@ -68,7 +68,7 @@ def test_a_log_whose_segments_are_all_being_replaced_has_no_latest_record() -> N
 
 
 class Vanishing:
-    """A segment whose file is gone, which the log notices ``later`` look-ups after."""
+    """A segment whose file is gone; the log notices it ``later`` look-ups afterwards."""
 
     max_timestamp, base_offset = 9, 0
 
@@ -105,11 +105,11 @@ def test_a_missing_file_of_a_segment_that_stays_is_an_error() -> None:
     assert segments[0].tries == 1
 
 
-# -- the log changes meanwhile ------------------------------------------------------------------------------------
+# -- changes meanwhile --------------------------------------------------------------------------------------------
 
 
 def made_anew(log: Log) -> None:
-    """The topic is deleted; another one of its name has records of the same times."""
+    """The topic is recreated; its new records have the same timestamps."""
     folder = log.directory
     log.move(folder.with_name("gone"))
     log.delete()
@@ -136,7 +136,7 @@ def test_records_of_another_log_are_never_found(
     code: ErrorCode,
     latest: bool,
 ) -> None:
-    """It happens when the thread knows a file's name already, and has not opened it yet."""
+    """The thread knows a file's name, but has not opened it yet."""
     log = written(tmp_path, [5, 9], [7])
     opened = FileCache.get
     changes = [change]

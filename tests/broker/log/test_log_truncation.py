@@ -1,4 +1,4 @@
-"""Cutting off a log's end: what checkpoints say meanwhile, and what is left when it fails on the way."""
+"""Truncation: checkpoints meanwhile, and what a failure half-way leaves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 
 @pytest.fixture
 def log(manager: LogManager) -> Log:
-    """Of ten records, flushed, compacted and checkpointed."""
+    """A log of ten records: flushed, compacted and checkpointed."""
     log = manager.get_or_create("t", 0, TOPIC_ID)
     send(log, 10)
     log.flush()
@@ -61,8 +61,8 @@ def log(manager: LogManager) -> Log:
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """This process may open no further file."""
-    gc.collect()  # which may close files of tests before
+    """This process cannot open another file."""
+    gc.collect()  # may close files of earlier tests
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -75,7 +75,7 @@ def no_more_files() -> Iterator[None]:
 
 @pytest.fixture
 def before_files_change(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """To be called, each once, before the next file is renamed or cut."""
+    """Calls to make, once each, before the next file is renamed or cut."""
     calls: list[Callable[[], None]] = []
     for name in ("rename", "ftruncate"):
         act = getattr(os, name)
@@ -93,7 +93,7 @@ def before_files_change(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], No
 def test_checkpoints_claim_nothing_of_what_a_truncation_removes(
     tmp_path: Path, log: Log, before_files_change: list[Callable[[], None]], offset: int
 ) -> None:
-    """Otherwise a crash would find other records there, which nobody flushed or compacted."""
+    """Otherwise, after a crash, they would cover other records there, which nobody flushed or compacted."""
     seen = []
     before_files_change.append(
         lambda: seen.extend(
@@ -136,7 +136,7 @@ def test_records_behind_a_truncation_are_verified_after_a_loss_of_power(tmp_path
     position, header = next(segment.headers_from(7))
     path = Path(segment.path())
     data = bytearray(path.read_bytes())
-    data[position + header.size - 1] ^= 1  # of the last record's last byte
+    data[position + header.size - 1] ^= 1  # the last record's last byte
     path.write_bytes(data)
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -156,7 +156,7 @@ def test_records_behind_a_truncation_are_verified_after_a_loss_of_power(tmp_path
 def test_without_files_to_open_the_log_stays_as_it_is(
     tmp_path: Path, manager: LogManager, log: Log, act: Callable[[Log], None]
 ) -> None:
-    """A follower tries again; meanwhile checkpoints, metrics and the stop need a log with segments."""
+    """A follower retries; meanwhile checkpoints, metrics and the stop need a log with segments."""
     log.truncate_to(10, now_ms=NOW)
     names = sorted(os.listdir(tmp_path / "t-0"))
     with no_more_files(), pytest.raises(ApiError, match="Too many open files") as raised:
@@ -176,7 +176,7 @@ def test_without_files_to_open_the_log_stays_as_it_is(
 def test_a_truncation_that_fails_half_way_takes_the_log_offline(
     tmp_path: Path, manager: LogManager, log: Log, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
-    """For nothing may be appended to what is half cut. Opening it again puts it in order."""
+    """Nothing may be appended to a log that is half cut. Reopening repairs it."""
     full = OSError(errno.ENOSPC, "No space left on device")
     rename, renamed = os.rename, []
 
@@ -218,14 +218,14 @@ def test_a_deleted_log_that_is_cut_is_deleted(manager: LogManager, log: Log) -> 
 
 
 def test_a_truncation_at_the_end_cuts_nothing(log: Log) -> None:
-    """So a compaction goes on."""
+    """So a compaction can continue."""
     before = log.segments.truncations
     log.truncate_to(10, now_ms=NOW)
     assert (log.segments.truncations, log.log_end_offset) == (before, 10)
 
 
 def test_a_cut_before_the_first_segment_begins_another_one_there(manager: LogManager, log: Log) -> None:
-    """Retention has removed what was between; the leader has less."""
+    """Retention has removed the segments in between; the leader's log is shorter."""
     log.delete_records_before(6)
     assert log.segments.first_offset > 2
     log.truncate_to(2, now_ms=NOW)

@@ -1,4 +1,4 @@
-"""What is done to all logs from time to time: retention in steps, fsync of closed segments and by time."""
+"""Periodic work on all logs: retention in steps, fsync of closed segments and by time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER = NOW + 5000
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[LogManager]:
-    """Whose logs keep records for a second and are flushed after half a second."""
+    """Its logs keep records for a second, and are flushed after half a second."""
     manager = LogManager([tmp_path], LogConfig(retention_ms=1000, flush_ms=500))
     manager.lock()
     manager.start()
@@ -32,7 +32,7 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 
 
 def fill(log: Log, segments: int) -> None:
-    """The last of these segments is the active one."""
+    """Fill ``segments`` segments; the last is the active one."""
     for number in range(segments):
         if number:
             log.roll(now_ms=NOW)
@@ -44,7 +44,7 @@ def retention(manager: LogManager) -> list[int]:
 
 
 def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, failing: Log) -> None:
-    """Retention of this log does, and only of this one."""
+    """Retention of this log fails, and of no other."""
     delete = Log.delete_old_segments
 
     def faulty(log: Log, *args: int, **how: int) -> int:

@@ -1,6 +1,6 @@
-"""One order for each partition: whatever path a batch takes, it does not overtake one that waits.
+"""Batches of a partition keep their order: on whatever path, none overtakes one that waits.
 
-In process, so that the admission thread can be held while the next batches come.
+The broker runs in process, so that tests can hold the admission thread while the next batches arrive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Response = produce.PartitionProduceResponse
 def batch(
     sequence: int, count: int = 1, *, codec: Compression = Compression.NONE, timestamp: int = NOW
 ) -> bytes:
-    """Records of the idempotent producer 9, each with its place as its value."""
+    """Records of the idempotent producer 9; each value is the record's sequence."""
     records = [Record(b"k", b"%d" % (sequence + index), timestamp) for index in range(count)]
     return build_batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence, compression=codec)
 
@@ -50,7 +50,7 @@ def begin(client: Connection, topic: str, records: bytes, acks: int = -1) -> asy
 
 @contextlib.asynccontextmanager
 async def arriving(broker: Broker, *batches: bytes) -> AsyncIterator[None]:
-    """Ends when the broker has received so much, and so has handled it."""
+    """Wait, after the block, until the broker has received these batches, and so has handled them."""
     before = broker.stats.bytes_in
     yield
     while broker.stats.bytes_in - before <= sum(len(each) for each in batches):  # noqa: ASYNC110
@@ -90,7 +90,7 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
         await create(one, "t")
         await create(one, "warm")
         sequence = 0
-        if second == "like one before it":  # the connection's shortcut knows the request
+        if second == "like one before it":  # the connection's shortcut recognises the request
             assert (await send(other, "t", build_batch([Record(b"k", b"warm", NOW)]), acks)).error_code == 0
             sequence = 1
         await configure(one, "t", **config)
@@ -109,7 +109,7 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
         offsets = [sequence, sequence + count, sequence + count + 1]
         assert [(one.error_code, one.base_offset) for one in answers] == [(0, at) for at in offsets]
         assert stored(partition)[sequence:] == values(count + 2)
-        # When nothing waits any more, nothing is copied either.
+        # With an empty queue, nothing is copied.
         assert isinstance(partition.append(memoryview(bytearray(batch(count + 2))), NOW), AppendInfo)
         assert broker.request_memory.held == 0
 
@@ -117,13 +117,13 @@ async def test_a_batch_waits_behind_one_that_is_read_although_the_topic_is_not_r
 async def test_a_batch_waits_behind_one_whose_records_are_read_to_refuse_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The header says that a timestamp is too late; the thread finds out which. The next batch has its sequence."""
+    """The header shows that a timestamp is late; the thread finds out which. The next batch continues the sequence."""
     async with running(tmp_path) as broker, connected(broker) as one, connected(broker) as other:
         await create(one, "t")
         held = HeldAdmission(monkeypatch)
         late = begin(one, "t", batch(0, 3, timestamp=NOW + 2 * HOUR_MS))
         await held.entered()
-        # The timestamp is allowed before its turn comes: then it is in, and before what came after it.
+        # A new setting allows the timestamp before the batch's turn, so it is stored before the next batch.
         async with connected(broker) as admin:
             await configure(admin, "t", message_timestamp_after_max_ms=str(10 * HOUR_MS))
         async with arriving(broker, batch(3)):
@@ -137,7 +137,7 @@ async def test_a_batch_waits_behind_one_whose_records_are_read_to_refuse_them(
 async def test_a_refusal_by_the_header_names_the_records(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
-        for _ in range(2):  # the second by the shortcut
+        for _ in range(2):  # the second takes the shortcut
             assert (await send(client, "t", build_batch([Record(b"k", b"v", NOW)]))).error_code == 0
         records = [Record(b"k", b"0", NOW), Record(b"k", b"1", NOW + 2 * HOUR_MS)]
         answer = await send(client, "t", build_batch(records))
@@ -169,7 +169,7 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         await first
         assert first.info == AppendInfo(0, 999, -1, 0)
         assert stored(partition) == values(1001)
-        # Where nothing waits, they are not read in the thread, whatever their size.
+        # With an empty queue, the thread does not read them, whatever their size.
         assert isinstance(
             partition.append(memoryview(bytearray(batch(1001, 1000))), NOW, own=True), AppendInfo
         )
@@ -221,7 +221,7 @@ async def test_what_waits_when_the_leader_steps_down_is_in_no_log(
 async def test_a_repetition_that_waits_when_the_leader_steps_down_is_not_said_to_be_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NOT_LEADER_OR_FOLLOWER would have librdkafka put the records into other batches, and write them twice."""
+    """After NOT_LEADER_OR_FOLLOWER, librdkafka would put the records into other batches, and write them twice."""
     sent = batch(0, 100, codec=Compression.LZ4)
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", compression_type="gzip")
@@ -236,7 +236,7 @@ async def test_a_repetition_that_waits_when_the_leader_steps_down_is_not_said_to
 async def test_an_append_from_the_queue_is_waited_for_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader steps down in the very turn in which the batch was appended: its producer is answered."""
+    """The leader steps down in the turn in which it appended the batch; the producer still gets its response."""
     append = Log.append_admitted
     partitions: list[Partition] = []
 
@@ -271,7 +271,7 @@ async def test_an_isr_that_shrinks_while_a_batch_waits_is_seen(
 async def test_a_configuration_that_changes_in_mid_admission_does_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is stored as the configuration at its turn says, all of it."""
+    """A batch is stored by one configuration, the one at its turn."""
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t", message_timestamp_type="LogAppendTime", compression_type="gzip")
         admit = Log.admit

@@ -1,6 +1,6 @@
-"""Replicas of real brokers over a real ZooKeeper: what they do when one of them dies, lags, fills up or comes back.
+"""Replicas of real brokers over a real ZooKeeper: they die, lag, fill up and come back.
 
-Every test ends by comparing the replicas' segment files byte for byte.
+Every test ends with a byte-for-byte comparison of the replicas' segment files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 
 @pytest.fixture
 def patient(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """Sessions outlast every pause here: what happens to a replica that is silent is its leader's business alone."""
+    """Sessions outlast every pause here: only the leader deals with a silent replica."""
     config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "1000"}
     with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
         yield cluster
@@ -58,15 +58,15 @@ def delete_all_records(cluster: ClusterProcesses, end: int) -> None:
 
 
 def files(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
-    """All segments of a replica, one after the other."""
+    """The bytes of all segments of a replica, in order."""
     while True:
         segments = sorted((broker.data / f"{topic}-{partition}").glob("*.log"))
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # a segment was deleted meanwhile
             return b"".join(path.read_bytes() for path in segments)
 
 
 def same_everywhere(cluster: ClusterProcesses, topic: str = "t", partitions: int = 1) -> None:
-    """The replicas come to be the same, byte for byte."""
+    """Wait until the replicas are equal, byte for byte."""
     cluster.await_in_sync(topic)
     for partition in range(partitions):
         until(
@@ -94,7 +94,7 @@ def followers_of(cluster: ClusterProcesses, leader: BrokerProcess) -> list[Broke
 
 
 def test_brokers_are_killed_in_turn_under_load(cluster: ClusterProcesses) -> None:
-    """Leaders and followers alike, and a controller now and then: all is there, once and in order."""
+    """Leaders, followers, and now and then a controller: every record is there once, in order."""
     create(cluster, partitions=3)
     dice = random.Random(7)
     with Load(cluster.bootstrap, "t", partitions=range(3), pause_s=0.002) as load:
@@ -111,7 +111,7 @@ def test_brokers_are_killed_in_turn_under_load(cluster: ClusterProcesses) -> Non
 
 
 def test_what_only_a_deposed_leader_has_is_cut_off(patient: ClusterProcesses) -> None:
-    """acks=1 promises no more; acks=all was in every replica."""
+    """acks=1 promises no more; every replica has the acks=all records."""
     cluster = patient
     create(cluster)
     leader = cluster.leader("t")
@@ -124,19 +124,19 @@ def test_what_only_a_deposed_leader_has_is_cut_off(patient: ClusterProcesses) ->
     leader.kill()
     for one in followers_of(cluster, leader):
         one.resume()
-    leader.start()  # its session would last: this ends it
+    leader.start()  # restarted, because its session would last
     same_everywhere(cluster)
     values = [value for _, value in read(cluster.bootstrap, "t", 0)]
     written = [b"kept"] * 3 + [b"lost %d" % number for number in range(5)]
     assert values == written[: len(values)]
     assert len(values) >= 3
     if cluster.leader("t") is not leader:
-        # The first was under way to followers that waited for it.
+        # The first record was on its way to waiting followers.
         assert len(values) <= 4
 
 
 def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
-    """A leader goes on alone for a moment, others lead meanwhile: its records are cut where the epochs say."""
+    """A paused leader wakes after others have led; its own records are cut where the epochs differ."""
     create(cluster, min_insync_replicas="1")
     leader = cluster.leader("t")
     others = followers_of(cluster, leader)
@@ -147,7 +147,7 @@ def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
         leader.kill()
         with (leader.data / "t-0" / "leader-epoch-checkpoint").open() as file:
             epoch = int(file.read().split("\n")[2].split()[0])
-    # What a leader alone has written at the last moment, and nobody fetched.
+    # Batches that only the leader wrote, at the last moment.
     segment = sorted((leader.data / "t-0").glob("*.log"))[-1]
     tail = _batches(segment.read_bytes())[-1]
     with segment.open("ab") as file:
@@ -185,7 +185,7 @@ def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProc
     with Wire(leader.bootstrap) as wire:
         first.pause()
         started = time.monotonic()
-        # acks=all waits for it until it is out
+        # acks=all waits for this follower until it leaves the ISR
         assert wire.produce("t", [record("1")], acks=-1).error_code == 0
         assert 0.5 < time.monotonic() - started < 10
         in_sync = {number_of(cluster, leader), number_of(cluster, second)}
@@ -226,7 +226,7 @@ def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
 
 
 def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: ClusterProcesses) -> None:
-    """Not with an error: a client that takes it for "nobody has it" would have its records written twice."""
+    """An error that says "nobody has it" would make a client write its records twice."""
     cluster = patient
     asked = admin(cluster)
     asked.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
@@ -241,7 +241,7 @@ def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: 
         until(lambda: cluster.leader("t") is cluster.brokers[5 - silent], "another leads")
         (answer,) = old.receive().responses[0].partition_responses
         assert answer == produce.PartitionProduceResponse(0, 0, 1, -1, 0)
-        # It is asked again, and what it has is what the leader has; it takes nothing new.
+        # A retry succeeds if the leader has the records; new records are refused.
         again = old.produce("t", batch, acks=-1)
         assert (again.error_code, again.base_offset) == (0, 1)
         more = build_batch([record("y")], producer_id=77, producer_epoch=0, base_sequence=1)
@@ -253,7 +253,7 @@ def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: 
 
 
 def prefer(wire: Wire, replicas: list[int]) -> None:
-    """Have the first of the replicas lead."""
+    """Make the first of these replicas the leader."""
     moved = alter_partition_reassignments.ReassignablePartition(0, replicas)
     topic = alter_partition_reassignments.ReassignableTopic("t", [moved])
     request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(10_000, [topic])
@@ -263,7 +263,7 @@ def prefer(wire: Wire, replicas: list[int]) -> None:
 
 
 def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProcesses) -> None:
-    """They take a shorter way in the broker, and wait for the followers all the same."""
+    """They take a shortcut in the broker, but wait for the followers all the same."""
     cluster = patient
     create(cluster)
     leader = cluster.leader("t")
@@ -298,7 +298,7 @@ def test_requests_like_one_before_them_are_answered_like_it(patient: ClusterProc
 def filling_up(
     zookeeper: ZooKeeperProcess, folder: Path, replicas: list[int]
 ) -> Iterator[tuple[ClusterProcesses, Load]]:
-    """The topic t under load, while the disk of broker 3 is full; and what must hold when there is room again."""
+    """The topic t under load while broker 3's disk is full; afterwards, checks once there is space again."""
     with small_disk(folder / "small", 64) as disk:
         config = {"log.segment.bytes": "1000000", "replica.lag.time.max.ms": "1000"}
         cluster = ClusterProcesses(folder, config=config, zookeeper=zookeeper)
@@ -409,7 +409,7 @@ def test_sole_replicas_are_neither_followed_nor_written_down(cluster: ClusterPro
 
 
 def test_a_topic_made_anew_does_not_have_the_old_ones_records(cluster: ClusterProcesses) -> None:
-    """Though a replica was away while the old one was deleted."""
+    """Even if a replica was away while the old topic was deleted."""
     create(cluster)
     away = followers_of(cluster, cluster.leader("t"))[0]
     with Load(cluster.bootstrap, "t", name="old", pause_s=0.002) as load:

@@ -1,4 +1,4 @@
-"""Look-ups whose blocks are not in the page cache: a thread waits for the disk, not the loop."""
+"""Look-ups of blocks outside the page cache: a thread waits for the disk, not the loop."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ RECORDS = 200
 
 
 class Disk:
-    """A page cache that has nothing until a thread has read it, if it keeps that."""
+    """A cold page cache: only a thread's reads fill it, and only while `keeps` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_cold = True
         self.keeps = True
         self.reads: list[threading.Thread] = []
-        """The threads that have waited for it."""
+        """The threads that waited for the disk."""
         self.may_read = threading.Event()
         self.may_read.set()
         self._preadv, self._pread = os.preadv, os.pread
@@ -71,7 +71,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def serve(broker: Broker, client: Connection, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions 0 and 1 of t have records in several segments; then the page cache is emptied."""
+    """Partitions 0 and 1 of t have records in several segments, and the page cache is empty."""
     await create(client, "t", 2, segment_bytes="6000", index_interval_bytes="300")
     for index in range(2):
         log = broker.replicas.partition("t", index).log
@@ -112,7 +112,7 @@ async def ask(client: Connection, asked: FetchRequest) -> FetchResponse:
 
 
 def first_offsets(answer: FetchResponse) -> dict[int, int]:
-    """Of the records of each partition that has some."""
+    """The first record's offset of each partition with records."""
     return {
         data.partition_index: int.from_bytes(bytes(data.records[:8]), "big")
         for topic in answer.responses
@@ -125,7 +125,7 @@ def first_offsets(answer: FetchResponse) -> dict[int, int]:
 async def test_a_thread_looks_up_what_is_not_cached(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, keeps: bool
 ) -> None:
-    """The response waits for it, though the client would not wait for records; and does so once."""
+    """The response waits for the thread, once, although the client does not wait for records."""
     disk.keeps = keeps
     async with running(tmp_path) as broker, connected(broker) as client:
         await serve(broker, client, disk, monkeypatch)
@@ -145,7 +145,7 @@ async def test_partitions_that_are_cached_are_answered_at_once(
     async with running(tmp_path) as broker, connected(broker) as client:
         await serve(broker, client, disk, monkeypatch)
         disk.may_read.clear()
-        # The end of a log is known without a look at it.
+        # The end of a log is known without a look-up.
         at_end = broker.replicas.partition("t", 1).log
         last = len(build_batch([record("199", timestamp=NOW)]))
         at_end.segments._hints[RECORDS - 1] = (at_end.segments.active, at_end.segments.active.size - last)
@@ -219,7 +219,7 @@ def test_a_part_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_kernel_that_names_the_end_of_the_file_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux 5.9 and 5.10 return 0 for pages that are not cached: whoever believed that would skip records."""
+    """Linux 5.9 and 5.10 return 0 for uncached pages; a broker that took this for the end would skip records."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100)
     file = OpenFile(str(path))
@@ -247,7 +247,7 @@ def test_a_file_system_that_cannot_tell(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_with_the_real_page_cache(tmp_path: Path) -> None:
-    """It may have dropped the file or not, and the file system may be one that cannot tell."""
+    """The kernel may or may not have dropped the file, and the file system may not support the check."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * 1_000_000)
     file = OpenFile(str(path))

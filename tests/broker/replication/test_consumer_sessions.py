@@ -1,4 +1,4 @@
-"""Fetch sessions of consumers (KIP-227): what is told again, who may go on with one, and which of them make room."""
+"""Fetch sessions of consumers (KIP-227): repeated data, ownership, and eviction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def request(
     topic_id: UUID = ZERO_UUID,
     **more: Any,
 ) -> FetchRequest:
-    """Of partitions of `t` from these offsets on; waits only if `max_wait_ms` is given."""
+    """A request for partitions of `t` from these offsets on; it waits only if `max_wait_ms` is given."""
     partitions = [FetchPartition(index, -1, offset, -1, -1, 1 << 20) for index, offset in offsets.items()]
     return FetchRequest(
         session_id=session[0],
@@ -55,7 +55,7 @@ def request(
 
 
 class Consumer:
-    """Over any connections, one request after the other."""
+    """A consumer that sends one request after another, over any connection."""
 
     version = 12
 
@@ -81,7 +81,7 @@ class Consumer:
         return response
 
     async def fetch(self, offsets: dict[int, int], **more: Any) -> dict[int, tuple[int, int]]:
-        """Error and size of the records, by partition."""
+        """Error and record bytes, by partition."""
         response = await self.ask(offsets, **more)
         assert response.error_code == 0
         return {
@@ -118,7 +118,7 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, **config: str) -> AsyncIterator[Serving]:
-    """A broker with the topic t, which has three partitions."""
+    """A broker with the topic t of three partitions."""
     overrides = {key.replace("_", "."): value for key, value in config.items()}
     async with running(folder, overrides) as broker, connected(broker) as connection:
         await create(connection, "t", 3)
@@ -348,7 +348,7 @@ async def test_without_slots_there_are_no_sessions(tmp_path: Path) -> None:
 async def test_partitions_of_all_sessions_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether they exist or not; what is forgotten makes room, and a session that would grow too large ends."""
+    """Unknown partitions count, too; forgotten ones make room, and a session that would grow too large ends."""
     monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS", 6)
     async with serving(tmp_path) as broker:
         one, other = Consumer(broker.connection), Consumer(broker.connection)

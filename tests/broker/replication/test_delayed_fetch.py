@@ -1,6 +1,6 @@
-"""Long polls miss nothing: what happens in the turn in which they were read ends them, and not their timer.
+"""Long polls miss nothing: an event in the turn that reads a poll ends it, long before its timer.
 
-Every poll here waits ten minutes at most, which is longer than any test may take.
+Every poll here waits up to ten minutes, longer than any test may take.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from millstream_kafka.protocol.fetch import FetchResponse, PartitionData
 
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
-"""Answers about a topic that is being made anew: all but the wait for the timer."""
+"""Errors allowed while a topic is being recreated; a poll must not wait for its timer."""
 CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", Authenticator())
 
 
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:
-    """What the handler returns, before anybody awaits it."""
+    """The handler's result, before anything awaits it."""
     request = fetch_request(topic, 0, wait_ms=TEN_MINUTES_MS, **limits)
     answer = to_the_end(broker.handlers[fetch.API.key].handle(CONTEXT, request))
     assert isinstance(answer, asyncio.Future)
@@ -181,7 +181,7 @@ async def test_polls_of_connections_that_close_leave_nothing(tmp_path: Path) -> 
 
 
 def with_follower(broker: Broker, replica: int = 2) -> Partition:
-    """The partition t-0 with a second replica, which is not in the ISR and fetches nothing yet."""
+    """Partition t-0 with a second replica, which is outside the ISR and has not fetched yet."""
     partition = broker.replicas.partition("t", 0)
     record_ = replace(partition.record, replicas=(*partition.record.replicas, replica))
     isr = Isr(
@@ -200,7 +200,7 @@ def with_follower(broker: Broker, replica: int = 2) -> Partition:
 
 
 def session_of(broker: Broker) -> Session:
-    """Of the follower, broker 2."""
+    """A session of the follower, broker 2."""
     session = FollowerSession(
         broker.replicas,
         broker.fetch_sessions._alter_partition,
@@ -219,7 +219,7 @@ def follower_request(**more: int) -> fetch.FetchRequest:
 
 
 def follow(session: Session, **more: int) -> asyncio.Future[FetchResponse]:
-    """A follower's request that finds nothing: what the high watermark and the start are has been said before."""
+    """A follower's request that finds nothing: it already knows the high watermark and the log start."""
     request = follower_request(**more)
     answer = to_the_end(session.answer(request))
     assert isinstance(answer, asyncio.Future)
@@ -249,7 +249,7 @@ async def test_a_partition_that_goes_in_the_same_turn_ends_a_followers_fetch(tmp
 
 
 async def test_a_second_request_of_a_session_answers_the_first(tmp_path: Path) -> None:
-    """Each is answered, in turn, and the second goes on waiting for records."""
+    """Both get responses, in order, and the second still waits for records."""
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         partition = with_follower(broker)
@@ -290,7 +290,7 @@ def values(data: PartitionData) -> list[bytes | None]:
 def test_a_poll_and_a_record_that_arrive_together(
     start_broker: Callable[..., BrokerProcess], acks: int
 ) -> None:
-    """Both are in their sockets when the broker looks: the poll is read first, the record in the same turn."""
+    """Both are in their sockets when the broker wakes: it reads the poll first, and the record in the same turn."""
     broker = start_broker()
     with Wire(broker.bootstrap) as consumer, Wire(broker.bootstrap) as producer:
         consumer.create("t")

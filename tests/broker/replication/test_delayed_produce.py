@@ -1,4 +1,4 @@
-"""Producers that wait for replicas while the leader stops to be one."""
+"""Producers that wait for replicas while the leader steps down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
     ],
 )
 async def test_what_is_appended_may_be_kept_by_the_next_leader(code: ErrorCode, told: ErrorCode) -> None:
-    """librdkafka must send the same batch again, by which the next leader knows it; so it must not hear NOT_LEADER."""
+    """librdkafka must resend the same batch, which the next leader recognises; so it must not get NOT_LEADER."""
     purgatory = Purgatory()
     kept, waiting = purgatory.add(1, Delayed(), None), purgatory.add(2, Delayed(), None)
     purgatory.passed(2)
@@ -30,7 +30,7 @@ async def test_what_is_appended_may_be_kept_by_the_next_leader(code: ErrorCode, 
 
 
 async def test_what_is_cut_off_is_in_no_log() -> None:
-    """Then NOT_LEADER is the truth, and the client may send the records anew; the others still wait."""
+    """Then NOT_LEADER is true, and the client may send the records in new batches; the others still wait."""
     purgatory = Purgatory()
     waiting = [purgatory.add(offset, Delayed(), None) for offset in (3, 1, 2)]
     purgatory.cut(2)

@@ -1,4 +1,4 @@
-"""Topics that are gone between two states that a broker followed: told by ids, for a name may have stayed."""
+"""Topics that disappear between two states a broker follows: ids decide, because a name may stay."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ COMPACTED = {
 
 
 def header(cluster: ClusterProcesses) -> BatchHeader:
-    """Of the first batch that the leader gives a reader."""
+    """The header of the first batch that a reader gets from the leader."""
     with Wire(cluster.leader("t").bootstrap) as wire:
         found = wire.fetch("t", 0).records
     assert isinstance(found, memoryview)
@@ -32,7 +32,7 @@ def header(cluster: ClusterProcesses) -> BatchHeader:
 def test_a_replica_that_lost_its_disk_is_in_sync_again(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """Nothing is left for it to copy but the end of the log."""
+    """It has nothing left to copy but the end of the log."""
     with ClusterProcesses(tmp_path, config=OFTEN, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         topic = NewTopic("t", 1, replica_assignment=[[1, 2, 3]], config=COMPACTED)
@@ -41,7 +41,7 @@ def test_a_replica_that_lost_its_disk_is_in_sync_again(
         with Wire(cluster.brokers[1].bootstrap) as wire:
             assert wire.produce("t", build_batch([Record(b"k", None, 0)] * 3), acks=-1).error_code == 0
         until(lambda: header(cluster).attributes & DELETE_HORIZON, "a pass has noted the deletions")
-        for one in cluster.brokers.values():  # each compacts all of it once more
+        for one in cluster.brokers.values():  # each broker compacts the whole log once more
             one.kill()
             for path in one.data.glob("cleaner-offset-checkpoint*"):
                 path.unlink()

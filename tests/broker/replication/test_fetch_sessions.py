@@ -1,4 +1,4 @@
-"""What a leader answers its followers: sessions, what is news to one of them, and who is refused."""
+"""A leader's responses to its followers: sessions, news, and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from millstream_kafka.protocol.fetch import (
     next_session_epoch,
 )
 
-# What there is to say
+# News
 
 
 async def test_an_answer_has_the_records_and_how_far_they_are_safe(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ async def test_other_errors_name_no_leader(tmp_path: Path) -> None:
 async def test_who_has_no_replica_of_a_partition_does_not_follow_it(
     tmp_path: Path, replicas: tuple[int, ...], epoch: int, code: ErrorCode
 ) -> None:
-    """Who knows the epoch is ahead of us: it has been told of a replica of its own."""
+    """A follower that knows the epoch is ahead of us, and knows of its own replica."""
     async with leading(tmp_path, two_partitions(*replicas, epoch=0)) as leader:
         assert summary(leader.fetch(wanted(0, current_leader_epoch=epoch))) == {0: (code, 0)}
 
@@ -335,7 +335,7 @@ async def test_a_follower_whose_log_parts_from_ours_is_told_where_at_once(tmp_pa
         assert isr.followers[THEM].log_end == -1, "it is not known how far it is"
 
 
-# Who may fetch
+# Requests that are refused
 
 
 async def test_a_session_is_continued_by_its_id_and_the_next_epoch(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ async def test_the_session_of_a_broker_that_is_gone_or_registered_again_ends(
         assert bool(leader.partition().followers) is stays
 
 
-# Who asks
+# Senders
 
 
 async def test_the_broker_with_the_lowest_id_is_a_follower_like_others(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ async def test_the_broker_with_the_lowest_id_is_a_follower_like_others(tmp_path:
 async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
     tmp_path: Path, isolation: int
 ) -> None:
-    """Kafka says so, but for partitions that it does not know."""
+    """As in Kafka, except for partitions that it does not know."""
     elsewhere = topic("t", led_by(THEM, epoch=EPOCH))
     async with leading(tmp_path, elsewhere) as leader:
         asked = fetch(
@@ -496,7 +496,7 @@ async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
 
 
 async def test_a_topic_made_anew_is_another_one_to_a_session(tmp_path: Path) -> None:
-    """Its numbers are news though they are the same, and the follower is placed by what it asks for."""
+    """Equal offsets are news, and the follower's requests alone set its position."""
     async with leading(tmp_path) as leader:
         leader.append()
         leader.fetch(wanted(0, 1))

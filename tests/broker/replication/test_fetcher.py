@@ -146,7 +146,7 @@ async def test_without_partitions_nothing_is_asked(tmp_path: Path, clock: Clock)
         assert await world.peers.is_asked_nothing()
 
 
-# Not waiting for records where there is more to ask
+# No waiting while there is more to fetch
 
 
 async def test_a_partition_that_is_added_does_not_wait_for_the_records_of_others(
@@ -212,7 +212,7 @@ async def test_a_connection_that_is_lost_by_itself_is_no_reason_to_hurry(
 async def test_a_partition_that_fails_leaves_the_session_and_comes_back_later(
     tmp_path: Path, clock: Clock
 ) -> None:
-    """The pause is doubled each time, up to replica.fetch.backoff.ms."""
+    """The pause doubles each time, up to replica.fetch.backoff.ms."""
     async with fetching(tmp_path, clock, 0, 1, replica_fetch_wait_max_ms="5000") as world:
         for pause_ms in (20, 40, 80, 160, 320, 640, 1000, 1000):
             call, due = await world.answered(response(failed(0))), clock.now + pause_ms / 1000
@@ -310,7 +310,7 @@ async def test_a_moment_too_short_to_count_does_not_hold_a_replica_back(
 async def test_a_long_answer_lets_others_have_their_turn(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each 3 ms, here of three partitions."""
+    """The loop turns after every 3 ms, which here is every three partitions."""
     times = iter(range(100_000))
     monkeypatch.setattr(fetcher_module, "perf_counter", lambda: next(times) * 0.0012)
     async with fetching(tmp_path, clock, *range(9)) as world:

@@ -1,4 +1,4 @@
-"""The connection of a fetcher to its leader: lost, refused, and made anew when one of the two registers again."""
+"""A fetcher's connection to its leader: lost, refused, and renewed when either broker registers again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_connection_has_the_limits_of_the_configuration(tmp_path: Path, 
 
 
 async def test_a_response_may_be_twice_as_large_as_asked_for(tmp_path: Path, clock: Clock) -> None:
-    """The first batch is sent whatever its size."""
+    """A first batch of any size is sent."""
     most = 200 * 1024 * 1024
     async with fetching(tmp_path, clock, 0, replica_fetch_response_max_bytes=str(most)) as world:
         await world.asked()
@@ -81,7 +81,7 @@ async def test_a_leader_that_is_not_registered_is_waited_for(tmp_path: Path, clo
 
 
 async def test_a_broker_that_has_registered_again_connects_anew(tmp_path: Path, clock: Clock) -> None:
-    """For the leader takes a connection for one of the incarnation that made it."""
+    """The leader ties a connection to the incarnation that opened it."""
     async with fetching(tmp_path, clock, 0) as world:
         first = await world.asked()
         world.peers.present_epoch = 1
@@ -95,7 +95,7 @@ async def test_a_broker_that_has_registered_again_connects_anew(tmp_path: Path, 
 async def test_a_leader_that_has_registered_again_is_connected_to_at_once(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its machine may be gone, and the request to its former self never be answered."""
+    """The leader's old machine may be gone, and never respond to the open request."""
     async with fetching(tmp_path, clock, 0) as world:
         first = await world.asked()
         world.fetcher.wake()

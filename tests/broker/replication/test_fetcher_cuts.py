@@ -1,4 +1,4 @@
-"""A fetcher whose leader does not have what a follower asks for: it finds its range, or cuts its log."""
+"""A fetcher whose leader lacks the follower's offset: it moves into the leader's range, or cuts its log."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ PARTED = fetched(diverging_epoch=EpochEndOffset(1, 1))
 
 
 async def begun_to_cut(world: Fetching, gate: HeldThread) -> tuple[Follower, asyncio.Task[Outcome]]:
-    """The first of the followers, which has two records too many, and whose leader says so."""
+    """The first follower; it has two records too many, and its leader has said so."""
     follower = next(iter(world.fetcher.followers))
     follower.log.append_as_follower(batch("a", epoch=1), now_ms=NOW_MS)
     follower.log.append_as_follower(batch("b", "c", offset=1, epoch=2), now_ms=NOW_MS)
@@ -158,7 +158,7 @@ async def test_a_log_that_is_being_cut_is_not_asked_for(
 async def test_a_cut_ends_though_its_fetcher_is_closed(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waited for the records learns what became of them, and the log can be used again."""
+    """Waiting producers learn the fate of their records, and the log is usable again."""
     gate = HeldThread(monkeypatch, Segment, "truncate")
     async with fetching(tmp_path, clock, 0) as world:
         follower, cutting = await begun_to_cut(world, gate)

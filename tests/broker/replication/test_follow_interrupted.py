@@ -40,7 +40,7 @@ from millstream_kafka.protocol.fetch import EpochEndOffset
 async def test_a_directory_that_fails_while_the_broker_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its logs were opened, and before they are served."""
+    """It fails after its logs were opened, before they are served."""
     config = {"log.dirs": f"{tmp_path}/one,{tmp_path}/two"}
     async with running(tmp_path, config) as broker, connected(broker) as client:
         await create(client, "t", 4)
@@ -64,7 +64,7 @@ async def test_a_directory_that_fails_while_the_broker_starts(
 async def test_a_follow_that_is_cancelled_ends_after_the_thread_that_renames_an_older_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next one may open the log in the folder before it is renamed."""
+    """Otherwise the next `follow` may open the log before its folder is renamed."""
     renaming, go_on = threading.Event(), threading.Event()
     put_aside = LogManager.put_aside
 
@@ -96,7 +96,7 @@ async def test_a_follow_that_is_cancelled_ends_after_the_thread_that_renames_an_
 async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though nothing changes any more."""
+    """Even if nothing else changes."""
     monkeypatch.setattr(manager, "RETRY_S", 0.01)
     failed = threading.Event()
     async with running(tmp_path) as broker, connected(broker) as client:
@@ -122,7 +122,7 @@ async def test_a_state_that_cannot_be_followed_at_first_is_followed_later(
 
 
 async def begun_to_cut(world: Replicating, monkeypatch: pytest.MonkeyPatch) -> tuple[HeldThread, TopicRecord]:
-    """t-0, which broker 2 leads: it has said that the second of two records is not its own."""
+    """Partition t-0: broker 2 leads it, and has said that the second of two records is not its own."""
     gate = HeldThread(monkeypatch, Segment, "truncate")
     record = topic("t", led_by(THEM, epoch=3))
     await world.told(state(record))

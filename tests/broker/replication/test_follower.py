@@ -1,4 +1,4 @@
-"""One followed partition: what it asks for, and what it does with each answer of its leader."""
+"""One followed partition: its requests, and its handling of the leader's responses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from millstream_kafka.protocol.fetch import EpochEndOffset, FetchPartition, Part
 
 
 def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Follower:
-    """t-0 in leader epoch 3, led by broker 2."""
+    """Partition t-0 in leader epoch 3, led by broker 2."""
     log = open_log(folder / "t-0", *batches)
     return Follower(topic("t", led_by(THEM, epoch=3)), 0, log, high_watermark, Purgatory())
 
 
 async def outcome(follower: Follower, data: PartitionData) -> Outcome:
-    """What comes of an answer that has the log cut."""
+    """The outcome of a response that makes the follower cut its log."""
     assert follower.answered(data) is Outcome.CUTTING
     assert follower.cutting is not None
     return await follower.cutting
@@ -135,7 +135,7 @@ def test_an_undefined_end_is_no_divergence(tmp_path: Path) -> None:
 
 
 async def test_a_producer_waits_until_the_high_watermark_is_behind_its_records(tmp_path: Path) -> None:
-    """A client asks again, of a broker that led when it asked first: it is told what became of the records."""
+    """A client retries at the former leader, and learns the fate of its records."""
     sent = batch("a", "b", producer_id=7, epoch=3)
     follower = following(tmp_path, sent, high_watermark=1)
     waiting = follower.append(batch("a", "b", producer_id=7), NOW_MS, acks=-1, timeout_ms=60_000)
@@ -282,7 +282,7 @@ async def test_a_log_that_cannot_be_cut_fails(
 async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading, appending, retention, compaction: none of them meets a log that is half cut."""
+    """Reads, appends, retention, compaction: none of them meets a half-cut log."""
     follower = following(tmp_path, batch("a", epoch=1), batch("b", offset=1, epoch=2), high_watermark=1)
     log = follower.log
     compaction = Compaction(log, 0, now_ms=NOW_MS)
@@ -302,7 +302,7 @@ async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
         compaction.finish()
         assert (list(log.segments), log.first_dirty_offset) == (before, 0)
 
-    nothing_happens()  # the thread has not begun
+    nothing_happens()  # before the thread begins
     await gate.reached()
     nothing_happens()
     assert follower.cutting is not None
@@ -317,7 +317,7 @@ async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
 async def test_an_empty_log_that_starts_within_a_batch_is_made_anew_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes an fsync. DeleteRecords has moved the leader's start into the batch."""
+    """Restarting the log takes an fsync. DeleteRecords has moved the leader's start into the batch."""
     follower = following(tmp_path)
     assert await begun_within(follower, 2, 3) is Outcome.GOES_ON
     gate = HeldThread(monkeypatch, truncation, "start_anew")

@@ -1,4 +1,4 @@
-"""What a consumer gets from a follower (KIP-392), and what ends its poll there."""
+"""Consumers that read from a follower (KIP-392), and events that end their polls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST, SECOND = batch("a"), batch("b", offset=1)
 
 
 class Following:
-    """Broker 1, which follows t-0; broker 2 leads it."""
+    """Broker 1 follows t-0, which broker 2 leads."""
 
     def __init__(self, world: Replicating, record: TopicRecord) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Following:
         self.follower = world.replicas.followers["t", 0]
 
     def take(self, records: memoryview | None = None, high_watermark: int = 0) -> None:
-        """The leader answers the follower."""
+        """Handle a leader's response."""
         copied = None if records is None else memoryview(bytearray(records))
         self.follower.answered(fetched(records=copied, high_watermark=high_watermark))
 

@@ -1,4 +1,4 @@
-"""The rules of a leader's ISR and high watermark, one by one, and where logs part."""
+"""The rules of a leader's ISR and high watermark, one by one, and where logs diverge."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leading(
 
 
 def write(isr: Isr, now_ms: int) -> PartitionRecord:
-    """Propose an ISR and have it stored."""
+    """Propose an ISR and store it."""
     proposed = isr.propose(now_ms)
     assert proposed is not None
     stored = replace(proposed, version=proposed.version + 1)
@@ -116,7 +116,7 @@ def test_the_high_watermark_waits_for_a_follower_that_is_about_to_join() -> None
     isr.advance(10, 0)
     isr.fetched(2, 0, 10, 0)
     assert isr.advance(20, 0) == 20, "it is far behind"
-    isr.fetched(2, 10, 20, 1)  # it has reached what was the end at its last fetch
+    isr.fetched(2, 10, 20, 1)  # it has reached the log end of its last fetch
     assert isr.advance(30, 1) == 20
     isr.fetched(2, 20, 30, 2)
     assert write(isr, 2).isr == (1, 2)
@@ -313,7 +313,7 @@ def test_an_epoch_that_the_leader_cannot_know_is_out_of_range() -> None:
 
 @pytest.mark.parametrize(("leader", "end"), [([(1, 0)], 5), ([], 0)])
 def test_of_a_mirrors_replica_the_leader_may_lack_an_epoch(leader: list[tuple[int, int]], end: int) -> None:
-    """Then it says where it ends itself, and the follower cuts all that is of later epochs."""
+    """Then the leader reports its own end, and the follower cuts all later epochs."""
     latest = leader[-1][0] if leader else -1
     assert diverging_epoch(epochs(*leader), end, 5, 3, is_mirrored=True) == (latest, end)
     follower = epochs(*leader, (3, end))
@@ -354,8 +354,8 @@ def test_a_replica_that_may_be_elected_is_not_level_while_it_is_away() -> None:
     ("follower", "end", "leader_epoch", "leader_end", "offset"),
     [
         ([(0, 0)], 20, 0, 10, 10),
-        ([(0, 0), (1, 5)], 20, 0, 10, 5),  # what it has of epoch 1 is not the leader's
-        ([(0, 0), (2, 5)], 20, 1, 10, 5),  # it does not have epoch 1: all behind epoch 0 goes
+        ([(0, 0), (1, 5)], 20, 0, 10, 5),  # its records of epoch 1 are not the leader's
+        ([(0, 0), (2, 5)], 20, 1, 10, 5),  # the leader has no epoch 1: everything after epoch 0 is cut
         ([(2, 5)], 20, 1, 10, 5),
         ([], 20, 1, 10, 10),
         ([(0, 0)], 8, 0, 10, 8),

@@ -1,4 +1,4 @@
-"""ISR writes: what causes one, what its outcome changes, and what happens while coordination is away."""
+"""ISR writes: causes, outcomes, and behaviour while coordination is unavailable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from millstream_harness.virtual_time import turns
 
 @dataclass
 class Away:
-    """Coordination that cannot be reached until it is told to be back."""
+    """Unavailable coordination, until a test sets `is_back`."""
 
     asked: int = 0
     is_back: bool = False
@@ -50,7 +50,7 @@ class Away:
 
 @dataclass
 class Led:
-    """As much of a partition as the ISR's writer knows."""
+    """The part of a partition that the ISR's writer uses."""
 
     isr: Isr
     index: int

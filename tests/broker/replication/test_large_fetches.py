@@ -1,4 +1,4 @@
-"""Fetches of many partitions are handled in slices: what happens in between is not passed by, and nothing is left."""
+"""Fetches of many partitions are handled in slices: changes in between are noticed, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ COUNT = 3 * AT_ONCE
 SIZE = len(batch("news"))
 FULL, NO_SESSION = (0, 0), (0, -1)
 STEPS = (COUNT // AT_ONCE) * 2
-"""Steps of a request for all: as many to note what it says as to read."""
+"""Steps of a request for all partitions: half record the request, half read."""
 
 
 class Large:
-    """Broker 1 leads all partitions of t by itself."""
+    """Broker 1 leads all partitions of t alone."""
 
     def __init__(self, world: Replicating) -> None:
         self.world = world
@@ -62,7 +62,7 @@ class Large:
         return self.world.sessions.answer(request, Authenticator(), 12)
 
     def session(self) -> int:
-        """The id of a new one, of all partitions."""
+        """The id of a new session of all partitions."""
         answer = to_the_end(self.begin(FULL, max_wait_ms=0))
         assert isinstance(answer, FetchResponse)
         return answer.session_id
@@ -84,7 +84,7 @@ def some(steps: Steps[Answer], count: int) -> None:
 
 
 def sizes(response: FetchResponse) -> dict[int, int]:
-    """Of the records, by partition; errors there are none."""
+    """Record bytes by partition; checks that there are no errors."""
     found = {}
     for one in response.responses:
         for data in one.partitions:
@@ -207,7 +207,7 @@ async def test_a_client_that_goes_leaves_nothing(tmp_path: Path, done: int) -> N
 
 
 async def test_a_session_whose_request_is_broken_off_ends(tmp_path: Path) -> None:
-    """Nobody knows what it has been read for."""
+    """Nobody knows which records it has sent."""
     async with large(tmp_path) as broker:
         session_id = broker.session()
         steps = broker.begin((session_id, 1))
@@ -255,7 +255,7 @@ async def test_a_session_handles_one_request_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_partitions_are_counted_while_they_come(tmp_path: Path) -> None:
-    """So that two large requests do not both find room for one."""
+    """Otherwise two large requests might both find room for one."""
     async with large(tmp_path) as broker:
         steps = broker.begin(FULL, max_wait_ms=0)
         some(steps, 1)

@@ -1,6 +1,6 @@
-"""A partition that is led: what moves its high watermark, who is told, and a log that cannot be written.
+"""A led partition: changes of its high watermark, notifications, and a log that cannot be written.
 
-Broker 1 leads; broker 2 follows. Nothing but the test happens to it.
+Broker 1 leads; broker 2 follows. Nothing happens to it but what a test does.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def isr_of(*in_sync: int) -> Isr:
 
 
 class Led:
-    """t-0 in leader epoch 3, with somebody who waits for records and a follower who waits for them."""
+    """Partition t-0 in leader epoch 3; a consumer and a follower wait for records."""
 
     def __init__(self, folder: Path, *in_sync: int, **config: str) -> None:
-        """Without `in_sync`: the sole replica."""
+        """`in_sync` is the ISR; without it, broker 1 is the sole replica."""
         overrides = {key.replace("_", "."): value for key, value in config.items()}
         self.unwritable = 0
         record = led_by(US, US, epoch=EPOCH) if not in_sync else led_by(US, epoch=EPOCH, isr=in_sync)
@@ -74,11 +74,11 @@ class Led:
         return self.partition.append(batch(*values), NOW_MS, acks=acks, timeout_ms=60_000)
 
     def fetched(self, offset: int, log_start: int = 0) -> None:
-        """By the follower."""
+        """The follower has fetched up to here."""
         self.partition.fetched(THEM, offset, log_start)
 
     def told(self) -> tuple[list[int | str], list[int | str]]:
-        """What the consumer and the follower have been told since the last call."""
+        """Notifications of the consumer and the follower since the last call."""
         found = self.consumer.told, self.follower.told
         self.consumer.told, self.follower.told = [], []
         return found
@@ -90,7 +90,7 @@ def code_of(append: Callable[[], object]) -> ErrorCode:
     return error.value.code
 
 
-# Who is told
+# Notifications
 
 
 def test_followers_are_told_what_is_appended_and_consumers_what_is_safe(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_sole_replica_deletes_records_at_once(tmp_path: Path) -> None:
     assert led.partition.log.log_start_offset == 2
 
 
-# What is appended at once
+# Immediate appends
 
 
 def test_the_clock_counts_whole_milliseconds() -> None:
@@ -331,7 +331,7 @@ def sized(size: int, codec: Compression = Compression.NONE) -> memoryview:
     """A batch of this many bytes."""
     value = bytes(size - len(build_batch([Record(None, b"", NOW_MS)])))
     data = bytearray(build_batch([Record(None, value, NOW_MS)]))
-    while len(data) > size:  # longer values have longer lengths
+    while len(data) > size:  # a longer value has a longer length field
         value = value[:-1]
         data = bytearray(build_batch([Record(None, value, NOW_MS)]))
     assert len(data) == size

@@ -1,4 +1,4 @@
-"""The high watermark under a flush policy: never past what the policy promises; group commit; a disk that fails."""
+"""The high watermark under a flush policy: never beyond the policy's promise; group commit; a failing disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch(records: int = 1) -> memoryview:
 
 
 def held(partition: Partition, batches: memoryview) -> DelayedProduce:
-    """What is appended, and waits for the disk."""
+    """Append batches that then wait for the disk."""
     waiting = partition.append(batches, NOW_MS)
     assert isinstance(waiting, DelayedProduce)
     assert waiting.info is not None
@@ -46,7 +46,7 @@ def held(partition: Partition, batches: memoryview) -> DelayedProduce:
 
 
 class SlowFlush:
-    """Stands before a log's flush and lets it through when told."""
+    """Holds a log's flushes until a test allows them."""
 
     def __init__(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         self.allowed = threading.Semaphore(0)
@@ -121,7 +121,7 @@ async def test_a_disk_that_fails_takes_the_partition_offline(
 
 
 async def test_a_repetition_is_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush may fail because the disk was full for a moment; the producer tries again, and that is a duplicate."""
+    """A flush may fail while the disk is full for a moment; the producer's retry is then a duplicate."""
     partition = open_partition(tmp_path, flush_messages="1")
     flush = Log.flush
 

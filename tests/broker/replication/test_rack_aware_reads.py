@@ -1,4 +1,4 @@
-"""KIP-392 on three real brokers in three racks: consumers read the replica in theirs, and else the leader."""
+"""KIP-392 on three real brokers in three racks: consumers read from the replica in their rack, or the leader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Racks:
 
     @property
     def rack(self) -> str:
-        """The follower's."""
+        """The follower's rack."""
         return f"rack-{self.follower_id}"
 
     def produce(self, count: int) -> None:
@@ -50,7 +50,7 @@ class Racks:
         return data
 
     def await_high_watermark(self, offset: int) -> None:
-        """Of the follower."""
+        """Wait until the follower's high watermark is ``offset``."""
         until(
             lambda: self.fetch(self.follower, 0).high_watermark == offset, "the follower knows what is safe"
         )

@@ -1,4 +1,4 @@
-"""Consumers are sent to replicas near them (KIP-392), and followers hear in time what these may read."""
+"""Leaders send consumers to nearby replicas (KIP-392), and followers learn the high watermark in time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RACKS = {0: "z", US: "a", THEM: "b", OTHERS: "c"}
 
 
 async def moved_into_racks(leader: Serving, record: TopicRecord, alive: tuple[int, ...] = REPLICAS) -> None:
-    """From now on each broker is in a rack of its own, and consumers are sent there."""
+    """Put each broker into its own rack; from now on, consumers are sent to the nearest replica."""
     leader.world.limit(selects_by_rack=True)
     known = state(record, alive=alive)
     brokers = {one: replace(broker, rack=RACKS[one]) for one, broker in known.brokers.items()}

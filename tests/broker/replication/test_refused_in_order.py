@@ -1,4 +1,4 @@
-"""Idempotent batches that are under way while there are too few replicas."""
+"""Idempotent batches in flight while too few replicas are in sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 def test_what_follows_a_refused_batch_is_refused_likewise(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path, codec: str
 ) -> None:
-    """The first finds too few replicas, the second finds enough; the client sends both again."""
+    """The first batch finds too few replicas, the second enough; the client resends both."""
     with ClusterProcesses(tmp_path, 2, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         config = {"min.insync.replicas": "2", "compression.type": codec}

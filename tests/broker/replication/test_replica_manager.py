@@ -1,4 +1,4 @@
-"""What a broker leads and follows as coordination's state changes, and what becomes of its logs meanwhile."""
+"""A broker's replicas as coordination's state changes, and their logs meanwhile."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def append(partition: Partition) -> None:
 
 
 def wait(partition: Partition) -> DelayedProduce:
-    """Append what all replicas have to have."""
+    """Append a record that waits for all replicas."""
     waiting = partition.append(batch("a"), NOW_MS, acks=-1)
     assert isinstance(waiting, DelayedProduce)
     return waiting
 
 
 def changed(record: TopicRecord, **more: Any) -> TopicRecord:
-    """The topic, its partitions' records newer."""
+    """The topic, with newer states of its partitions."""
     return replace(
         record,
         partitions=tuple(replace(one, version=one.version + 1, **more) for one in record.partitions),
@@ -70,7 +70,7 @@ def changed(record: TopicRecord, **more: Any) -> TopicRecord:
 
 
 async def asked_for(world: Replicating) -> dict[int, set[tuple[str, int]]]:
-    """The partitions that leaders have been asked for since the last call."""
+    """The partitions requested from each leader since the last call."""
     await turns()
     found: dict[int, set[tuple[str, int]]] = {}
     for call in world.peers.calls:
@@ -298,11 +298,11 @@ async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
         ]
 
 
-# Topics that are gone
+# Deleted topics
 
 
 async def test_logs_go_with_topics_that_are_made_anew_and_with_no_others(tmp_path: Path) -> None:
-    """A topic that is not told of any more is not served; its log waits for the controller's word."""
+    """A topic that is no longer announced is not served, but its log waits for the controller's request."""
     kept, gone, anew = (topic(name) for name in ("kept", "gone", "anew"))
     followed_one = topic("followed", led_by(THEM))
     async with replicating(tmp_path) as world:
@@ -337,7 +337,7 @@ async def test_logs_that_belong_to_no_topic_are_named_once(
         assert "stray-0" in folders(tmp_path)
 
 
-# What a controller has stopped
+# Replicas stopped by a controller
 
 
 def stop(index: int = 0, epoch: int = -1, *, delete: bool = False) -> tuple[str, int, int, bool]:

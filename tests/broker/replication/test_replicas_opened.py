@@ -1,4 +1,4 @@
-"""Logs of replicas that cannot be opened or are lost, what handlers are told of them, and high watermarks kept."""
+"""Replicas whose logs cannot be opened or are lost, errors for handlers, and stored high watermarks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def held(world: Replicating) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Partitions whose logs the disk has no space for."""
+    """Partitions whose logs do not fit on the disk."""
     names: set[str] = set()
     make = Log.open
 
@@ -126,7 +126,7 @@ async def test_a_replica_that_moved_away_before_it_could_be_opened_is_not_opened
 
 
 async def test_a_lost_log_is_made_anew_in_no_other_directory(tmp_path: Path) -> None:
-    """It may have records that no other log has."""
+    """The lost log may have records that no other log has."""
     record = topic("t", led_by(US), led_by(US), led_by(THEM), led_by(THEM))
     async with replicating(tmp_path, two_directories(tmp_path)) as world:
         await world.told(state(record))
@@ -151,7 +151,7 @@ async def test_a_lost_log_is_made_anew_in_no_other_directory(tmp_path: Path) -> 
 
 
 async def test_a_lost_replica_that_moved_away_is_not_deleted(tmp_path: Path) -> None:
-    """The directory may come back with it."""
+    """The directory may return, and the replica with it."""
     record = topic("t", led_by(US), led_by(US))
     async with replicating(tmp_path, two_directories(tmp_path)) as world:
         await world.told(state(record))
@@ -233,7 +233,7 @@ async def test_an_empty_log_that_takes_the_place_of_a_lost_one_is_removed(
         assert not (tmp_path / "t-0").exists()
 
 
-# What handlers ask
+# Questions of handlers
 
 
 async def test_why_a_partition_is_not_led(tmp_path: Path, full: set[str]) -> None:
@@ -308,7 +308,7 @@ async def test_replicas_led_and_followed_are_found_alike(tmp_path: Path, full: s
 
 
 class Written:
-    """The high watermarks that were written, each time."""
+    """Each set of written high watermarks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entries: list[dict[tuple[str, int], int]] = []
@@ -318,7 +318,7 @@ class Written:
         self.entries.append({key: high_watermark for key, (_, high_watermark) in entries.items()})
 
     async def reach(self, count: int) -> None:
-        """Writes are made in a thread."""
+        """Wait until a thread has written ``count`` times."""
         while len(self.entries) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -372,7 +372,7 @@ async def test_a_broker_that_stops_follows_no_more(tmp_path: Path) -> None:
 async def test_the_collector_of_garbage_is_spared_what_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for so many partitions that were opened, and no pass over all that there is."""
+    """Once per so many opened partitions, without a full collection."""
     done: list[str] = []
     monkeypatch.setattr(manager, "MANY", 3)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))

@@ -1,8 +1,8 @@
-"""Leaders, followers, elections and ISR writes in any order: what was acknowledged stays, everywhere it must be.
+"""Leaders, followers, elections and ISR writes in any order: all members of ISR and ELR have each acknowledged record.
 
-Three replicas of one partition, each a list of records with its leader epochs; the stored state is written as
-coordination does, on condition of its version, and who writes may not learn what became of it. A controller elects
-from the ISR only. Replicas learn of the state late, so there may be several who believe that they lead.
+Three replicas of one partition, each a list of records with leader epochs. State is stored as in coordination, on
+condition of its version, and a writer may never learn the outcome. A controller elects only from the ISR and the ELR.
+Replicas learn of the state late, so several may believe that they lead.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ replicas = st.sampled_from(REPLICAS)
 
 @dataclass
 class Node:
-    """A broker's replica: its log and what it believes."""
+    """A broker's replica: its log and its view of the state."""
 
     number: int
     records: list[tuple[int, int]] = field(default_factory=list)
-    """Leader epoch and value of each."""
+    """Leader epoch and value of each record."""
     epochs: LeaderEpochs = field(default_factory=lambda: LeaderEpochs("/nowhere"))
     record: PartitionRecord | None = None
     high_watermark: int = 0
@@ -56,7 +56,7 @@ class Replication(RuleBasedStateMachine):
             self.learn(number)
 
     def learn(self, number: int) -> None:
-        """A replica is told of what is stored now."""
+        """A replica learns the stored state."""
         node, stored = self.nodes[number], self.stored
         if node.record is not None and node.record.leader_epoch == stored.leader_epoch:
             node.record = stored
@@ -149,7 +149,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(number=replicas, learns=st.booleans())
     def write(self, number: int, learns: bool) -> None:
-        """An ISR write happens, or fails on its condition; whoever asked may not learn which."""
+        """An ISR write succeeds, or fails on its condition; its writer may not learn which."""
         node = self.nodes[number]
         writing, node.writing = node.writing, None
         if writing is None or node.isr is None:
@@ -167,7 +167,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(number=replicas, prefer_elr=st.booleans())
     def elect(self, number: int, prefer_elr: bool) -> None:
-        """The controller makes another member of the ISR the leader, or one of the elr, which is as good."""
+        """The controller makes another member of the ISR, or of the equally complete ELR, the leader."""
         stored = self.stored
         if number == stored.leader or number not in {*stored.isr, *stored.elr}:
             return
@@ -184,7 +184,7 @@ class Replication(RuleBasedStateMachine):
     @precondition(lambda self: len(self.stored.isr) > 1)
     @rule(number=replicas)
     def leaves(self, number: int) -> None:
-        """The controller takes a follower that went away out of the ISR, in the same epoch."""
+        """The controller removes a dead follower from the ISR, within the same epoch."""
         stored = self.stored
         if number == stored.leader or number not in stored.isr:
             return

@@ -1,4 +1,4 @@
-"""KIP-392: the replica that a leader sends a consumer to."""
+"""KIP-392: the replica that a leader recommends to a consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RACKS = {US: "a", THEM: "b", OTHERS: "c"}
 
 
 def leading(isr: tuple[int, ...] = (US, THEM, OTHERS), **ends: int) -> Isr:
-    """Broker 1 leads, its log ends at 10; `them` and `others` have fetched up to these offsets."""
+    """Broker 1 leads, its log ends at 10; ``ends`` are the offsets that `them` and `others` have fetched."""
     leader = Isr(
         US,
         led_by(US, US, THEM, OTHERS, isr=isr),

@@ -1,4 +1,4 @@
-"""Files that are damaged while the broker is down: it starts, says what it goes on without, and loses no record."""
+"""Files are damaged while the broker is down: it starts, reports what it does without, and loses no record."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_everything_but_the_records_is_damaged(tmp_path: Path, how: str, stop: s
 def test_what_cannot_be_read_is_said(tmp_path: Path, kind: str) -> None:
     with filled(tmp_path) as broker:
         assert broker.stop() == 0
-        path = max(broker.data.glob(KINDS[kind]))  # of a checkpoint ours, which is the one that is read
+        path = max(broker.data.glob(KINDS[kind]))  # of two checkpoint files ours, which the broker reads
         damage(path, "garbage")
-        (broker.data / ".clean-logs").unlink()  # which has the topic ids, too
+        (broker.data / ".clean-logs").unlink()  # it has the topic ids, too
         broker.start()
         (line, *_) = [line for line in broker.said().splitlines() if path.name in line]
         assert " WARNING " in line
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_clean_stop_that_was_none(tmp_path: Path) -> None:
-    """The marker is there and the log is torn: what is whole is served, what was cut is said."""
+    """The marker exists but the log is torn: whole batches are served, and the cut is reported."""
     with filled(tmp_path) as broker:
         assert broker.stop() == 0
         assert (broker.data / ".kafka_cleanshutdown").exists()

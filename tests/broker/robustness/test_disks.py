@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, broken or away: clearly told, nothing acknowledged lost, the others go on."""
+"""Disks that are full, read-only, broken or away: clear errors, no acknowledged record lost, other disks still work."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def two_dirs(broker: B, first: Path, second: Path) -> B:
 
 
 def homes(wire: Wire) -> dict[str, set[str]]:
-    """The topics in each log directory, by its name."""
+    """The topics of each log directory, by the directory's name."""
     answer = wire.call(describe_log_dirs.API, 4, describe_log_dirs.DescribeLogDirsRequest(None))
     return {Path(one.log_dir).name: {topic.name for topic in one.topics} for one in answer.results}
 
 
 def topic_in(wire: Wire, home: str) -> str:
-    """A new topic that lies in this directory."""
+    """Create topics until one is in this directory."""
     for number in range(10):
         name = f"in-{home}-{number}"
         wire.create(name)
@@ -58,7 +58,7 @@ def topic_in(wire: Wire, home: str) -> str:
 
 @pytest.mark.parametrize("flush", ["9223372036854775807", "1"])
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path, flush: str) -> None:
-    """Producers wait until there is space, the other directory goes on, and nothing acknowledged is lost."""
+    """Producers wait for space, the other directory keeps working, and no acknowledged record is lost."""
     with small_disk(tmp_path / "small", 24) as disk:
         broker = BrokerProcess(
             tmp_path, {"log.flush.interval.messages": flush, "log.segment.bytes": "1000000"}
@@ -100,7 +100,7 @@ def verify_without_foreign(broker: BrokerProcess, topic: str, load: Load) -> Non
 
 
 def said_at_start(broker: BrokerProcess) -> str:
-    """Start it; why it could not, or nothing."""
+    """Start the broker; return its error, or ""."""
     try:
         broker.start()
     except RuntimeError as error:
@@ -109,7 +109,7 @@ def said_at_start(broker: BrokerProcess) -> str:
 
 
 def test_a_disk_that_is_full_at_a_kill(tmp_path: Path) -> None:
-    """A restart on a full disk serves what is there, or says why it cannot; with space again all goes on."""
+    """A restart on a full disk serves its records or explains why it cannot; with space, all works again."""
     with small_disk(tmp_path / "data", 16) as disk:
         broker = BrokerProcess(tmp_path, {"log.segment.bytes": "1000000"}).keep_port()
         with broker:
@@ -124,7 +124,7 @@ def test_a_disk_that_is_full_at_a_kill(tmp_path: Path) -> None:
                 if why:
                     assert "cannot be written: No space left on device" in why
                     assert "Traceback" not in why
-                else:  # the journal's last block had room for what a start writes
+                else:  # the journal's last block had room for the writes of a start
                     with Wire(broker.bootstrap) as wire:
                         assert wire.fetch("kept", 0).error_code == 0, "what is there is served"
                         refused = wire.produce("kept", [record(b"x" * 100_000)])
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_at_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_turns_read_only(tmp_path: Path) -> None:
-    """The kernel's answer to a broken disk. Reading goes on; a restart brings writing back."""
+    """The kernel's response to a broken disk. Reads continue; a restart restores writes."""
     with (
         small_disk(tmp_path / "broken", 24) as disk,
         two_dirs(BrokerProcess(tmp_path), tmp_path / "whole", disk.path).keep_port() as broker,
@@ -178,7 +178,7 @@ def test_a_disk_that_turns_read_only(tmp_path: Path) -> None:
 
 
 class WithFileLimit(BrokerProcess):
-    """No file may grow beyond a limit: writing more fails with EFBIG, as any other error of the disk."""
+    """No file may grow beyond a limit: further writes fail with EFBIG, like any other disk error."""
 
     limit = 4_000_000
 
@@ -206,7 +206,7 @@ def test_writes_that_fail(tmp_path: Path) -> None:
 
 
 def answers(wire: Wire, topic: str) -> dict[str, int]:
-    """The error with which each API answers for a topic."""
+    """Each API's error for a topic."""
     asked = list_offsets.ListOffsetsPartition(0, -1, -1)
     by_time = list_offsets.ListOffsetsPartition(0, -1, 0)
     found = {
@@ -230,7 +230,7 @@ def partition_of(wire: Wire, topic: str) -> metadata.MetadataResponsePartition:
 
 
 def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
-    """Everything that a client can ask says that the directory has failed, as Apache Kafka 4.1 does."""
+    """Every API reports the failed directory, as Apache Kafka 4.1 does."""
     with Wire(broker.bootstrap) as wire:
         for topic in topics:
             assert set(answers(wire, topic).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}, answers(wire, topic)
@@ -256,11 +256,11 @@ def said_offline(broker: BrokerProcess) -> list[str]:
 
 @pytest.mark.parametrize("failing", ["writes", "reads"])
 def test_a_disk_that_dies_under_load(tmp_path: Path, failing: str) -> None:
-    """Its directory goes, with the partitions that met no error yet; the other one serves; a repair brings it back."""
+    """The directory goes offline, with partitions that met no error; the other one serves; a repair restores it."""
     config = {
         "log.flush.interval.messages": "1",
         "log.segment.bytes": "200000",
-        "log.flush.offset.checkpoint.interval.ms": "200",  # an idle directory is looked at, too
+        "log.flush.offset.checkpoint.interval.ms": "200",  # the broker checks an idle directory, too
     }
     with (
         dying_disk(tmp_path / "dying", 32) as disk,
@@ -315,7 +315,7 @@ def made_in(wire: Wire, topic: str, home: str) -> bool:
 
 
 def read_until_it_fails(broker: BrokerProcess, topic: str) -> None:
-    """The records go out from the file, so a client that reads is cut off in the middle of an answer."""
+    """Records are sent from the file, so the client is cut off in the middle of a response."""
     with Wire(broker.bootstrap) as wire:
         wire.send(fetch.API, 12, fetch_request(topic, 0))
         with contextlib.suppress(EOFError):
@@ -370,7 +370,7 @@ class Faulty(BrokerProcess):
     "call", ["fsync", "pwrite", "pread", "preadv", "sendfile", "open", "rename", "replace"]
 )
 def test_a_call_that_fails_once(tmp_path: Path, call: str) -> None:
-    """Whichever it is, in the loop's thread or another: one error takes the directory offline, until a restart."""
+    """One error of any call, on the loop or in a thread, takes the directory offline until a restart."""
     config = {"log.segment.bytes": "100000", "log.retention.check.interval.ms": "100"}
     with two_dirs(Faulty(tmp_path, config), tmp_path / "whole", tmp_path / "moody").keep_port() as broker:
         with Wire(broker.bootstrap) as wire:
@@ -392,7 +392,7 @@ def test_a_call_that_fails_once(tmp_path: Path, call: str) -> None:
                     case "pread" | "preadv" | "sendfile":
                         wire.fetch(moody, 50)
                     case "rename" | "replace":
-                        delete_records(wire, moody, 110)  # and epochs are written anew
+                        delete_records(wire, moody, 110)  # rewrites the epochs, too
                         delete_topic(wire, moody)
             eventually(lambda: said_offline(broker), bool, "the broker says so")
         gone = call in ("rename", "replace")
@@ -471,7 +471,7 @@ def test_partitions_are_spread_over_the_directories(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_away_at_the_start(tmp_path: Path) -> None:
-    """As in Kafka: the others serve. Its partitions are not made anew, and are back when it is."""
+    """As in Kafka, the others serve. Its partitions are not recreated, and return with it."""
     first, second = tmp_path / "first", tmp_path / "second"
     with two_dirs(BrokerProcess(tmp_path), first, second) as broker:
         with Wire(broker.bootstrap) as wire:
@@ -512,7 +512,7 @@ def test_no_directory_is_left(tmp_path: Path) -> None:
 
 
 def test_the_first_directory_is_needed(tmp_path: Path) -> None:
-    """It has the metadata, as Kafka's metadata.log.dir, which is the first of log.dirs, too."""
+    """It has the metadata. Kafka's metadata.log.dir is the first of log.dirs by default, too."""
     (tmp_path / "file").write_text("")
     broker = two_dirs(BrokerProcess(tmp_path), tmp_path / "file" / "a", tmp_path / "b")
     with pytest.raises(RuntimeError, match=r"It is the first of log\.dirs and has coordination\.journal"):
@@ -520,7 +520,7 @@ def test_the_first_directory_is_needed(tmp_path: Path) -> None:
 
 
 def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
-    """Topics cannot be created or changed; clients are told why, and records go on."""
+    """Topics cannot be created or changed, and clients get the reason; records are still served."""
     with (
         small_disk(tmp_path / "small", 8) as disk,
         two_dirs(BrokerProcess(tmp_path), disk.path, tmp_path / "roomy") as broker,
@@ -528,7 +528,7 @@ def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
     ):
         roomy = topic_in(wire, "roomy")
         disk.fill()
-        wire.socket.settimeout(60)  # longer than a broker waits until what was asked for is carried out
+        wire.socket.settimeout(60)  # longer than a broker waits for a request to take effect
 
         def create(name: str) -> int:
             request = create_topics.CreateTopicsRequest(
@@ -536,14 +536,14 @@ def test_metadata_that_cannot_be_written(tmp_path: Path) -> None:
             )
             return wire.call(create_topics.API, 5, request).topics[0].error_code
 
-        # The last page of the journal takes some changes although the disk is full.
+        # The journal's last page takes a few changes although the disk is full.
         outcomes = ((name, create(name)) for name in (f"refused-{number}" for number in range(100)))
         refused, error = next(outcome for outcome in outcomes if outcome[1])
         assert error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT)
         assert "coordination.journal: cannot be written: No space left on device" in broker.said()
         assert wire.produce(roomy, [record("a")]).error_code == 0
         disk.free()
-        created = (0, ErrorCode.TOPIC_ALREADY_EXISTS)  # where there was space to ask for it, it is made now
+        created = (0, ErrorCode.TOPIC_ALREADY_EXISTS)  # created already, if there was space for the request
         assert create(refused) in created
         eventually(
             lambda: wire.produce(refused, [record("a")]).error_code, lambda code: code == 0, "it is led"

@@ -1,8 +1,8 @@
-"""Ten thousand malformed frames, while an idempotent producer and a consumer work beside them.
+"""Ten thousand malformed frames, beside an idempotent producer and a consumer.
 
-Frames are valid requests of every API and version, made from the schemas, then damaged: bytes changed, cut, doubled,
-lengths and counts replaced by extreme ones, frames joined; and plain noise. The same seed makes the same frames.
-``MILLSTREAM_FUZZ_FRAMES`` (10,000) and ``MILLSTREAM_FUZZ_SEED`` (1) change that.
+Frames are valid requests of every API and version, generated from the schemas and then damaged: bytes changed or cut,
+parts doubled, lengths and counts set to extremes, frames joined; and random noise. Equal seeds give equal frames.
+``MILLSTREAM_FUZZ_FRAMES`` (10,000) and ``MILLSTREAM_FUZZ_SEED`` (1) change count and seed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from millstream_kafka.protocol.header import RequestHeader, encode_request_heade
 FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "10000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))
 EXAMPLES = 4
-"""Valid requests of each API and version to start from."""
+"""Number of valid requests to start from, per API and version."""
 HEADER_BYTES = 14
-"""Key, version, correlation id and client id: damage there is soon found, so most of it is behind."""
+"""Key, version, correlation id and client id: damage there is soon noticed, so most of it comes later."""
 GROWTH_MB = 40.0
 EXTREME = (
     b"\xff\xff\xff\xff",
@@ -55,7 +55,7 @@ KNOWN_LINES = re.compile(
 
 
 def valid_requests() -> list[bytes]:
-    """Requests as they stand in a frame, header and body, a few of each API and version."""
+    """A few valid requests per API and version: header and body, as in a frame."""
     made: list[bytes] = []
     for api, version in VERSIONS:
 
@@ -77,7 +77,7 @@ def valid_requests() -> list[bytes]:
 
 
 def damaged(valid: list[bytes], chance: random.Random) -> bytes:
-    """One frame, with its size in front; the size is wrong only now and then, else all would fail there."""
+    """One frame with its size; the size is rarely wrong, or every frame would fail on it."""
     body = bytearray(chance.choice(valid))
     for _ in range(chance.choice((0, 1, 1, 1, 2, 4))):
         first = HEADER_BYTES if chance.random() < 0.9 else 4
@@ -106,7 +106,7 @@ def damaged(valid: list[bytes], chance: random.Random) -> bytes:
 
 
 def attack(broker: BrokerProcess, frames: Iterator[bytes], chance: random.Random) -> Counter[int]:
-    """Send the frames, one or a few a connection, and wait for each connection's end; the ports that were used."""
+    """Send one or a few frames per connection, and wait for the connection's end; return the ports used."""
     host, port = broker.bootstrap.split(":")
     ports: Counter[int] = Counter()
     while sent := list(itertools.islice(frames, chance.choice((1, 1, 1, 5)))):

@@ -1,7 +1,7 @@
-"""Clients that take and do not give: idle ones, slow readers, senders of half a request. Memory stays bounded.
+"""Clients that hold resources: idle ones, slow readers, senders of half a request. Memory stays bounded.
 
-Each test prints what it measured (`pytest -s`); docs/limits.md has the figures. Bounds are several times what is
-measured, and far from what it would be if the broker kept what clients ask or send.
+Each test prints its measurements (`pytest -s`); docs/limits.md has the figures. Bounds are several times the measured
+values, and far below what the broker would use if it kept whatever clients request or send.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 class Impatient(BrokerProcess):
-    """Makes room after half a second."""
+    """A broker that frees memory after half a second."""
 
     @property
     def command(self) -> list[str]:
@@ -49,13 +49,13 @@ def connections(broker: BrokerProcess, count: int) -> Iterator[list[socket.socke
 
 
 def ask(broker: BrokerProcess) -> None:
-    """The broker answers somebody else."""
+    """Another client gets a response."""
     with Wire(broker.bootstrap) as wire:
         assert wire.call(api_versions.API, 3, api_versions.ApiVersionsRequest("a", "b")).error_code == 0
 
 
 def warm_up(broker: BrokerProcess, topic: str) -> None:
-    """Load what the first requests load, so that it is not taken for growth."""
+    """Load everything that first requests load, lest it count as growth."""
     with Wire(broker.bootstrap) as wire:
         wire.create(topic)
         for _ in range(3):
@@ -64,7 +64,7 @@ def warm_up(broker: BrokerProcess, topic: str) -> None:
 
 
 def pour(sock: socket.socket, data: bytes) -> int:
-    """Send until the other side takes no more for a moment; how much it took."""
+    """Send until the other side accepts nothing for a moment; return the number of bytes sent."""
     sock.settimeout(0.1)
     sent = 0
     with contextlib.suppress(TimeoutError):
@@ -88,7 +88,7 @@ def test_a_thousand_connections_that_never_speak(start_broker: StartBroker) -> N
         ask(broker)
         assert told("1000 silent connections", broker, before) < 10
         used = cpu_s(broker.pid)
-        time.sleep(1)  # a second of doing nothing is what is measured
+        time.sleep(1)  # measure a second of doing nothing
         assert cpu_s(broker.pid) - used < 0.2
     eventually(lambda: open_files(broker.pid), lambda count: count <= files + 10, "connections closed")
 
@@ -125,7 +125,7 @@ def test_slow_readers_of_records(start_broker: StartBroker) -> None:
         with Wire(broker.bootstrap) as wire:
             assert wire.produce("large", [record(b"y")]).error_code == 0
             assert len(wire.fetch("large", 0).records or b"") > 40_000_000
-        # The slow one gets all it asked for when it reads.
+        # The slow client gets all its data once it reads.
         for _ in range(10):
             data = wires[0].receive().responses[0].partitions[0]
             assert len(data.records) > 40_000_000
@@ -170,7 +170,7 @@ def test_one_client_with_many_requests_does_not_keep_the_others_waiting(start_br
 
 
 def test_a_poll_without_end_by_a_client_that_has_gone(start_broker: StartBroker) -> None:
-    """It sent more than it waits for, so that it has gone is not seen before the poll is over."""
+    """It has sent further requests, so the broker does not notice its end during the poll."""
     broker = start_broker({"connections.max.idle.ms": "1000"})
     warm_up(broker, "left")
     files = open_files(broker.pid)
@@ -195,7 +195,7 @@ def test_half_a_frame_and_silence(tmp_path: Path) -> None:
                 pour(one, frame[: len(frame) // 2])
             ask(broker)
             assert told("100 half requests of 1 MB, 16 MiB allowed", broker, before) < 17 + 100 * 0.3
-            # Somebody whose request comes in pieces is served: those that do not get on lose their places.
+            # A client whose request comes in pieces is served; stalled ones lose their places.
             with Wire(broker.bootstrap) as wire:
                 for _ in range(5):
                     assert wire.produce("halves", [record(b"y" * 1_000_000)]).error_code == 0

@@ -1,4 +1,4 @@
-"""kill -9 again and again under load: what was acknowledged is there, once and in order."""
+"""kill -9 again and again under load: every acknowledged record is there, once and in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOPICS = {
 
 @pytest.mark.timeout(60 + 10 * ROUNDS)
 def test_killed_in_a_loop_under_load(tmp_path: Path) -> None:
-    # Checkpoints all the time, so that kills hit them too.
+    # Constant checkpoints, so that kills hit them, too.
     with BrokerProcess(tmp_path, {"log.flush.offset.checkpoint.interval.ms": "20"}).keep_port() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": "0"})
         for done in admin.create_topics(
@@ -53,7 +53,7 @@ def test_killed_in_a_loop_under_load(tmp_path: Path) -> None:
 
 
 def test_the_ledger_finds_what_is_wrong(shared_broker: BrokerProcess) -> None:
-    """Lost, doubled, out of order, somebody else's: each by one record more or less than the ledger has."""
+    """Lost, duplicated, misordered and foreign records: each case differs from the ledger by one record."""
     topic = unique("ledger")
     with Wire(shared_broker.bootstrap) as wire:
         wire.create(topic)

@@ -1,9 +1,9 @@
-"""Requests that concern 10,000 partitions do not hold the event loop for long, by the broker's own account.
+"""Requests for 10,000 partitions do not hold the event loop for long, by the broker's own metrics.
 
-The account is in the processor's time (`millstream_loop_stall_cpu_seconds`), so that a busy machine changes nothing.
-With ``pytest -s`` it prints the longest stall of each request, as the bucket that it is in. The goal is 5 ms, which an
-idle machine keeps (docs/limits.md). The bound leaves room for background work that falls into the same moment, and for
-a processor that other processes slow down.
+The metrics count processor time (`millstream_loop_stall_cpu_seconds`), so a busy machine changes nothing. With
+``pytest -s`` the tests print the bucket of each request's longest stall. The goal is 5 ms, which an idle machine meets
+(docs/limits.md). The bound leaves room for concurrent background work, and for a processor that other processes slow
+down.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Call = tuple[Any, int, Any]
 
 
 def each(make: Callable[[str, list[Any]], Any], of: Callable[[int], Any] = lambda index: index) -> list[Any]:
-    """Of every topic, with every partition."""
+    """One element per topic, with every partition."""
     return [make(name, [of(index) for index in INDEXES]) for name in NAMES]
 
 
@@ -295,7 +295,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def stalls(broker: BrokerProcess) -> dict[tuple[str, float], float]:
-    """How many were at most so long: by "cpu_" or "" (the clock), and upper bound."""
+    """Cumulative count of stalls, by "cpu_" or "" (wall clock) and upper bound."""
     with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
         text = response.read().decode()
     return {(kind, float(bound)): float(count) for kind, bound, count in BUCKET.findall(text)}
@@ -304,7 +304,7 @@ def stalls(broker: BrokerProcess) -> dict[tuple[str, float], float]:
 def longest(
     before: dict[tuple[str, float], float], after: dict[tuple[str, float], float], kind: str
 ) -> float:
-    """The upper bound of the longest stall between the two; 0 where there was none."""
+    """The upper bound of the longest stall between the two; 0 without any."""
     new = {bound: after[which, bound] - before[which, bound] for which, bound in after if which == kind}
     return min(bound for bound in new if new[bound] == new[float("inf")]) if new[float("inf")] else 0.0
 

@@ -1,6 +1,7 @@
 """A partition of 20,000 segments, and 2000 partitions: open files stay bounded, a restart is quick, memory is small.
 
-Prints what it measured (`pytest -s`); docs/limits.md has the figures. `MILLSTREAM_SEGMENTS` asks for more.
+The tests print their measurements (`pytest -s`); docs/limits.md has the figures. `MILLSTREAM_SEGMENTS` sets the number
+of segments.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PARTITIONS = 2000
 
 
 def write_segments(folder: Path) -> None:
-    """One record a segment, its value its number, a second after the one before."""
+    """One record per segment: its value is its number, its timestamp a second after the previous one."""
     manager = LogManager([folder], LogConfig(segment_bytes=SEGMENT_BYTES), files=FileCache(64))
     manager.lock()
     manager.identify(1, "many-segments")
@@ -60,7 +61,7 @@ def offset_of_time(wire: Wire, timestamp: int) -> int:
 
 
 def serves_during_a_look_up(broker: BrokerProcess) -> None:
-    """The first look-up by time reads the end of every time index; meanwhile another client is answered."""
+    """The first look-up by time reads the end of every time index; meanwhile another client gets a response."""
     asked = list_offsets.ListOffsetsPartition(0, -1, FIRST_MS + (SEGMENTS - 1) * 1000)
     request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [asked])])
     with Wire(broker.bootstrap) as patient, Wire(broker.bootstrap) as other:
@@ -79,7 +80,7 @@ def serves_during_a_look_up(broker: BrokerProcess) -> None:
 
 
 def look(broker: BrokerProcess, how: str, begun: float) -> None:
-    """Read here and there, and see what that takes."""
+    """Read at random places and measure the cost."""
     ready = time.monotonic() - begun
     chance = random.Random(1)
     serves_during_a_look_up(broker)
@@ -120,7 +121,7 @@ def test_many_segments(tmp_path: Path) -> None:
 
 
 def test_many_partitions_that_nobody_uses(tmp_path: Path) -> None:
-    """Each costs some numbers: no open file, no thread, no turn of the loop."""
+    """Each costs a few numbers: no open file, no thread, no turn of the loop."""
     with BrokerProcess(tmp_path, {"num.partitions": str(PARTITIONS)}) as broker:
         alone = resident_mb(broker.pid)
         with Wire(broker.bootstrap) as wire:
@@ -131,7 +132,7 @@ def test_many_partitions_that_nobody_uses(tmp_path: Path) -> None:
         begun, used = time.monotonic(), cpu_s(broker.pid)
         with Wire(broker.bootstrap) as wire:
             assert wire.end_offset("idle", PARTITIONS - 1) == 1
-        time.sleep(2)  # what it costs to be idle shows only in time
+        time.sleep(2)  # an idle broker's cost shows only over time
         took = (cpu_s(broker.pid) - used) / (time.monotonic() - begun)
         growth = resident_mb(broker.pid) - alone
         print(

@@ -1,8 +1,8 @@
-"""Valid requests of every API with odd values: each is answered, and none is a surprise to the broker.
+"""Valid requests of every API with odd values: each gets a response, and none is an unexpected error.
 
-Names are empty, long, internal, unknown or another kind of thing's; numbers are the smallest, the largest and those
-beside zero; elements stand twice. The same seed makes the same requests. ``MILLSTREAM_ODD_REQUESTS`` (3,000) and
-``MILLSTREAM_FUZZ_SEED`` (1) change that.
+Names are empty, long, internal, unknown, or belong to another kind of object; numbers are the smallest, the largest
+and those near zero; elements are repeated. Equal seeds give equal requests. ``MILLSTREAM_ODD_REQUESTS`` (3,000) and
+``MILLSTREAM_FUZZ_SEED`` (1) change count and seed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_odd_requests_surprise_nobody(broker: BrokerProcess) -> None:
             if getattr(request, "acks", 1):
                 wire.receive()
                 continue
-        except (EOFError, ConnectionError):  # refused, in a version that has no field for it
+        except (EOFError, ConnectionError):  # refused, in a version without a field for the error
             pass
         wire.socket.close()
         wire = Wire(broker.bootstrap)
@@ -139,7 +139,7 @@ def test_odd_requests_surprise_nobody(broker: BrokerProcess) -> None:
 
 
 def test_an_error_message_is_never_too_long_to_be_sent(broker: BrokerProcess) -> None:
-    """It names every key that has no value; texts of version 1 have 32,767 bytes at most."""
+    """It names every key without a value; strings of version 1 have at most 32,767 bytes."""
     configs = [alter_configs.AlterableConfig(name, None) for name in ("x" * 30_000, "é" * 15_000)]
     resource = alter_configs.AlterConfigsResource(2, "t", configs)
     with Wire(broker.bootstrap) as wire:
@@ -150,7 +150,7 @@ def test_an_error_message_is_never_too_long_to_be_sent(broker: BrokerProcess) ->
 
 
 def test_offsets_may_be_kept_for_ever(broker: BrokerProcess) -> None:
-    """`retention_time_ms` of old clients is added to the time, of which there is no more than 64 bits."""
+    """Old clients' `retention_time_ms` is added to the current time, and the sum may exceed 64 bits."""
     group = find_coordinator.FindCoordinatorRequest("g", 0, ["g"])
     kept = [offset_commit.OffsetCommitRequestPartition(0, 1, -1, "")]
     topics = [offset_commit.OffsetCommitRequestTopic("t", kept)]

@@ -1,4 +1,4 @@
-"""`queued.max.request.bytes` is kept, whatever clients announce, hold back or wait for; and everybody else gets on."""
+"""`queued.max.request.bytes` holds whatever clients announce, hold back or wait for; all others keep working."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ANNOUNCED = struct.pack(">ihhi", 100_000_000, produce.API.key, 9, 1)
 
 
 class Impatient(BrokerProcess):
-    """Makes room after half a second."""
+    """A broker that frees memory after half a second."""
 
     @property
     def command(self) -> list[str]:
@@ -55,7 +55,7 @@ class Impatient(BrokerProcess):
 
 @contextlib.contextmanager
 def uploads(broker: BrokerProcess, count: int, sent: int) -> Iterator[list[socket.socket]]:
-    """Produce requests of 100 MB of which `sent` bytes were sent."""
+    """Connections that have sent the first `sent` bytes of Produce requests of 100 MB."""
     host, port = broker.bootstrap.split(":")
     with contextlib.ExitStack() as opened:
         sockets = []
@@ -68,10 +68,10 @@ def uploads(broker: BrokerProcess, count: int, sent: int) -> Iterator[list[socke
 
 
 def send_cut_off(wire: Wire, topic: str, value: bytes) -> None:
-    """A request that arrives in two pieces: the first has been read when the second is sent."""
+    """Send a request in two pieces: the broker reads the first before the second is sent."""
     frame = wire.frame(produce.API, 9, produce_request(topic, build_batch([record(value)])))
     wire.socket.sendall(frame[:100])
-    time.sleep(0.01)  # if it is not enough the test is easier, and holds
+    time.sleep(0.01)  # if this is too short, the test is easier and still valid
     wire.socket.sendall(frame[100:])
 
 
@@ -83,7 +83,7 @@ def produce_cut_off(broker: BrokerProcess, topic: str, count: int, size: int = 1
 
 
 def warm_up(broker: BrokerProcess, topic: str) -> float:
-    """Load what the first requests load; how much was resident then at most, in MB."""
+    """Load everything that first requests load; return the peak resident memory, in MB."""
     with Wire(broker.bootstrap) as wire:
         wire.create(topic)
     produce_cut_off(broker, topic, 3)
@@ -92,7 +92,7 @@ def warm_up(broker: BrokerProcess, topic: str) -> float:
 
 
 def test_announced_sizes_keep_nobody_from_sending(start_broker: StartBroker) -> None:
-    """Three announced 100 MB each, of which next to nothing has come; 64 MiB are allowed."""
+    """Three clients announce 100 MB each and send almost nothing; the limit is 64 MiB."""
     broker = start_broker({"queued.max.request.bytes": str(64 * MIB)})
     before = warm_up(broker, "t")
     with uploads(broker, 3, sent=20):
@@ -111,7 +111,7 @@ def test_many_that_announce_much_and_send_little(start_broker: StartBroker) -> N
 
 
 def test_those_that_hold_the_memory_and_are_silent(tmp_path: Path) -> None:
-    """Eight sent 8 MiB each, of 16 MiB allowed. What they cannot send is not received; others get on."""
+    """Eight clients send 8 MiB each; the limit is 16 MiB. The broker reads no more of them; others keep working."""
     with Impatient(tmp_path, {"queued.max.request.bytes": str(16 * MIB)}) as broker:
         before = warm_up(broker, "t")
         with uploads(broker, 8, sent=8 * MIB):
@@ -153,7 +153,7 @@ def test_many_that_hold_a_part_each_and_go_on_byte_by_byte(tmp_path: Path) -> No
 
 
 def test_honest_requests_that_fill_the_memory_together_all_get_on(start_broker: StartBroker) -> None:
-    """Thirty requests of 1 MB, each half sent, of which four would fit: no connection is closed."""
+    """Thirty half-sent requests of 1 MB, of which four would fit: no connection is closed."""
     broker = start_broker({"queued.max.request.bytes": str(4 * MIB)})
     before = warm_up(broker, "t")
     with contextlib.ExitStack() as opened:
@@ -188,7 +188,7 @@ def test_honest_requests_that_fill_the_memory_together_all_get_on(start_broker: 
 def test_requests_that_wait_for_followers_do_not_keep_their_frames(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
-    """170 MB of records wait for a follower that has stopped; 16 MiB of requests are allowed."""
+    """170 MB of records wait for a stopped follower; the limit for requests is 16 MiB."""
     config = {
         "queued.max.request.bytes": str(16 * MIB),
         "zookeeper.session.timeout.ms": "120000",
@@ -216,7 +216,7 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(
                 data = [produce.PartitionProduceData(0, batch), produce.PartitionProduceData(1, small)]
                 request = produce.ProduceRequest(None, -1, 100_000, [produce.TopicProduceData("t", data)])
                 for wire in wires:
-                    for number in range(10):  # half of them are like those before them
+                    for number in range(10):  # half of the requests repeat earlier ones
                         alike = produce_request("t", batch, acks=-1, timeout_ms=100_000)
                         wire.send(produce.API, 9, alike if number % 2 else request)
                 with Wire(leader.bootstrap) as wire:
@@ -237,7 +237,7 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(
 
 
 async def test_a_refused_batch_is_not_kept_by_its_refusal(tmp_path: Path) -> None:
-    """The other partitions of its request may be waited for much longer, and nobody takes the error meanwhile."""
+    """The request may wait much longer for its other partitions, and nothing takes the error meanwhile."""
     memory = RequestMemory(MIB)
     queue = Admissions(memory)
     config = {"compression.type": "gzip"}
@@ -261,7 +261,7 @@ async def test_a_refused_batch_is_not_kept_by_its_refusal(tmp_path: Path) -> Non
 @pytest.mark.parametrize("limit", [1, 100_000, 256 * MIB])
 @pytest.mark.parametrize("seed", range(3))
 async def test_frames_in_any_pieces(tmp_path: Path, limit: int, seed: int) -> None:
-    """Whatever is cut off where, and however full the memory is: each record is stored once, as it was sent."""
+    """Wherever frames are split, and however full the memory: each record is stored once, as it was sent."""
     chance = random.Random(seed)
     sent: list[bytes] = []
     async with running(tmp_path, {"queued.max.request.bytes": str(limit)}) as broker:

@@ -18,11 +18,11 @@ CONFIG = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "socket.request.max.bytes": "2000000",
-    # The records that are sent are years old: not to be deleted for it in the middle of a test.
+    # The records are years old: they must not be deleted in the middle of a test.
     "log.retention.check.interval.ms": "86400000",
 }
 KAFKA_CONFIG = CONFIG | {"log.initial.task.delay.ms": "86400000"}
-# With it Kafka makes min.insync.replicas a setting of the cluster's that nobody can take back.
+# With it Kafka makes min.insync.replicas a cluster setting that cannot be removed.
 FEATURES = {"eligible.leader.replicas.version": 0}
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the cluster and its brokers, and frames that nobody answers."""
+"""Requests about the cluster and its brokers, and frames without a response."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def there(beside: Beside) -> None:
 
 
 def test_api_versions(beside: Beside) -> None:
-    """The lists differ, which docs/protocol.md explains; all else is the same."""
+    """The lists differ, as docs/protocol.md explains; everything else is the same."""
     for version in beside.versions(api_versions.API):
         for name, software in (("a", "1"), ("", ""), ("a b", "1"), ("-", "1")):
             (answers,) = beside.ask(

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: configuration, where it is from, and what is refused."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: configuration, its sources, and refusals."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_topics_are_altered(beside: Beside, case: str) -> None:
 
 
 def settle(beside: Beside) -> None:
-    """Until Kafka's broker has heard of all changes so far: it hears of them in order."""
+    """Wait until Kafka's broker has applied all changes so far, which it does in order."""
     count = next(_counter)
     configs = [{"name": "flush.ms", "value": str(count), "config_operation": SET}]
     resource = {"resource_type": TOPIC, "resource_name": "configured", "configs": configs}
@@ -319,7 +319,7 @@ BROKER_DIFFERS = {
 
 
 def test_brokers_are_described(beside: Beside) -> None:
-    """Of the keys that both have: value, source, type, and whether it can be changed."""
+    """Keys that both have: value, source, type, and whether they can be changed."""
     asked = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": None}
     ours, kafka = beside.ask(describe_configs.API, [4], resources=[asked], include_documentation=True)[0]
     for answer in (ours, kafka):

@@ -1,4 +1,4 @@
-"""Groups: members that come and go, positions that are committed, and every request that is refused."""
+"""Groups: members that join and leave, committed positions, and all refusals."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_joins_that_are_refused(beside: Beside, asked: dict[str, Any]) -> None:
 
 
 def test_a_member_by_every_version(beside: Beside) -> None:
-    """Joins, syncs, commits and leaves, a group for each version of JoinGroup."""
+    """Join, sync, commit and leave, with a group for each version of JoinGroup."""
     for version in beside.versions(join_group.API):
         group = f"joined-{version}"
         joined = beside.same(join_group.API, [version], **joining(group, protocols=["range", "roundrobin"]))
@@ -130,7 +130,7 @@ def test_a_member_by_every_version(beside: Beside) -> None:
 
 
 def member_of(beside: Beside, group: str, name: str, **more: Any) -> None:
-    """A stable group of one."""
+    """A stable group with one member."""
     joined = beside.same(join_group.API, [3], **joining(group, **more))
     beside.keep(name, joined, lambda answer: answer["member_id"])
     assignments = [{"member_id": Its(name), "assignment": ASSIGNMENT}]

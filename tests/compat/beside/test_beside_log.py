@@ -1,4 +1,4 @@
-"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId: what is written and read."""
+"""Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, InitProducerId: writes and reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def send(
 
 
 def refuse(beside: Beside, name: str, records: bytes) -> None:
-    """Records that are refused one by one."""
+    """Records that are refused individually."""
     send(beside, name, records, versions=[3, 4])
     send(beside, name, records, versions=[*range(5, 12)], but={"log_start_offset": START})
 
@@ -256,7 +256,7 @@ def test_several_partitions_in_a_request(beside: Beside) -> None:
 
 
 def test_writing_without_an_answer(beside: Beside) -> None:
-    """An error with acks=0 closes the connection, as nothing else would tell."""
+    """An error with acks=0 closes the connection, because nothing else could report it."""
     for name, records in (("no-such", GOOD), ("written", REFUSED["bad CRC"]), ("small", batch("a" * 300))):
         send(beside, name, records, acks=0)
     data = [{"name": "written", "partition_data": [{"index": 0, "records": GOOD}]}]
@@ -433,7 +433,7 @@ def test_offsets_of_times(beside: Beside) -> None:
     ):
         send(beside, "sought", each, versions=[9])
         offsets(beside, "sought", *times)
-    time.sleep(0.01)  # so that the last batch alone has the largest of the brokers' own times
+    time.sleep(0.01)  # so that the last batch alone has the largest time of the brokers' own clocks
     send(beside, "stamped", records_at(T0), versions=[9])
     for name in ("stamped", "gzipped", "compacted"):
         offsets(beside, name, *times)
@@ -491,7 +491,7 @@ def test_producer_ids(beside: Beside) -> None:
 def test_idempotent_producers(beside: Beside) -> None:
     def one(sequence: int, *values: str, epoch: int = 0, producer: int = 4000) -> None:
         records = batch(*values or ("a",), producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-        send(beside, "idempotent", records, versions=[4])  # later ones tell the start of the log, see START
+        send(beside, "idempotent", records, versions=[4])  # later ones return the log start, see START
 
     one(0, "a", "b")
     one(0, "a", "b")

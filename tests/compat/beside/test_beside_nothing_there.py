@@ -1,4 +1,4 @@
-"""What administrators' tools ask of things that are not there: both answer that there are none."""
+"""Administrators' requests about objects that do not exist: both brokers respond that there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, Metadata: what becomes of a topic."""
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, Metadata: the life of a topic."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ BAD = {
 
 @pytest.fixture(autouse=True, scope="module")
 def there(beside: Beside) -> None:
-    """Topics that are there."""
+    """Existing topics."""
     beside.create("there", partitions=3)
     beside.create("here", partitions=2)
     beside.create("one.two", "three_four")
@@ -237,7 +237,7 @@ def test_metadata(beside: Beside) -> None:
 
 
 def test_topics_that_metadata_creates(beside: Beside) -> None:
-    """v4 asks not to; before, a topic that is asked for is made."""
+    """From v4 on, a request may forbid it; before, it creates every topic that it names."""
     beside.same(metadata.API, topics=[{"name": "auto-{v}"}], but={"topics[auto": AT_ONCE})
     asked = [{"name": "a/b"}, {"name": "one_two"}, {"name": "there"}]
     beside.same(metadata.API, topics=asked, but={"[one_two": f"{AT_ONCE} Here that it could not, and why."})

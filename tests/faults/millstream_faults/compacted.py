@@ -18,7 +18,7 @@ from .violations import Entry, Violation
 
 LONG_S = 60.0
 Key = tuple[str, str]
-"""A writer's key, with the writer's name."""
+"""A writer's name and one of its keys."""
 
 
 def check_compacted(

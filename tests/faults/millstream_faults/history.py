@@ -236,9 +236,9 @@ def parse_value(value: bytes) -> tuple[str, int, int]:
 
 KEYS = 23
 ONCE_EVERY = 150
-"""Of this many numbers of a writer, four go to keys that no later number has."""
+"""Length of a round of a writer's numbers; four numbers of each have a key of their own."""
 ONCE = {10: False, 40: False, 60: True, 90: False}
-"""Place of each of the four: whether it is a tombstone. The last comes every second time; else the key stays away."""
+"""Places of the four in a round: whether each is a tombstone. The last exists only in every second round."""
 
 
 def key_of(writer: str, number: int) -> tuple[str, bool]:

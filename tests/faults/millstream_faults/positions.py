@@ -1,12 +1,12 @@
-"""The promise of positions that nobody's membership guards: what is found is what was committed last.
+"""The invariants of positions without a group membership: a read finds the last committed position.
 
-A group's position in a partition of a name is a register. Writes are commits, the deletion of the group (none is left)
-and the deletion of the topic (none is left for its successor). A write takes effect once, between its request and its
-answer, or at any time after its request when no answer came. Whoever asks finds a write that no other one has replaced
-for certain.
+A group's position in a partition of a name is a register. Writes are commits, the deletion of the group (no position
+is left) and the deletion of the topic (no position is left for its successor). A write takes effect once: between its
+request and its response, or at any time after its request if no response came. A read finds a write that no other
+write has certainly replaced.
 
-position      a position is found that was replaced, deleted with its group, or never committed
-inherited     a topic that was created again has a position of its predecessor
+position      a position was found that was replaced, deleted with its group, or never committed
+inherited     a recreated topic has a position of its predecessor
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .topics import Lives
 from .violations import Violation
 
 SIMPLE = "position"
-"""How the clients of this group are called."""
+"""Prefix of the names of this group's clients."""
 
 
 class Write(NamedTuple):
@@ -34,7 +34,7 @@ Excuse = Callable[[FoundCommitted], bool]
 
 
 def check_positions(events: Iterable[Event], lives: Lives, is_excused: Excuse) -> list[Violation]:
-    """``is_excused`` is whether a coordinator that is none any more may have answered."""
+    """Violations. ``is_excused`` tells whether a former coordinator may have sent the answer."""
     writes: dict[tuple[str, int], list[Write]] = defaultdict(list)
     reads: dict[tuple[str, int], list[FoundCommitted]] = defaultdict(list)
     everywhere: list[Write] = []

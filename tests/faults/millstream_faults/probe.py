@@ -1,4 +1,4 @@
-"""A client of our own, for what others hide: which topic id answers, and a position without a group's membership."""
+"""Our own client, for what other clients hide: a topic's id, and positions without a group membership."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FETCHED_BYTES = 65_536
 
 
 class Known(NamedTuple):
-    """What a topic's name stands for."""
+    """The topic that a name currently refers to."""
 
     id: str
     partitions: int
 
 
 class Probe:
-    """Raises ApiError with a response's error, BrokerError without a response."""
+    """Its methods raise ApiError for a response's error, BrokerError without a response."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.client = ClusterClient(bootstrap, name, timeout=TIMEOUT_S, connect_timeout=1.0)
@@ -40,7 +40,7 @@ class Probe:
         await self.client.close()
 
     async def topic(self, name: str) -> Known | None:
-        """None where there is none, or nobody answers."""
+        """The topic of this name; None if there is none or no broker responds."""
         try:
             answer = await self.client.metadata([name])
         except (BrokerError, ApiError):
@@ -49,7 +49,7 @@ class Probe:
         return Known(uuid_text(known[0].topic_id), len(known[0].partitions)) if known else None
 
     async def offset(self, name: str, partition: int, at: int) -> int:
-        """Where a partition starts (EARLIEST) or ends (LATEST)."""
+        """The offset at which a partition starts (EARLIEST) or ends (LATEST)."""
         wanted = list_offsets.ListOffsetsPartition(partition, -1, at)
         request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(name, [wanted])])
         answer = await self.client.call_leader(name, partition, list_offsets.API, request)
@@ -58,7 +58,7 @@ class Probe:
         return found.offset
 
     async def fetch(self, name: str, partition: int, offset: int, most_bytes: int) -> list[Record]:
-        """The records from an offset on that are there now."""
+        """The records available now, from an offset on."""
         wanted = fetch.FetchPartition(partition, -1, offset, partition_max_bytes=most_bytes)
         topics = [fetch.FetchTopic(name, partitions=[wanted])]
         request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=most_bytes, topics=topics)
@@ -71,7 +71,7 @@ class Probe:
         return [record for batch in batches for record in read_records(batch) if record.offset >= offset]
 
     async def committed(self, group: str, name: str, partition: int) -> int:
-        """A group's position; -1 is none."""
+        """A group's position; -1 means none."""
         wanted = [offset_fetch.OffsetFetchRequestTopics(name, [partition])]
         request = offset_fetch.OffsetFetchRequest(
             groups=[offset_fetch.OffsetFetchRequestGroup(group, wanted)]
@@ -83,7 +83,7 @@ class Probe:
         return found.committed_offset
 
     async def commit(self, group: str, name: str, partition: int, offset: int) -> None:
-        """Keep a position of a group that has no members."""
+        """Store a position of a group without members."""
         wanted = offset_commit.OffsetCommitRequestPartition(partition, offset, -1, None)
         topics = [offset_commit.OffsetCommitRequestTopic(name, [wanted])]
         request = offset_commit.OffsetCommitRequest(group, topics=topics)

@@ -1,4 +1,4 @@
-"""Consumers of the topic that stays: they read every record, some of them twice, and keep positions as a group."""
+"""Consumers of STEADY: they read every record, some of them twice, and commit positions as a group."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Rereader(Worker):
                 self.stretch(consumer, f"{self.name}#{session}", partition, start, min(high, start + REREAD))
             self.flush_now_and_then()
         self.history.close()
-        os._exit(0)  # librdkafka may close for ever what was assigned anew a hundred times
+        os._exit(0)  # librdkafka may never finish closing a consumer that was reassigned a hundred times
 
     def stretch(self, consumer: Consumer, who: str, partition: int, position: int, end: int) -> None:
-        deadline = time.monotonic() + 5  # whoever leads may be away
+        deadline = time.monotonic() + 5  # the leader may be away
         consumer.assign([TopicPartition(self.topic, partition, position)])
         while position < end and time.monotonic() < deadline and not self.ending.is_set():
             for message in consumer.consume(100, 0.1):
@@ -80,7 +80,7 @@ class Member(Worker):
         consumer.subscribe([self.topic], on_assign=self.assigned, on_revoke=self.revoked, on_lost=self.lost)
         committed = time.monotonic()
         while not self.ending.is_set():
-            # One by one: a batch may have been begun before a rebalance that is told of within the call.
+            # One record a time: a larger call may return records from before a rebalance that it reports.
             message = consumer.poll(0.1)
             if message is not None and (following := self.saw(self.who, message)) is not None:
                 self.position[message.partition() or 0] = following
@@ -143,7 +143,7 @@ class Watcher(Worker):
 def found_committed(
     worker: Worker, who: str, consumer: Consumer, wanted: list[TopicPartition]
 ) -> list[TopicPartition]:
-    """The group's offsets, as soon as its coordinator answers; nothing when it is time to end."""
+    """The group's offsets, once its coordinator responds; nothing at the end of the run."""
     while not worker.ending.is_set():
         asked = time.monotonic()
         try:

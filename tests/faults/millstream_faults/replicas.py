@@ -1,6 +1,6 @@
 """The logs on the brokers' disks, read by the format's own rules rather than by the broker's code.
 
-A segment is batches after each other, each (version 2 of the format):
+A segment is a sequence of batches, each (version 2 of the format):
 
     base offset 8, length of what follows 4, leader epoch 4, magic 1, crc32c of the rest 4,
     attributes 2, last offset's delta 4, timestamps 8 8, producer id 8, its epoch 2, its sequence 4, count 4, records
@@ -27,7 +27,7 @@ _CRC_AT = 21
 
 
 class BadLogError(ValueError):
-    """A log on a disk is not what the format says; the text names file and position."""
+    """A log on a disk violates the format; the text names file and position."""
 
 
 def batches(folder: Path) -> Iterator[tuple[Batch, bytes]]:
@@ -52,7 +52,7 @@ def batches(folder: Path) -> Iterator[tuple[Batch, bytes]]:
 
 
 def copies(data: Mapping[int, Path], topics: Mapping[str, str]) -> dict[int, dict[Place, Copy]]:
-    """What each broker has, by its data folder, of the partitions of these topics (ids by name).
+    """Each broker's copies of these topics' partitions; the topics are ids by name.
 
     Raises BadLogError for a folder of one of these names that belongs to another id.
     """
@@ -67,7 +67,7 @@ def copies(data: Mapping[int, Path], topics: Mapping[str, str]) -> dict[int, dic
 
 
 def folders(data: Path, name: str, identity: str) -> Iterator[tuple[int, Path]]:
-    """The partitions of a topic in a broker's data folder. Raises BadLogError where one is another topic's."""
+    """The partitions of a topic in a broker's data folder. Raises BadLogError if a folder is another topic's."""
     for folder in sorted(data.glob(f"{name}-[0-9]*")):
         topic, _, partition = folder.name.rpartition("-")
         if topic != name or not partition.isdigit():
@@ -83,7 +83,7 @@ def _start(folder: Path) -> int:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """The records of a partition's folder. A tombstone says in a header what others say in their value."""
+    """The records of a partition's folder. A tombstone names its writer in a header instead of its value."""
     found: list[Entry] = []
     for _, raw in batches(folder):
         for record in read_records(raw):

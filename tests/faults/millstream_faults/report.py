@@ -1,4 +1,4 @@
-"""What a run has shown: the faults, how soon acknowledgements came again, and a timeline to look at."""
+"""The results of a run: its faults, the time until acknowledgements resumed, and a timeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = ("#c44e52", "#dd8452", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A fault, and the time until every partition had acknowledged a record that was sent after it began, in s."""
+    """A fault, and the time in s from its start until every partition acknowledged a record sent after that."""
 
     fault: Struck
     seconds: float | None
@@ -34,7 +34,7 @@ class Recovery:
 
 
 def recoveries(events: Sequence[Event]) -> list[Recovery]:
-    """For each fault, in order; None where some partition of the topic that stays acknowledged nothing any more."""
+    """One per fault, in order; its time is None if a partition of STEADY never acknowledged again."""
     lives = Lives(events)
     acknowledged: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
@@ -63,7 +63,7 @@ def recoveries(events: Sequence[Event]) -> list[Recovery]:
 def summary(
     events: Sequence[Event], violations: Sequence[Violation], left_out: Mapping[str, str], seconds: float
 ) -> str:
-    """For people: a table of faults, what was acknowledged and read, and the violations' number."""
+    """A table of the faults, the counts of acknowledged and read records, and the violations."""
     count = Counter(type(event) for event in events)
     by_kind: dict[str, list[Recovery]] = defaultdict(list)
     for recovery in recoveries(events):
@@ -87,7 +87,7 @@ def summary(
 
 
 def timeline(events: Sequence[Event], began: float, path: Path) -> None:
-    """Acknowledged and read records a second over the time, with each fault as long as it lasted."""
+    """Plot acknowledged and read records per second over time, beside the duration of each fault."""
     faults = sorted((event for event in events if isinstance(event, Struck)), key=lambda fault: fault.at)
     kinds = sorted({fault.text.partition(":")[0] for fault in faults})
     last = max((event.at for event in events), default=began) - began

@@ -1,4 +1,4 @@
-"""A run: the cluster and its clients start, the plan's faults strike, all is healed, and the history is checked."""
+"""A run: start the cluster and its clients, strike the plan's faults, heal everything, and check the history."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHECKED = (STEADY, ANEW, COMPACTED)
 HEAL_S = 90.0
 WARM_UP_S = 2.0
 COOL_DOWN_S = 3.0
-"""Of writing when all is whole: what is the latest topic then takes records."""
+"""Time to write after all is whole, so that the newest topics get records."""
 MOST_STORIES = 5
 
 
@@ -59,7 +59,7 @@ class Options:
 
 
 class Run:
-    """`go` returns what does not hold; everything that it has seen is in ``out``."""
+    """`go` returns the violations; all data of the run is in ``out``."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -132,7 +132,7 @@ class Run:
                 self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def _end_workers(self) -> None:
-        """Writers first, so that readers know where the end is."""
+        """End writers first, so that readers know the end of the log."""
         by_role = list(zip(WORKERS, self.workers, strict=True))
         for writers in (True, False):
             ending = [
@@ -173,7 +173,7 @@ class Run:
                 self._await_whole(watch)
 
     def _revive(self) -> None:
-        """What should run and does not is a violation, and is started again, so that the run goes on."""
+        """Record each process that ended by itself as a violation, and restart it."""
         for broker, process in self.lab.ended():
             if process is not None:
                 self.trouble(f"broker {broker} ended by itself, status {process.returncode}")
@@ -198,7 +198,7 @@ class Run:
         self.history.flush()
 
     def _await_whole(self, watch: Watch) -> None:
-        """With no fault under way, everything comes back in time."""
+        """After the last fault, the cluster must soon be whole."""
         begun = time.monotonic()
         if not watch.await_whole(HEAL_S):
             self.trouble(f"not whole {HEAL_S:g} s after the last fault: {'; '.join(watch.missing())}")
@@ -221,7 +221,7 @@ class Run:
                     f"broker {number} has {place} stack traces: {said[max(0, at - 300) : at + 1500]}"
                 )
 
-    # What came of it
+    # Results
 
     def events(self) -> Iterator[Event]:
         return read_history(self.histories)
@@ -273,7 +273,7 @@ class Run:
         return found
 
     def _silent(self, topics: Mapping[str, Known], events: Sequence[Event]) -> list[Violation]:
-        """Partitions of which no record was acknowledged, though all was whole for some seconds."""
+        """Partitions that acknowledged no record, although the cluster was whole for some seconds."""
         acknowledged = {(event.topic, event.partition) for event in events if isinstance(event, Acknowledged)}
         return [
             Violation("trouble", "nothing was acknowledged at all", partition, topic=known.id)
@@ -294,7 +294,7 @@ class Run:
         print(f"\n{text}\n{self.out / 'timeline.png'}", flush=True)
 
     def _keep_data(self) -> None:
-        """The disks are gone with the namespaces."""
+        """Copy the disks to ``out``: they disappear with the namespaces."""
         for number, broker in self.lab.brokers.items():
             shutil.copytree(broker.data, self.out / "kept" / f"broker-{number}", dirs_exist_ok=True)
         print(f"logs and data are kept in {self.out}", flush=True)

@@ -1,4 +1,4 @@
-"""What happened to a record: all that the history and the brokers' logs say of it, in the order of time."""
+"""The story of a record: everything that the history and the brokers' logs say about it, in the order of time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POSITIONS = ("commit", "skipped", "position", "inherited")
 
 
 def tell(violation: Violation, events: Sequence[Event], logs: Mapping[int, Path], began: float) -> str:
-    """The story of what a violation is about; times are seconds since ``began``."""
+    """The story of a violation's record, offset or position; times are seconds since ``began``."""
     lives = Lives(events)
     name = lives.name(violation.topic)
     told: list[tuple[float, str]] = []
@@ -77,7 +77,7 @@ def _is_at(violation: Violation, event: Led | RecordsDeleted) -> bool:
 
 
 def concerns(violation: Violation, event: Event, lives: Lives) -> bool:
-    """Whether an event is about the record, the offset or the position that a violation names.
+    """Whether an event concerns the violation's record, offset or position.
 
     A record may concern two topics of one name.
     """
@@ -133,7 +133,7 @@ def describe(event: Event, began: float) -> str:
 
 
 def mentions(path: Path, name: str) -> list[str]:
-    """The last lines of a broker's log that name a partition."""
+    """The last lines of a broker's log that mention a partition."""
     if not path.exists():
         return []
     return [line for line in path.read_text(errors="replace").splitlines() if name in line][-MOST_LINES:]

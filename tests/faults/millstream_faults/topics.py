@@ -1,14 +1,14 @@
-"""The topics of a run, and which record belongs to which of two topics that had one name.
+"""The topics of a run, and which of two topics of one name a record belongs to.
 
 STEADY       is never deleted, and keeps every record
-ANEW         is deleted and created again, gets partitions, loses records to DeleteRecords and retention
-COMPACTED    keeps the last record of each key; it is deleted and created again, too
-ODD          takes what a hostile client sends; nobody demands anything of it
+ANEW         is recreated, gets partitions, loses records to DeleteRecords and retention
+COMPACTED    keeps the last record of each key; it is recreated, too
+ODD          receives a hostile client's batches; no invariant covers it
 
-Clients name topics by their names, so a request that is under way while its topic is deleted may take effect in the
-one or in the other. Something is certain of an id only when it was sent after the topic was known to exist and answered
-before its deletion was requested. (The name is free only when every replica is gone, so nothing of the old topic
-answers after that.)
+Clients name topics by their names, so a request that is under way while its topic is deleted may take effect in either
+of the two. A request certainly met an id only if the client sent it after the topic was known to exist and got the
+response before the deletion was requested. (The name is free only when every replica is gone, so nothing of the old
+topic responds after that.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TopicPlan:
 
 PLANS = {
     STEADY: TopicPlan(6, {}),
-    # With two replicas the third broker may keep the group's positions: it learns of a deletion in another way.
+    # With two replicas, the third broker may coordinate the group: it learns of a deletion in another way.
     ANEW: TopicPlan(3, {"min.insync.replicas": "1"}, replicas=2),
     COMPACTED: TopicPlan(
         3,
@@ -51,7 +51,7 @@ PLANS = {
             "cleanup.policy": "compact",
             "segment.ms": "2000",
             "min.cleanable.dirty.ratio": "0.01",
-            # Longer than a replica is ever behind: one that misses a tombstone keeps the value, as in Kafka.
+            # Longer than any replica lags: a replica that misses a tombstone keeps the value, as in Kafka.
             "delete.retention.ms": "40000",
         },
     ),
@@ -69,7 +69,7 @@ MOST_PARTITIONS = 6
 
 
 class Lives:
-    """When each topic id was its name's."""
+    """The period in which each topic id had its name."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.created: dict[str, TopicCreated] = {}
@@ -88,7 +88,7 @@ class Lives:
                     self._retained.add(topic)
 
     def name(self, topic: str) -> str:
-        """The name of an id; the id itself where nobody created it."""
+        """The name of an id; the id itself if no topic was created with it."""
         return self.created[topic].name if topic in self.created else topic
 
     def is_steady(self, topic: str) -> bool:
@@ -98,18 +98,18 @@ class Lives:
         return topic in self.created and self.created[topic].is_compacted
 
     def is_certain(self, topic: str, sent: float, answered: float) -> bool:
-        """Whether what was sent and answered at these times can have happened to this id only."""
+        """Whether a request sent and answered at these times can only have met this id."""
         created, deleted = self.created.get(topic), self.deleted.get(topic)
         return (created is None or sent >= created.at) and (deleted is None or answered <= deleted.asked)
 
     def start(self, place: Place) -> float:
-        """The offset before which records may be gone, as somebody asked for that."""
+        """The offset before which records may be gone, because of DeleteRecords or retention."""
         if place[0] in self._retained:
             return float("inf")
         return max((one.offset for one in self.records_deleted[place]), default=0)
 
     def kept_from(self, place: Place, asked: float) -> int:
-        """The offset before which nothing may be read any more by who asks at this time."""
+        """The offset before which a request sent at this time may not read."""
         return max(
             (one.offset for one in self.records_deleted[place] if 0 <= one.at < asked),
             default=0,

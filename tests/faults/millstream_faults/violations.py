@@ -1,4 +1,4 @@
-"""What the checker finds, and what it holds a history against."""
+"""The checker's findings, and the logs it compares with the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What does not hold; where it concerns a record or an offset, which."""
+    """A broken invariant, and its record or offset, if any."""
 
     kind: str
     text: str
@@ -18,13 +18,13 @@ class Violation:
     writer: str | None = None
     number: int | None = None
     at: float | None = None
-    """When somebody was told what is wrong, where that is one moment."""
+    """The time of the wrong answer, if there is a single one."""
     topic: str = ""
     """The topic's id."""
 
 
 class Entry(NamedTuple):
-    """A record of the log that is left."""
+    """A record in a log at the end of the run."""
 
     offset: int
     writer: str
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as a replica has it on its disk."""
+    """A batch on a replica's disk."""
 
     base_offset: int
     last_offset: int

@@ -1,4 +1,4 @@
-"""A client of our own that visits the topics that are made anew: reads their begin, and keeps a position in one."""
+"""Our own client for topics that are recreated: it reads their start, and keeps a position in one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .worker import Worker
 
 PAUSE_S = 0.3
 FETCHES = 4
-"""For a position. A scan reads but the start: it is repeated all the time."""
+"""Fetches from a position. A scan makes one, at the start of the partition, but is repeated all the time."""
 SCANNED_BYTES = 16_384
 
 
@@ -50,12 +50,12 @@ class Visitor(Worker):
             await visit
 
     async def scan(self, probe: Probe, name: str, known: Known, partition: int) -> None:
-        """Read from where the partition starts."""
+        """Read from the start of the partition."""
         offset = await probe.offset(name, partition, EARLIEST)
         await self.read(probe, name, known, partition, offset, fetches=1, most_bytes=SCANNED_BYTES)
 
     async def move_on(self, probe: Probe, known: Known, partition: int) -> None:
-        """Read from the position, and keep where that ended."""
+        """Read from the position, and commit where the read ended."""
         asked = time.monotonic()
         found = await probe.committed(SIMPLE, ANEW, partition)
         now = time.monotonic()
@@ -84,7 +84,7 @@ class Visitor(Worker):
         fetches: int = FETCHES,
         most_bytes: int = FETCHED_BYTES,
     ) -> int:
-        """Read on from an offset; the offset that follows what was read."""
+        """Read on from an offset; return the offset after the last record."""
         self.visits += 1
         who = f"{self.name}#{self.visits}"
         for _ in range(fetches):
@@ -101,7 +101,7 @@ class Visitor(Worker):
 
 
 def whose(record: Record, partition: int) -> tuple[str, int]:
-    """The writer and its number."""
+    """The record's writer, and its number."""
     value = record.value if record.value is not None else dict(record.headers).get(TOMBSTONE)
     writer, written_to, number = parse_value(value or b"")
     return (writer, number) if written_to == partition else (f"?{writer} of {written_to}", -1)

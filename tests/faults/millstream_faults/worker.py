@@ -1,4 +1,4 @@
-"""What all clients share: the end, the history, and what they know of their topic."""
+"""The common part of all clients: the end, the history, and what they know about their topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIVE_UP_MS = 600_000
 FINISH_S = 90.0
 FLUSH_S = 0.5
 LOOK_S = 0.25
-"""Between two looks at a topic that may be made anew."""
+"""Interval between look-ups of a topic that may be recreated."""
 CONSUMER = {
     **{key: value for key, value in PATIENT.items() if key != "message.timeout.ms"},
     "retry.backoff.max.ms": "200",
@@ -34,7 +34,7 @@ CONSUMER = {
 
 
 class Worker:
-    """``known`` is the topic's id and its partitions, followed as they change where the topic is made anew."""
+    """``known`` is the topic's id and partition count, kept up to date if the topic is recreated."""
 
     def __init__(self, name: str, history: Path, bootstrap: str, topic: str, known: Known) -> None:
         self.name, self.bootstrap, self.topic, self.known = name, bootstrap, topic, known
@@ -48,7 +48,7 @@ class Worker:
         return self.known.partitions
 
     def look_around(self) -> None:
-        """Follow what the topic's name stands for from now on, in a thread."""
+        """In a thread, keep `known` up to date if the topic may be recreated."""
         if self.topic != STEADY:
             threading.Thread(target=lambda: asyncio.run(self._look()), name="look", daemon=True).start()
 
@@ -59,11 +59,11 @@ class Worker:
                 await asyncio.sleep(LOOK_S)
 
     def run(self) -> None:
-        """Until ``ending`` is set."""
+        """Work until ``ending`` is set."""
         raise AssertionError(f"{type(self).__name__} does nothing")
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long; False when it is time to end."""
+        """Wait this many seconds; return False at the end of the run."""
         return not self.ending.wait(seconds)
 
     def trouble(self, text: str) -> None:
@@ -78,7 +78,7 @@ class Worker:
         return Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, **CONSUMER, **(more or {})})
 
     def saw(self, who: str, message: Message) -> int | None:
-        """Write down what a consumer was given; the offset that follows it."""
+        """Record a consumer's message; return the offset after it."""
         error = message.error()
         if error is not None:
             self.saw_error(who, error)
@@ -95,7 +95,7 @@ class Worker:
         return offset + 1
 
     def saw_error(self, who: str, error: KafkaError) -> None:
-        """Brokers may be away; the log must not be."""
+        """Brokers may be away, but the log must stay."""
         bad = (
             KafkaError._AUTO_OFFSET_RESET,
             KafkaError._LOG_TRUNCATION,

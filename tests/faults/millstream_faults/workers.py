@@ -1,16 +1,16 @@
-"""The clients, each in a process of its own, which write all that they are told into the history.
+"""The clients, each in its own process; each writes every response to its history.
 
     python -m millstream_faults.workers ROLE NAME HISTORY BOOTSTRAP TOPIC TOPIC_ID PARTITIONS
 
 writer        librdkafka, idempotent: numbered records to every partition in turn
 aiowriter     the same with aiokafka
-member        librdkafka in the group: reads, and commits what it has read
-reader        librdkafka, reads every partition from its begin to its end
-rereader      librdkafka, reads short stretches anywhere, again and again
-watcher       asks for the group's committed offsets all the time
-visitor       our own client: reads the topics that are made anew, and keeps a position in one of them
+member        librdkafka in the group: reads, and commits its position
+reader        librdkafka: reads every partition from start to end
+rereader      librdkafka: reads short stretches anywhere, again and again
+watcher       requests the group's committed offsets all the time
+visitor       our own client: reads recreated topics, and keeps a position in one of them
 
-SIGTERM ends them: writers wait for what is under way, readers read to the end that there is then.
+SIGTERM ends them: writers wait for open requests, readers read to the present end.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ from .worker import FINISH_S, GIVE_UP_MS, Worker
 
 SIZE = 120
 PAUSE_S = 0.03
-"""Between two records of a writer to one partition."""
+"""Pause between a writer's records to one partition."""
 MOST_UNDER_WAY = 200
-"""Records of a partition without an answer, so that one partition without a leader does not hold up the others."""
+"""Limit of unanswered records per partition, so that a partition without a leader does not hold up the others."""
 FORGET_MS = 60_000
-"""How long a record is tried whose topic may be made anew."""
+"""Time limit for records whose topic may be recreated."""
 
 
 class Writer(Worker):
-    """With librdkafka. Records of a compacted topic have keys, and some are tombstones."""
+    """Uses librdkafka. Records of a compacted topic have keys, and some are tombstones."""
 
     def run(self) -> None:
         self.look_around()
@@ -43,9 +43,9 @@ class Writer(Worker):
 
 
 class Session:
-    """One producer, for as long as the topic is the same.
+    """A producer for one topic id.
 
-    librdkafka takes the leader epochs of a topic that was made anew for old ones, and never finds its leaders.
+    librdkafka takes a recreated topic's leader epochs for outdated ones, and never finds its leaders.
     """
 
     def __init__(self, worker: Writer, who: str) -> None:
@@ -94,7 +94,7 @@ class Session:
         except KafkaException:
             if self.worker.topic == STEADY:
                 raise
-            return  # the topic, or its partition, is away: the number is free
+            return  # the topic or its partition is gone: the number stays free
         self.numbers[partition] += 1
         self.under_way[partition] += 1
 
@@ -106,13 +106,13 @@ class Session:
         if error is not None:
             event = Failed(now, self.who, partition, number, str(error), self.topic, sent)
         else:
-            at = UNKNOWN if offset is None else offset  # the broker said that it is a repetition
+            at = UNKNOWN if offset is None else offset  # the broker reported a duplicate
             event = Acknowledged(now, self.who, partition, number, at, sent, self.topic)
         self.worker.history.add(event)
 
 
 class AioWriter(Worker):
-    """With aiokafka."""
+    """Uses aiokafka."""
 
     def run(self) -> None:
         asyncio.run(self.write())
@@ -122,7 +122,7 @@ class AioWriter(Worker):
             bootstrap_servers=self.bootstrap,
             enable_idempotence=True,
             acks="all",
-            request_timeout_ms=GIVE_UP_MS,  # which is how long it tries
+            request_timeout_ms=GIVE_UP_MS,  # the time limit for retries
             retry_backoff_ms=50,
             metadata_max_age_ms=2000,
             linger_ms=2,

@@ -3,14 +3,14 @@
     beside.same(delete_topics.API, topic_names=["no-such-topic"], topics=[{"name": "no-such-topic"}])
 
 sends the request in every version that both advertise and fails with the fields that differ. A request is written as
-its fields; structs in it as dicts, what is left out has its default, and fields that a version does not carry are not
-sent. In its strings ``{v}`` is the version, so that each makes a thing of its own. What the peers name differently
-(members, topic ids) is kept by ``keep`` under a name of the test's and asked for by ``Its(name)``.
+its fields, and structs in it as dicts; omitted fields have their defaults, and fields that a version does not carry are
+not sent. In its strings ``{v}`` is the version, so that each version creates its own objects. ``keep`` stores values
+that the peers name differently (members, topic ids) under the test's name for them, and ``Its(name)`` inserts them.
 
-What must differ is replaced before the comparison: ids, ports, folders, cluster ids, the time of day; of a batch that
-Kafka cuts off at the end of fetched records nothing is left. Arrays of named
-things are compared by name, as their order means nothing. Where Kafka leaves an error's message out, ours may have one.
-``but={part of a field's path: why}`` allows fields to differ, and fails when none does any more.
+Values that must differ are replaced before the comparison: ids, ports, folders, cluster ids, the time of day; the part
+of a batch that Kafka cuts off at the end of fetched records is dropped. Arrays of named
+objects are compared by name, because their order means nothing. If Kafka leaves an error's message out, ours may have
+one. ``but={part of a field's path: why}`` allows fields to differ, and fails when none does any more.
 """
 
 from __future__ import annotations

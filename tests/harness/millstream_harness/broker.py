@@ -22,8 +22,8 @@ from typing import Self
 
 from .daemon import Daemon
 
-# Below what the system hands out for port 0 and for outgoing connections, as a restarted broker must get its own again;
-# each of pytest-xdist's workers has ports of its own.
+# Below the system's range for port 0 and for outgoing connections, because a restarted broker needs its own port again;
+# each of pytest-xdist's workers has its own ports.
 FIXED_PORTS = range(
     18_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
     30_000,

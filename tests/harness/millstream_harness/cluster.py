@@ -89,7 +89,7 @@ class ClusterProcesses:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    # What the brokers say
+    # The brokers' view
 
     def metadata(self, *topics: str, of: BrokerProcess | None = None) -> MetadataResponse:
         """Metadata from that broker, or from any that responds."""

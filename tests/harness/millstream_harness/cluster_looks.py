@@ -18,7 +18,7 @@ INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}
 PUBLIC = {"name": "public", "type": "LoadBalancer", "port": 9094}
 SETTLED, SOON = 60, 5
 LIVE = {"log.retention.ms": "2", "compression.type": "zstd", "log.retention.hours": "9"}
-"""Configuration that brokers take while they run."""
+"""Configuration that brokers accept while they run."""
 
 
 class East:
@@ -80,7 +80,7 @@ class East:
 
     @property
     def replicas(self) -> int:
-        """Of the brokers' StatefulSet."""
+        """The brokers' StatefulSet's number of replicas."""
         found: int = self.kube.objects["StatefulSet", "east-brokers"]["spec"]["replicas"]
         return found
 

@@ -1,4 +1,4 @@
-"""A Cluster of the name east in namespace ns, and its objects as Kubernetes has them."""
+"""A Cluster named east in namespace ns, and its objects in Kubernetes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stateful_set(name: str, claim: str = "1Gi", **status: Any) -> dict[str, Any]
 
 
 def server_pod(number: int, *, ready: bool = True, stale: bool = False) -> dict[str, Any]:
-    """The pod of a ZooKeeper server; ``stale``: not of the revision "new"."""
+    """The pod of a ZooKeeper server; a ``stale`` one is not of the revision "new"."""
     ours = selector(a_cluster(), "zookeeper")
     return {
         "kind": "Pod",
@@ -44,7 +44,7 @@ def server_pod(number: int, *, ready: bool = True, stale: bool = False) -> dict[
 
 
 def claim(name: str, size: str) -> dict[str, Any]:
-    """As the StatefulSet made it."""
+    """A claim as the StatefulSet creates it."""
     component = "zookeeper" if "zookeeper" in name else "broker"
     labels = {"millstream.dev/cluster": "east", "app.kubernetes.io/component": component}
     return {

@@ -1,4 +1,4 @@
-"""Writes docs/reference/conditions.md: every condition and every reason, what it means and what to do.
+"""Writes docs/reference/conditions.md: every condition and every reason, with meaning and remedy.
 
 make docs/reference/conditions.md
 """
@@ -135,7 +135,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.RUNNER_NOT_AVAILABLE: ("BatchLoad", "Kubernetes does not know SparkApplications, or the laptop has no Java.", "Install Kubeflow's operator, or set `runner: Job`; on a laptop install Java 17."),
     R.OUTPUT_NOT_WRITABLE: ("BatchLoad", "The table cannot be written.", "Check the path, the volume and its permissions, or the credentials."),
 }  # fmt: skip
-"""Kinds, meaning, and what to do; empty where there is nothing to do."""
+"""Kinds, meaning, and remedy; empty if there is nothing to do."""
 
 HEAD = """# Conditions and their reasons
 

@@ -26,7 +26,7 @@ OLDER: Final = (
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
 )
-"""Keys of Kafka's that its 4.1 no longer documents, or, for throttles, has as dynamic settings only."""
+"""Kafka's keys that 4.1 no longer documents, or, for throttles, has only as dynamic settings."""
 DIFFERENT: Final = {
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",

@@ -1,4 +1,4 @@
-"""A controller's machine in surroundings that carry out its instructions at once."""
+"""A controller's machine with a store and brokers that carry out its instructions at once."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Controller:
         self.epochs = dict.fromkeys(brokers, 1)
         self.unclean: set[int] = set()
         self.silent: set[int] = set()
-        """Brokers that do not answer StopReplica."""
+        """Brokers that do not respond to StopReplica."""
         self.is_slow = False
-        """Whether the store does nothing before `write`."""
+        """Whether the store waits for `write`."""
         self.waiting: list[Any] = []
-        """Writes that a slow store has not made yet."""
+        """Pending writes of a slow store."""
         self.seen: list[Any] = []
         image = Image(self.brokers(), {one.name: one for one in topics}, frozenset(deletions))
         self._do(to_the_end(self.machine.start(image)))
@@ -72,7 +72,7 @@ class Controller:
         return to_the_end(self.machine.handle(event))
 
     def handle(self, event: Any) -> list[Any]:
-        """The event, and all instructions that follow from it."""
+        """Handle the event, and all instructions that follow from it."""
         self.seen = []
         self._do(self.decide(event))
         return self.seen
@@ -87,7 +87,7 @@ class Controller:
         return self.handle(BrokersChanged(self.brokers()))
 
     def write(self) -> list[Any]:
-        """Let a slow store carry out its writes so far, and all that follows."""
+        """Let a slow store carry out its pending writes, and everything that follows."""
         self.seen, waiting, self.waiting = [], self.waiting, []
         for one in waiting:
             self._carry_out(one)

@@ -34,12 +34,12 @@ class MemoryStore:
         self.topics = {one.name: one for one in topics}
         self.calls: list[tuple[str, Any]] = []
         self.times: list[float] = []
-        """When it was."""
+        """Times of the calls."""
         self.problems: deque[Exception] = deque()
         self.takes_s = 0.0
-        """For each call."""
+        """Duration of each call."""
         self.early: list[StoreEvent] = []
-        """Reports before it has been loaded."""
+        """Reports that arrived before it was loaded."""
         self.report: Callable[[StoreEvent], None] = lambda event: None
 
     async def _called(self, name: str, what: Any = None) -> None:
@@ -87,7 +87,7 @@ class Asked:
 
     broker: int
     epoch: int
-    """Of the broker that was meant."""
+    """Epoch of the addressed broker."""
     version: int
     request: Any
 
@@ -99,14 +99,14 @@ class Peers(InterBroker):
         super().__init__(broker_id, "PLAINTEXT", b"", lambda: 1)
         self.asked: list[Asked] = []
         self.connects: list[tuple[int, str, float, float]] = []
-        """Broker, client id, timeout, and when."""
+        """Broker, client id, timeout, and time of each connection."""
         self.connections: list[PeerConnection] = []
         self.away: set[int] = set()
         self.silent: set[int] = set()
-        """Brokers that take requests and do not answer before `wake`."""
+        """Brokers that accept requests and do not respond before `wake`."""
         self._woken = asyncio.Event()
         self.scripts: dict[int, deque[Any]] = defaultdict(deque)
-        """What a broker answers to its next requests: a response, an error to raise, or None for the usual."""
+        """A broker's next responses: a response, an error to raise, or None for the usual one."""
 
     async def connect(
         self, broker: BrokerRecord, client_id: str, *, timeout_s: float, max_response_bytes: int = 0
@@ -128,7 +128,7 @@ class Peers(InterBroker):
             await self._woken.wait()
 
     def of(self, broker: int) -> list[Any]:
-        """The requests of a broker."""
+        """The requests to a broker."""
         return [one.request for one in self.asked if one.broker == broker]
 
     def open(self) -> list[int]:

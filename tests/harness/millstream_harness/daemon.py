@@ -76,7 +76,7 @@ class Daemon:
         return self._end(signal.SIGKILL, 10.0)
 
     def wait(self, timeout: float) -> int:
-        """Until it ends by itself; returns the exit status."""
+        """Wait until it ends by itself; return the exit status."""
         assert self.process is not None
         status = self.process.wait(timeout)
         self.process = None

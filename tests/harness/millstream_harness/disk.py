@@ -21,9 +21,9 @@ class Disk:
         self._ballast = path / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Fill all space but ``leave`` bytes.
+        """Fill all space except ``leave`` bytes.
 
-        Again, where there was less space by then than a moment before: nothing at all is taken in that case.
+        Repeats if space has shrunk meanwhile: an allocation that does not fit allocates nothing.
         """
         with self._ballast.open("ab") as file:
             while True:
@@ -89,9 +89,9 @@ class DyingDisk(Disk):
         subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
 
     def die(self) -> None:
-        """Fail all writes (fsync fails, then the file system is read-only). Reads see the page cache only.
+        """Fail all writes (fsync fails, then the file system is read-only). Reads see only the page cache.
 
-        Fsynced data is back after :meth:`repair`, so pause all writers meanwhile.
+        Fsynced data returns after :meth:`repair`, so pause all writers meanwhile.
         """
         files = [path for path in self.path.rglob("*") if path.is_file()]
         subprocess.run(["sync", "--file-system", str(self.path)], check=True)

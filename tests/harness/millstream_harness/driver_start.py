@@ -1,12 +1,12 @@
 """How long a BatchLoad takes from `kubectl apply` to its driver's start: `python -P -m millstream_harness.driver_start`
 
 It needs a Kubernetes with the operator and, in the namespace, a ready Cluster `default` with a topic that has records,
-and a volume `lake`. In turn, it applies a BatchLoad, and copies of the ConfigMap and the Job that the operator made of
-it, under other names. It takes the time from the start of `kubectl apply` until a watch shows the driver's container
+and a volume `lake`. In turn, it applies a BatchLoad, and copies of the operator's ConfigMap and Job for it
+under other names. It measures the time from the start of `kubectl apply` until a watch shows the driver's container
 running. The second time is that of Kubernetes alone; the difference is the operator's.
 
-With `--runner SparkApplication` it takes the time until the SparkApplication exists, from which on Kubeflow's operator
-and Spark need as long as for anybody's. That needs the definition of SparkApplications, and neither nodes nor
+With `--runner SparkApplication` it measures the time until the SparkApplication exists, after which Kubeflow's operator
+and Spark take as long as for any other. That needs the CRD of SparkApplications, and neither nodes nor
 Kubeflow's operator.
 """
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     namespace = Namespace(given.namespace)
     ours, bare = [], []
-    whole = ("--ignore-not-found", "--cascade=foreground")  # a pod that still ends takes the processor
+    whole = ("--ignore-not-found", "--cascade=foreground")  # a terminating pod would take the processor
     for number in range(given.rounds):
         name = f"driver-start-{number}"
         try:
@@ -76,7 +76,7 @@ def load(name: str, topic: str, runner: str) -> Json:
 
 
 def by_hand(namespace: Namespace, name: str, runner: str) -> list[Json]:
-    """ConfigMap and runner of the load's run, to be applied without the operator."""
+    """The load's ConfigMap and runner, to apply without the operator."""
     there = namespace.list(RUNNERS[runner])
     (found,) = [one for one in there if one["metadata"]["name"].startswith(f"{name}-")]
     own = found["metadata"]["name"]
@@ -97,8 +97,10 @@ def _bare(manifest: Json) -> Json:
 
 
 def _applied(namespace: Namespace, manifests: list[Json], runner: str) -> float:
-    """Seconds from `kubectl apply` until a pod of the Job runs, or the SparkApplication exists; ``runner`` begins its
-    name."""
+    """Seconds from `kubectl apply` until a pod of the Job runs, or the SparkApplication exists.
+
+    ``runner`` is the prefix of its name.
+    """
     kind = manifests[-1]["spec"].get("runner") or manifests[-1]["kind"]
     what, shown = ("pods", RUNNING) if kind == "Job" else (RUNNERS[kind], CREATED)
     watch: Any = [

@@ -1,8 +1,8 @@
 """A proxy to the API server on which watches fall behind: the server itself responds with 410 Gone.
 
-The API server keeps the changes of the last minutes. A watch that asks for an older one gets an ERROR event with code
-410. ``fall_behind`` ends the watches that go through here, keeps new ones waiting, and then lets each ask once from
-resource version 1, as if it had been away for long. All else passes as it is.
+The API server keeps the changes of the last minutes. A watch from an older version gets an ERROR event with code
+410. ``fall_behind`` ends the watches of this proxy, keeps new ones waiting, and then lets each start once from
+resource version 1, as if it had been away for long. Everything else passes unchanged.
 
     OperatorProcess -> FallingBehind -> kubectl proxy (which has the credentials) -> API server
 """
@@ -26,8 +26,7 @@ DROPPED = ("host", "content-length", "transfer-encoding", "connection", "accept-
 
 
 class FallingBehind:
-    """``gone``: paths of the watches that the API server has answered with 410, in their order; ``listed``: paths that
-    were listed since the last of them."""
+    """``gone``: paths of the watches that got 410 from the API server, in order; ``listed``: paths listed since."""
 
     def __init__(self) -> None:
         self.gone: list[str] = []
@@ -42,7 +41,7 @@ class FallingBehind:
 
     @contextlib.contextmanager
     def running(self, kubeconfig: Path) -> Iterator[None]:
-        """Serve, and write a kubeconfig that leads here."""
+        """Serve, and write a kubeconfig for this proxy."""
         command = ["kubectl", "proxy", "--port=0", "--address=127.0.0.1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
             assert proxy.stdout is not None

@@ -23,7 +23,7 @@ def run(*arguments: str, timeout: float = 280) -> subprocess.CompletedProcess[st
 
 
 def check_refusal(arguments: list[str], said: str) -> None:
-    """It does not begin, and says why in a line."""
+    """Check that it does not start, and gives the reason in a line."""
     done = run(*arguments)
     assert done.returncode == 2
     assert said in done.stderr

@@ -57,7 +57,7 @@ def wanted(index: int = 0, offset: int = 0, **more: int) -> FetchPartition:
 def fetch(
     *partitions: FetchPartition, session: tuple[int, int] = FULL, replica: int = THEM, **more: Any
 ) -> FetchRequest:
-    """Does not wait unless `max_wait_ms` is given."""
+    """A request that does not wait unless `max_wait_ms` is given."""
     session_id, epoch = session
     topics = [FetchTopic("t", partitions=list(partitions))] if partitions else []
     given = {"min_bytes": 1, "max_bytes": 1 << 20, **more}
@@ -87,7 +87,7 @@ class Serving:
         self.partition(index).append(batch(value), NOW_MS, acks=1)
 
     def ask(self, *partitions: FetchPartition, **more: Any) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """The session's next request; the first one begins it."""
+        """The session's next request; the first one begins the session."""
         answer = answered(self.sessions, fetch(*partitions, session=self.next, **more), self.connection, 12)
         session_id, epoch = self.next
         if isinstance(answer, FetchResponse):

@@ -94,7 +94,7 @@ class Gate:
 
 
 def _end(one: socket.socket) -> None:
-    """Also for a thread that waits for it."""
+    """End the connection, even for a thread that waits for it."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
     one.close()

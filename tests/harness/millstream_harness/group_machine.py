@@ -38,7 +38,7 @@ EXPIRING = GroupConfig(
     offsets_retention_minutes=10,
     offsets_retention_check_interval_ms=60_000,
 )
-"""Offsets expire after `RETENTION_MS`, at a check every minute; sessions may last for longer."""
+"""Offsets expire after `RETENTION_MS`, at a check every minute; sessions may last longer."""
 RETENTION_MS = 600_000
 
 
@@ -90,7 +90,7 @@ class Machine:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         self.ids = itertools.count(1)
         self.topics = dict(topics or {name: uuid.uuid5(START_ID, name) for name in ("t", "u", "other")})
-        """What this broker knows; a test may change it without saying so."""
+        """This broker's view of topics; a test may change it without an event."""
         self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(self.ids)}", self.topic_id)
         self.now = 0
         self.hold = False
@@ -111,7 +111,7 @@ class Machine:
         self.topics[name] = uuid.uuid5(self.topics[name], name)
 
     def delete_topic(self, name: str, *, anew: bool = False) -> None:
-        """This broker hears that the topic is gone, and, with ``anew``, that there is another one of the name."""
+        """This broker learns that the topic is deleted, and, with ``anew``, that there is another one of that name."""
         deleted = {name: self.topics[name]}
         if anew:
             self.make_anew(name)

@@ -1,8 +1,8 @@
 """One group on one broker, of either kind, and its story: each member's requests and responses, in order.
 
-A script tells a ``Story`` what its members do; played on two brokers it gives two stories that must be equal, and two
-lists of records in `__consumer_offsets` likewise. What has to differ is renamed: a member id is called after who got it
-(``a#1`` is the first id of member ``a``), a time of day is ``now``.
+A script directs the members of a ``Story``; played on two brokers it gives two stories that must be equal, and two
+lists of records in `__consumer_offsets` that must be equal, too. Values that must differ are renamed: a member id is
+called after its member (``a#1`` is the first id of member ``a``), a time of day is ``now``.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Story:
         self._lines: list[tuple[Any, ...]] = []
         self.names: dict[str, str] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
-        """Of topics that were created here."""
+        """Ids of topics that were created here."""
         self.named_topics: dict[str, uuid.UUID] = {}
-        """The ids that positions in `__consumer_offsets` have with them."""
+        """The topic ids in positions of `__consumer_offsets`."""
         self.members: list[Member] = []
         self.wire = Wire(bootstrap, "outsider")
         eventually(self._coordinator_error, lambda code: code not in _NOT_READY, "the coordinator")
@@ -249,9 +249,9 @@ class Story:
     # ---- its records
 
     def records(self) -> list[tuple[Any, ...]]:
-        """What `__consumer_offsets` has of the group, in the log's order but for tombstones in a row.
+        """The group's records in `__consumer_offsets`, in the log's order except for consecutive tombstones.
 
-        AssertionError where our formats would write a record differently, if only by a byte.
+        AssertionError if our formats would encode a record differently, if only by a byte.
         """
         found = [self._read(key, value) for key, value in self._raw_records()]
         of_group = [record for record in found if record is not None]
@@ -297,7 +297,7 @@ class Story:
         read = value_codec.decode(version, value, 2)
         assert value == value[:2] + value_codec.encode(version, read), f"{self.bootstrap} {about}: {value!r}"
         if of_offset and read.topic_id != ZERO_UUID:
-            # Kafka names the topic's id only where the client did, Millstream always: no story tells of it.
+            # Kafka stores the topic's id only if the client named it, Millstream always: no story mentions it.
             self.named_topics[named.topic] = read.topic_id
             assert read.topic_id == self.topic_ids.get(named.topic, read.topic_id)
             read.topic_id = ZERO_UUID
@@ -320,7 +320,7 @@ class Story:
 
 @dataclass(eq=False)
 class Member:
-    """One member: a connection of its own, as a broker answers a connection's requests one after the other."""
+    """A member with its own connection, because a broker handles a connection's requests one after the other."""
 
     story: Story
     label: str
@@ -411,7 +411,7 @@ class Member:
         protocol: str | None = "",
         **assignments: bytes,
     ) -> Self:
-        """Ask; ``assignments`` by the labels of members. An empty type or name stands for what the member was told."""
+        """Send SyncGroup; ``assignments`` by the labels of members. An empty type or name means the member's own."""
         ids = {member.label: member.member_id for member in self.story.members}
         handed_in = [
             sync_group.SyncGroupRequestAssignment(ids[who], what) for who, what in assignments.items()

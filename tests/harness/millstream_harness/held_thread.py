@@ -16,7 +16,7 @@ class HeldThread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         self.threads: list[threading.Thread] = []
-        """Those that called it."""
+        """The threads that called it."""
         self._called, self._opened = threading.Event(), threading.Event()
         original = getattr(owner, name)
 

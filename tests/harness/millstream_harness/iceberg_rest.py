@@ -34,7 +34,7 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3Server | None = None) -> It
     folder.mkdir(parents=True, exist_ok=True)
     port = fixed_port()
     _write_hadoop_conf(folder / "core-site.xml", s3)
-    # The tests' jar of Iceberg has a class of S3A of its own, which must not come first.
+    # The tests' jar of Iceberg contains a class of S3A, which must not come first.
     s3a = spark_jars().glob("hadoop-aws-*.jar")
     classpath = [
         folder,

@@ -24,8 +24,11 @@ Name = tuple[str, str]
 
 
 class MemoryKube(Kube):
-    """Objects by kind and name. ``applied``, ``deleted`` and ``events`` say what was done, in its order; ``refused``
-    has the error for whatever lists or applies objects of a kind."""
+    """Objects by kind and name.
+
+    ``applied``, ``deleted`` and ``events`` record the calls, in order; ``refused`` has errors for calls that list or
+    apply objects of a kind.
+    """
 
     def __init__(self, *objects: Mapping[str, Any]) -> None:
         self.objects: dict[Name, Manifest] = {}
@@ -134,8 +137,10 @@ def deleted(seconds: float, **metadata: Any) -> dict[str, Any]:
 
 
 class ToldBrokers:
-    """Answers each request of KafkaAdmin as a test says: with a value, an error to raise, or a function of the
-    request. ``asked`` keeps the requests; one that has no answer fails the test."""
+    """Responds to requests of KafkaAdmin as a test says: with a value, an error to raise, or a function of the request.
+
+    ``asked`` keeps the requests; one without a response fails the test.
+    """
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -170,13 +175,13 @@ class _OneCluster(AdminPool):
 
 @dataclass(frozen=True)
 class InMemory:
-    """``services`` with what is behind them."""
+    """``services``, and the objects and brokers behind them."""
 
     kube: MemoryKube = field(default_factory=MemoryKube)
     brokers: ToldBrokers = field(default_factory=ToldBrokers)
     services: Services = field(init=False)
     again: dict[str, float] = field(default_factory=dict)
-    """Seconds until the next look by resource, where a test looked."""
+    """Seconds until the next look by resource, if a test looked."""
 
     def __post_init__(self) -> None:
         services = Services(self.kube, admins=_OneCluster(self.brokers), now=lambda: NOW)

@@ -90,7 +90,7 @@ class HeldAdmission:
         monkeypatch.setattr(Log, "admit", held)
 
     async def entered(self) -> None:
-        """Return when a batch is in the thread."""
+        """Return once a batch is in the thread."""
         assert await asyncio.to_thread(self._entered.acquire, timeout=60)
 
     def release(self) -> None:

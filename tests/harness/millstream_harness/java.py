@@ -18,7 +18,7 @@ KAFKA_VERSION = "4.1.1"
 KAFKA_JARS = ROOT / ".jars" / f"kafka-{KAFKA_VERSION}"
 SPARK_JARS = ROOT / ".jars" / "spark"
 LOG4J = ROOT / "bench" / "kafka"
-# A tool lives for a second: a compiler and a collector that take long to prepare are lost on it.
+# A tool lives for a second: a compiler and a collector with a long start-up do not pay off.
 SHORT_LIVED = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 TOOL_TIMEOUT_S = 60.0
 
@@ -62,7 +62,7 @@ def fetched(folder: Path) -> Path:
         require("mvn")
         folder.parent.mkdir(exist_ok=True)
         with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want them too
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes need them, too
             make = ["make", "--no-print-directory", str(done.relative_to(ROOT))]
             subprocess.run(make, cwd=ROOT, check=True)
     return folder

@@ -45,8 +45,11 @@ class KafkaProcess(Daemon):
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
     ) -> None:
-        """``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
-        ``--add-scram``. ``listeners``: security protocols of further listeners by name."""
+        """A node with these settings.
+
+        ``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
+        ``--add-scram``. ``listeners``: security protocols of further listeners by name.
+        """
         super().__init__(folder, "broker.log")
         self.protocols = dict(listeners or {})
         self.users = users

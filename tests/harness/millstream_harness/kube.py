@@ -1,4 +1,4 @@
-"""kubectl and helm as a user calls them, with polling that names what it waits for.
+"""kubectl and helm as users call them, with polling that names its condition.
 
 Everything goes through the two commands on PATH and the kubeconfig in KUBECONFIG, so a test reads like the
 tutorial and works on any cluster that kubectl reaches.
@@ -110,7 +110,7 @@ class Namespace:
             raise AssertionError(f"{error}; condition: {last}") from None
 
     def client(self, *command: str, image: str, stdin: bytes = b"", timeout: float = 300.0) -> str:
-        """Run the ``millstream`` command in the namespace's client pod, which is made when first needed."""
+        """Run the ``millstream`` command in the namespace's client pod, which is created on first use."""
         sleeper = "import signal; signal.signal(15, lambda *_: exit()); signal.pause()"
         if not self.kubectl("get", "pod", CLIENT_POD, "--ignore-not-found"):
             self.kubectl(

@@ -1,15 +1,15 @@
 """Compares acknowledgements of producers with the log: no acknowledged record is lost, repeated or out of order.
 
     with Load(bootstrap, topic, partitions=3) as load:      produces until the block ends, then waits for the rest
-        ...                                                 kill, fill, cut off: whatever is to be survived
+        ...                                                 kill, fill, cut off: any fault to survive
     check(bootstrap, topic, [load])
 
 A record's value is ``NAME:NUMBER:`` and padding. Each load numbers its records by partition, and keeps a ledger with
 the offset of every acknowledged record. `check` reads the whole topic and requires:
 
 - every acknowledged record is at its acknowledged offset;
-- the numbers of a load ascend in a partition, each at most once (idempotent producers; a record without an
-  answer may be in the log or not);
+- the numbers of a load ascend in a partition, each at most once (idempotent producers; a record without a
+  response may be in the log or not);
 - offsets have no gaps, and every record belongs to a load.
 """
 
@@ -35,7 +35,7 @@ from confluent_kafka import (
 
 FINISH_S = 60.0
 IDEMPOTENT = {"enable.idempotence": "true", "acks": "all"}
-# Whoever kills brokers wants them found again at once.
+# Tests that kill brokers need clients to reconnect at once.
 PATIENT = {
     "reconnect.backoff.ms": "20",
     "reconnect.backoff.max.ms": "100",
@@ -131,7 +131,7 @@ class Load:
                 producer.poll(self._pause_s)
             left = producer.flush(FINISH_S)
             assert not left, f"{self.name}: {left} records without an answer after {FINISH_S} s"
-        except BaseException as error:  # handed to the test's thread
+        except BaseException as error:  # passed on to the test's thread
             self._broken = error
 
     def message(self, number: int) -> dict[str, Any]:

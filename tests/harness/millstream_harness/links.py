@@ -1,11 +1,11 @@
-"""A network link that can be slow, lose packets, or be cut: what netem does, on kernels without it, too.
+"""A network link that can be slow, lose packets, or be cut: like netem, but also on kernels without it.
 
     this network 10.78.0.1  -- near --  Link  -- far --  10.78.0.2 another network namespace
 
-``near`` and ``far`` are TUN devices. A thread carries IP packets from one to the other, late or not at all; everything
-else, such as TCP's retransmission, is the kernel's. Packets to and from a port may have a condition of their own.
+``near`` and ``far`` are TUN devices. A thread carries IP packets from one to the other, late or not at all; the kernel
+does everything else, such as TCP's retransmission. Packets to and from a port may have their own condition.
 
-It needs the right to make network namespaces and devices. The namespace and both devices end with this process.
+It needs the right to create network namespaces and devices. The namespace and both devices end with this process.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OTHERS = ""
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``delay_s`` in each direction; ``loss``: the share of packets that never arrive, 1 cuts the link.
+    """``delay_s`` applies in each direction; ``loss`` is the share of packets that never arrive, 1 cuts the link.
 
-    ``rate``: bytes a second in each direction, 0 for any number.
+    ``rate`` is in bytes a second in each direction, 0 for no limit.
     """
 
     delay_s: float = 0.0
@@ -50,17 +50,17 @@ SLOW = Condition(delay_s=0.2, loss=0.05)
 
 
 def has_tun() -> bool:
-    """Whether this process may make TUN devices."""
+    """Whether this process may create TUN devices."""
     return os.access("/dev/net/tun", os.R_OK | os.W_OK)
 
 
 class Link:
     def __init__(self, ports: Mapping[str, int], seed: int = 1) -> None:
-        """``ports``: TCP ports of servers here, by what they are called in `set`."""
+        """``ports`` are TCP ports of servers here, by their names in `set`."""
         self._names = {port: name for name, port in ports.items()}
         self._conditions = dict.fromkeys((*ports, OTHERS), FINE)
         self._busy_until: dict[tuple[str, int], float] = {}
-        """When what was sent has left, by name and receiving device, where there is a rate."""
+        """With a rate: when the packets sent so far will have left, by name and receiving device."""
         self._chance = random.Random(seed)
         self._stopping, self._stop = os.pipe()
         self._thread = threading.Thread(target=self._carry, name="link", daemon=True)
@@ -71,7 +71,7 @@ class Link:
         while namespace.readlink() == Path("/proc/self/ns/net").readlink():
             time.sleep(0.01)
         self.entering = ["nsenter", f"--net={namespace}"]
-        """What runs a command at the other end."""
+        """Prefix of a command that runs at the other end."""
         self._near, self._far = _tun("near"), _tun("far")
         _run("ip", "addr", "add", HERE, "peer", THERE, "dev", "near")
         _run("ip", "link", "set", "near", "up")
@@ -91,12 +91,12 @@ class Link:
         self._there.wait()
 
     def set(self, condition: Condition, *names: str) -> None:
-        """From now on, for packets that are sent at either end; without names for all, also of other ports."""
+        """Set the condition from now on, for packets sent at either end; without names, for all ports."""
         for name in names or tuple(self._conditions):
             self._conditions[name] = condition
 
     def _carry(self) -> None:
-        """The thread."""
+        """Carry packets; the thread runs this."""
         due: list[tuple[float, int, int, bytes]] = []
         number = 0
         while True:
@@ -132,14 +132,14 @@ class Link:
 
 
 def _tun(name: str) -> int:
-    """Make a TUN device; returns its file descriptor, with which it ends."""
+    """Create a TUN device; returns its file descriptor, which keeps it alive."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor
 
 
 def _run(*command: str) -> None:
-    """Raises RuntimeError with what the command said."""
+    """Raises RuntimeError with the command's output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")

@@ -1,4 +1,4 @@
-"""The condition of a BatchLoad whose driver has ended with a report, as the operator makes it."""
+"""The operator's condition for a BatchLoad whose driver has ended with a report."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def conf_rule() -> str:
 
 
 def allowed_conf() -> tuple[str, ...]:
-    """The keys that it allows; one that ends with a dot stands for all that begin so."""
+    """The allowed keys; one that ends with a dot allows all keys with that prefix."""
     return tuple(re.findall(r"'(spark[^']*)'", conf_rule()))
 
 
@@ -55,7 +55,7 @@ def a_load(generation: int = 1, **spec: Any) -> BatchLoad:
 
 
 def edited(load: BatchLoad, **spec: Any) -> BatchLoad:
-    """The load with another spec, as the API server has it: of the next generation if anything changed."""
+    """The load with another spec, as stored by the API server: with the next generation if anything changed."""
     changed = a_load(load.metadata.generation + bool(spec), **spec)
     return msgspec.structs.replace(changed, status=load.status)
 
@@ -75,7 +75,7 @@ def started(load: BatchLoad, now: datetime = NOW, partitions: Partitions = FLIGH
 
 
 def ended(load: BatchLoad, seen: Seen | None = None, now: datetime = NOW, **edit: Any) -> BatchLoad:
-    """The load whose run has ended, well unless ``seen`` says otherwise; then with another spec."""
+    """The load whose run has ended, successfully unless ``seen`` says otherwise; then with another spec."""
     rows = run_of(load).records
     load = runs.with_status(
         load, runs.end(load, seen or Seen(RunState.SUCCEEDED, rows=rows, corrupt_records=0), now)

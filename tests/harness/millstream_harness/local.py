@@ -1,4 +1,4 @@
-"""The local runtime over a folder of manifests and a data folder, and `millstream local` as its users run it."""
+"""The local runtime over a folder of manifests and a data folder, and `millstream local` as users run it."""
 
 from __future__ import annotations
 

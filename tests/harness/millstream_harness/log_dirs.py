@@ -1,4 +1,4 @@
-"""Log directories as a broker uses them, without the broker: started, written to, left in different ways."""
+"""Log directories used as by a broker, without the broker: started, written to, left in different ways."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def send(log: Log, count: int = 1) -> None:
 
 
 def kill(manager: LogManager) -> None:
-    """Leave everything as a process does that is killed: nothing written, the locks gone."""
+    """Leave everything as a killed process does: nothing written, the locks released."""
     for log in manager:
         log.close(clean=False)
     manager.unlock()
 
 
 def lose_power(*dirs: Path) -> None:
-    """What was written is there, but nobody knows that."""
+    """The writes survived, but nobody knows that."""
     for path in dirs:
         (path / ".boot-id").write_text("another boot")
 
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Nothing can be written, as when a disk is full (EFBIG)."""
+    """No write succeeds, as on a full disk (EFBIG)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -60,7 +60,7 @@ def full_disk() -> Iterator[None]:
 
 
 def block(path: Path) -> None:
-    """Let a file that is to be written atomically fail, as on a broken disk: a folder is in its way."""
+    """Make the atomic write of a file fail, as on a broken disk: a folder has its name."""
     path.with_name(path.name + ".tmp").mkdir()
 
 

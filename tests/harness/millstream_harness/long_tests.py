@@ -1,6 +1,7 @@
-"""Which tests are long: `make test` leaves them out; `make test-all` and CI run every test.
+"""The long tests: `make test` leaves them out; `make test-all` and CI run every test.
 
-A test is long for what its file does, so the rule goes by files. A new file that fits none of these is in `make test`.
+A test is long because of its file's subject, so the rule goes by files. A new file that matches no pattern is in
+`make test`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ LONG = {
         "tests/examples/test_pages.py",
     ),
 }
-"""Patterns of files, from the repository's root, by what is long in them; * stands for folders, too."""
+"""Patterns of files, from the repository's root, by the reason for their length; * matches folders, too."""
 
 
 def is_long(path: str) -> bool:

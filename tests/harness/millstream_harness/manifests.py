@@ -6,7 +6,7 @@ from typing import Any
 
 from .kube import Json
 
-# Nodes do not have it: the brokers' pods wait, and the broker is a process that the test has started.
+# No node has it: the brokers' pods stay pending, and the broker is a process of the test.
 NOWHERE = {"template": {"spec": {"nodeSelector": {"millstream.dev/test": "no-such-node"}}}}
 
 

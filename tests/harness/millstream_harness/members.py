@@ -1,4 +1,4 @@
-"""Brokers' coordination by a real ZooKeeper, without the brokers: what each was told is kept for the test to see."""
+"""Brokers' coordination over a real ZooKeeper, without the brokers: each one's notifications are kept for the test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millstream_kafka.protocol.update_metadata import (
 
 
 class Member:
-    """A broker's coordination, with all that it was told."""
+    """A broker's coordination, with all its notifications."""
 
     def __init__(
         self, connect: str, broker_id: int, known_cluster_id: str | None = None, **more: Any
@@ -105,7 +105,7 @@ def topic_of(name: str, partitions: int = 1, replicas: tuple[int, ...] = (1, 2))
 def told(
     controller: Member, brokers: Iterable[Member], topics: Iterable[TopicRecord], to: Member, **more: Any
 ) -> UpdateMetadataRequest:
-    """What a controller would say of topics as they are stored."""
+    """A controller's update about topics as they are stored."""
     deleted = more.pop("deleted", False)
     return UpdateMetadataRequest(
         controller.record.broker_id,
@@ -146,7 +146,7 @@ def told(
 
 
 async def lead(controller: Member, store: ControllerStore, names: Iterable[str]) -> dict[str, TopicRecord]:
-    """Elect the first replicas of new topics, as the controller does; the topics as they are then."""
+    """Elect the first replicas of new topics, as the controller does; returns the resulting topics."""
     await until(lambda: set(names) <= set(topics_of(controller)))
     topics = topics_of(controller)
     new = {

@@ -31,7 +31,7 @@ class Peer(Protocol):
     def bootstrap(self) -> str: ...
 
 
-START_MS = int(time.time() * 1000)  # of the first record: none is so old that a broker would delete it
+START_MS = int(time.time() * 1000)  # of the first record: recent, so that no broker deletes it
 READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
 
 
@@ -50,8 +50,11 @@ class MirrorProcess(Daemon):
         entering: Sequence[str] = (),
         **config: Any,
     ) -> None:
-        """``security``: more fields of sources, by name, and of the "target". ``entering``: the command that runs the
-        worker elsewhere, such as at the far end of a `Link`."""
+        """A worker with this configuration.
+
+        ``security``: more fields of sources, by name, and of the "target". ``entering``: the command that runs the
+        worker elsewhere, such as at the far end of a `Link`.
+        """
         super().__init__(folder, "mirror.log")
         self._entering = entering
         more = security or {}
@@ -132,7 +135,7 @@ async def batches_from(cluster: ClusterClient, where: tuple[str, int], offset: i
 
 
 def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
-    """A partition's batches as the broker's files have them."""
+    """A partition's batches, from the broker's files."""
     folder = broker.data / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
@@ -142,14 +145,14 @@ def admin(broker: Peer) -> AdminClient:
 
 
 def new_admin(broker: Peer) -> AdminClient:
-    """One that looks for leaders and coordinators: an older one keeps asking those that it knows.
+    """An admin client that looks up leaders and coordinators: an older one keeps its own.
 
-    Keep it until you have its answer.
+    Keep it until you have its response.
     """
     return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
 
 
-@functools.cache  # a client that is let go takes its answers with it
+@functools.cache  # responses are lost with their client
 def _admin_at(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
@@ -189,7 +192,7 @@ NOT_LED_YET = frozenset(
         KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
 )
-"""The client's metadata is older than the broker, or the broker older than the topic: it may still get to lead it."""
+"""The client's metadata is older than the broker, or the broker older than the topic: it may yet become leader."""
 
 
 def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) -> None:

@@ -1,4 +1,4 @@
-"""The conditions that the operator makes of what a real worker says of itself."""
+"""The operator's conditions from a real worker's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .scenario import eventually
 
 
 def conditions_of(mirror: MirrorProcess) -> dict[str, tuple[str, str, str]]:
-    """Status, reason and message of each condition, by its type; none while the worker does not answer."""
+    """Status, reason and message of each condition, by its type; none while the worker does not respond."""
     report = ask(mirror.http.removeprefix("http://"))
     if report is None:
         return {}
@@ -27,7 +27,7 @@ def conditions_of(mirror: MirrorProcess) -> dict[str, tuple[str, str, str]]:
 
 
 def is_degraded(mirror: MirrorProcess, reason: str) -> str:
-    """Wait until the MirrorMaker is degraded for this reason, and for it not ready; returns the message."""
+    """Wait until the MirrorMaker is degraded, and so not ready, for this reason; returns the message."""
     wanted = [("True", reason), ("False", reason)]
 
     def found() -> list[tuple[str, str, str]]:

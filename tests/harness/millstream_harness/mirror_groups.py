@@ -19,7 +19,7 @@ def commit(broker: Peer, group: str, topic: str, *offsets: int) -> None:
         done = client.alter_consumer_group_offsets(request)[group].result(20)
         return [one.error for one in done.topic_partitions if one.error]
 
-    eventually(errors, lambda found: not found, "a commit")  # Kafka's coordinator starts at the first
+    eventually(errors, lambda found: not found, "a commit")  # Kafka creates its coordinator on first use
 
 
 def committed(broker: Peer, group: str, topic: str) -> list[int]:

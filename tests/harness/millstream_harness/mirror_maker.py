@@ -7,7 +7,7 @@ from typing import Any
 from millstream_operator.models import MirrorMaker, decode_as
 
 BOOTSTRAPS = {f"prod/{name}": f"{name}-bootstrap.prod.svc:9092" for name in ("west", "east", "north")}
-"""Of the Clusters, by "NAMESPACE/NAME"."""
+"""The Clusters' addresses, by "NAMESPACE/NAME"."""
 
 
 def a_mirror(name: str = "west-to-east", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> MirrorMaker:

@@ -1,4 +1,4 @@
-"""A made-up source of a mirror, and MirrorAppend requests written by hand."""
+"""A simulated source of a mirror, and MirrorAppend requests written by hand."""
 
 from __future__ import annotations
 

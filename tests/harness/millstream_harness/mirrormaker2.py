@@ -59,7 +59,7 @@ class MirrorMaker2Process(Daemon):
     """One MirrorMaker 2; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
 
     name = "MirrorMaker 2"
-    start_timeout_s = 180.0  # of a JVM that loads all of Kafka Connect, on few cores
+    start_timeout_s = 180.0  # for a JVM that loads all of Kafka Connect, on few cores
     stop_timeout_s = 60.0
 
     def __init__(

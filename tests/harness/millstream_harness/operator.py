@@ -36,8 +36,11 @@ HARNESS = Path(__file__).resolve().parents[1]
 
 
 class OperatorProcess(Daemon):
-    """An operator for some namespaces; ``start``, ``stop`` and ``kill`` any number of times. ``release`` names
-    its Lease in namespace default. Its identity is the folder's name, so after a restart it need not wait."""
+    """An operator for some namespaces; ``start``, ``stop`` and ``kill`` any number of times.
+
+    ``release`` names its Lease in namespace default. Its identity is the folder's name, so after a restart it need not
+    wait.
+    """
 
     name = "the operator"
     start_timeout_s = 90.0
@@ -141,7 +144,7 @@ def main(
     known = dict(address.split("=", 1) for address in addresses)
 
     def address_of(cluster: Cluster) -> str:
-        return known.get(cluster.name, "127.0.0.1:1")  # nobody listens there
+        return known.get(cluster.name, "127.0.0.1:1")  # nothing listens there
 
     kube = Kube.connect()
     wait_for_crds(kube)

@@ -2,10 +2,10 @@
 
     python -m millstream_harness.operator_scale --clusters 50 --topics 5000 --groups 500
 
-needs an API server (KUBECONFIG) with a controller manager and no nodes. What is real: API server, controller manager,
-operator, brokers (a process for each Cluster, or --brokers of them in turn), topics, records, committed offsets. What
-is not: there are no kubelets, so ``Kubelets`` says of each broker's pod that it is ready, and the operator is told
-where the brokers listen; groups have no members, somebody else commits for them.
+needs an API server (KUBECONFIG) with a controller manager and no nodes. API server, controller manager,
+operator, brokers (a process for each Cluster, or --brokers of them in turn), topics, records and committed offsets are
+real. But there are no kubelets, so ``Kubelets`` reports each broker's pod as ready, and the operator gets the brokers'
+addresses; groups have no members, and another client commits for them.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ class Size:
     steady_s: float = 180.0
     edits: int = 200
     frozen: float = 0.2
-    """The part of the brokers that answer nothing while edits are measured once more."""
+    """Share of the brokers that stop responding while edits are measured once more."""
     partitions: int = 1
-    """Of each topic. Each gets a record in each period."""
+    """Number of each topic's partitions. Each gets a record in each period."""
 
 
 @dataclass
 class Found:
-    """What was measured. Times in seconds, memory in bytes."""
+    """The measurements. Times in seconds, memory in bytes."""
 
     ready_s: float = 0.0
     ready_cpu_s: float = 0.0
-    """What the operator took for it: of a core, where nobody else wants it, it takes hardly longer."""
+    """The operator's CPU time until ready: on an idle core, it takes hardly longer."""
     restart_s: float = 0.0
     restart_cpu_s: float = 0.0
     restart_statuses: int = 0
-    """Statuses that were written after a restart though nothing had changed."""
+    """Statuses written after a restart although nothing had changed."""
     peak_bytes: int = 0
     steady_bytes: int = 0
     steady_cpu: float = 0.0
@@ -212,7 +212,7 @@ class Seen:
 
     def _follow(self, api: Api, kind: str, namespace: str) -> None:
         while True:
-            with contextlib.suppress(Exception):  # the server ends a watch from time to time
+            with contextlib.suppress(Exception):  # the server regularly ends a watch
                 for line in api.watch(kind, namespace):
                     event = msgspec.json.decode(line, type=_Event)
                     if event.type in ("ADDED", "MODIFIED"):
@@ -233,7 +233,7 @@ class Seen:
 
 
 class Kubelets:
-    """Reports every pod of a broker as ready, instead of nodes, of which there are none."""
+    """Replaces nodes, of which there are none: reports every pod of a broker as ready."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
@@ -464,7 +464,7 @@ class Measurement:
             time.sleep(SCRAPE_S)
 
     def _edit(self, topics: Sequence[int]) -> list[float]:
-        """Change topics, and measure the time until their status shows it."""
+        """Change topics, and measure the time until their status shows the change."""
         self.say(f"editing {self.size.edits} topics")
         self.seen.reflected = []
         for count, number in enumerate(random.sample(topics, min(self.size.edits, len(topics)))):
@@ -508,8 +508,11 @@ class Measurement:
 
 
 def is_ours(verb: str, name: str) -> bool:
-    """Whether it is a write that the operator makes: beside it only controllers write, and these never apply; they
-    write some of the Events. Pods' statuses are the stand-in's for kubelets, and edits are patches."""
+    """Whether the operator made this write.
+
+    Apart from it only controllers write, and these never apply; they write some of the Events. The stand-in for
+    kubelets writes pods' statuses, and edits are patches.
+    """
     if name.startswith(("pods", "namespaces", "serviceaccounts")):
         return False
     return verb == "APPLY" or (verb, name) in (("POST", "events"), ("PUT", "leases"))

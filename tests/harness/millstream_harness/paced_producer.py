@@ -3,11 +3,11 @@
     python3 -c "$(cat paced_producer.py)" BOOTSTRAP TOPIC PARTITIONS RATE
 
 Idempotent, acks=all; RATE records a second, in turn to each partition. Each record's value is ``paced:NUMBER:``, its
-numbers ascend in each partition. Answers are told on standard output:
+numbers ascend in each partition. Standard output has the reports:
 
     PARTITION NUMBER OFFSET UNIX_TIME       acknowledged
-    failed PARTITION NUMBER ERROR           given up by librdkafka
-    end UNSENT                              after SIGTERM: how many records have no answer
+    failed PARTITION NUMBER ERROR           abandoned by librdkafka
+    end UNSENT                              after SIGTERM: number of records without a report
 
 It runs where our packages are not installed, so it imports only confluent_kafka and the standard library.
 """

@@ -5,7 +5,7 @@
     ```yaml title="a/b.yaml"     is written to that file; so is any language with a title
     ```text                      right after one that ran: its output
 
-In expected output, a line `…` stands for any lines and `…` in a line for any text; runs of spaces count as one. A block
+In expected output, a line `…` matches any lines and `…` in a line any text; runs of spaces count as one. A block
 of another language without a title is not run. A failure names the page and the line.
 """
 
@@ -32,7 +32,7 @@ _RUN = ("sh", "python")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. ``line``: of its first mark; ``follows``: whether only blank lines precede it."""
+    """A fenced block. ``line`` is that of its first mark; ``follows``: whether only blank lines precede it."""
 
     language: str
     title: str

@@ -10,7 +10,7 @@ from millstream_harness.java import run
 
 Verdicts = dict[str, str]
 PASSED = "PASS"
-# A test's own limit is 120 seconds, and it should say what was played until then.
+# A test's own limit is 120 seconds, and it should report the scenarios played until then.
 TIMEOUT_S = 100.0
 
 

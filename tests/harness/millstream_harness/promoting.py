@@ -1,4 +1,4 @@
-"""Promotions of an Identity mirror: replicas as a worker makes them, and one operator after another that promotes them.
+"""Promotions of an Identity mirror: replicas like a worker's, and one operator after another that promotes them.
 
 The operator is its own code with real brokers; Kubernetes is in memory. Its process may end at any of its writes.
 """
@@ -48,7 +48,7 @@ class MortalAdmin(KafkaAdmin):
 
 
 class Pool(AdminPool):
-    """The operator's clients; what they write may be its last deed."""
+    """The operator's clients, any write of which may be its last."""
 
     def at(self, bootstrap: str) -> KafkaAdmin:
         with self._lock:
@@ -57,7 +57,7 @@ class Pool(AdminPool):
 
 @dataclass
 class Replica:
-    """A topic of the target, as a worker has made it; ``source``: its batches, those of each partition."""
+    """A topic of the target, like one that a worker has created; ``source`` has the batches of each partition."""
 
     name: str
     partitions: int = 1
@@ -75,7 +75,7 @@ class World:
         self.target, self.name = target, name
         self.pool = OwnAdmins(Pool)
         self.admin = KafkaAdmin(target)
-        """The test's own; the operator lets go of its connections."""
+        """The test's own client; the operator closes only its connections."""
         wanted: dict[str, Any] = {
             "sources": [{"name": "west", "bootstrap": source}],
             "target": {"bootstrap": target},
@@ -108,7 +108,7 @@ class World:
         self.manifest["metadata"]["uid"] = str(uuid.uuid4())
 
     def look(self, life: Life | None = None) -> dict[str, Any]:
-        """One look of an operator that has just started; the status."""
+        """Reconcile once with a new operator; return the status."""
         self.kube.life = MortalAdmin.life = life or Life()
         operator = InMemory(self.kube, ToldBrokers())
         object.__setattr__(operator.services, "outside", self.pool)
@@ -131,7 +131,7 @@ class World:
     def replica(
         self, name: str, counts: Sequence[int] = (3,), *, source: Source | None = None, noted: bool = True
     ) -> Replica:
-        """Make a replica with so many records in each partition, and note it as a worker does."""
+        """Create a replica with this many records in each partition, and a worker's note about it."""
         made = Replica(name, len(counts), source or Source())
         refused = self.admin.create_topics([NewTopic(name, len(counts), 1, {KEY: made.setting})])
         assert refused == {name: None}
@@ -153,7 +153,7 @@ class World:
         assert [one.error_code for one in answers] == [0] * len(parts)
 
     def note(self, made: Replica, source_ends: Sequence[int]) -> None:
-        """What a worker knows of it: the source has so many records."""
+        """Write a worker's note about it: the source has this many records."""
         mark = mark_of(self.topic(made.name).topic_id)
         told = {
             "v": 1,

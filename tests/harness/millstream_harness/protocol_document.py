@@ -1,9 +1,10 @@
-"""Writes docs/protocol.md: which APIs and versions the broker answers, beside Apache Kafka 4.1.
+"""Writes docs/protocol.md: the APIs and versions that the broker serves, beside Apache Kafka 4.1.
 
     make docs/protocol.md
 
-The first table is made of the broker's registered handlers, as ApiVersions itself is. Whatever Kafka has and we have
-not must be explained here: ``page`` raises for a gap without a reason, and for a reason without a gap.
+The first table is built from the broker's registered handlers, as ApiVersions itself is. Every API or version of
+Kafka's that is missing must be explained here: ``page`` raises for a gap without a reason, and for a reason without a
+gap.
 """
 
 from __future__ import annotations

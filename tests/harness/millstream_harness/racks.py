@@ -27,7 +27,7 @@ def cluster_in_racks(folder: Path) -> Iterator[ClusterProcesses]:
 
 
 def sent_bytes(broker: BrokerProcess) -> float:
-    """How much it has sent over all connections since its start."""
+    """Bytes that it has sent over all connections since its start."""
     _, page = broker.get("/metrics")
     found = re.search(r"^millstream_sent_bytes\S* (\S+)$", page, re.MULTILINE)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A topic of an old source that follows the new one: what the target must have then, and what must be set aside."""
+"""A topic of an old source that follows the new one: the target's expected records, and those to set aside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def epochs_of(broker: Peer, topic: str, partition: int) -> dict[int, int]:
 
 
 def without_marks(record: Record) -> Record:
-    """As it was before it was set aside, without its offset."""
+    """The record before it was set aside, without its offset."""
     headers = tuple(one for one in record.headers if not one[0].startswith("set-aside."))
     return record._replace(headers=headers, offset=-1)
 
@@ -42,9 +42,10 @@ def marks(record: Record) -> dict[str, str]:
 def check_set_aside(
     broker: Peer, topic: str, partition: int, wanted: list[Record], *, twice: int = 0
 ) -> None:
-    """The set-aside topic has exactly these records of the partition, in order, with their offsets.
+    """Check that the set-aside topic has exactly these records of the partition, in order, with their offsets.
 
-    ``twice``: how many may be there again, with the same marks."""
+    ``twice``: number of records that may be repeated, with the same marks.
+    """
     found = records_of(broker, topic + SUFFIX, partition) if wanted else []
     seen = Counter(marks(record)["offset"] for record in found)
     assert sum(seen.values()) - len(seen) <= twice

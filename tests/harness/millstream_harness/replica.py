@@ -46,7 +46,7 @@ US, THEM, OTHERS = 1, 2, 3
 """Broker ids: the one under test, the one it replicates with, and one more."""
 REPLICAS = (US, THEM, OTHERS)
 NOW_MS = 1_700_000_000_000
-"""When records are made and appended."""
+"""Time of the records and of their appends."""
 
 
 class Clock:
@@ -123,7 +123,7 @@ def asked(request: FetchRequest) -> dict[tuple[str, int], FetchPartition]:
 
 
 def answered(sessions: Sessions, request: FetchRequest, client: Authenticator, version: int) -> Answer:
-    """See `Sessions.answer`; all of it in one turn of the loop."""
+    """The whole response of `Sessions.answer`, in one turn of the loop."""
     return to_the_end(sessions.answer(request, client, version))
 
 
@@ -187,7 +187,7 @@ class PlayedPeers:
     present_epoch: int = 0
     refusal: BrokerError | None = None
     connections: list[tuple[BrokerRecord, str, Mapping[str, Any]]] = field(default_factory=list)
-    """Those that were tried: broker, client id, limits."""
+    """Attempted connections: broker, client id, limits."""
     calls: list[Call] = field(default_factory=list)
 
     def epoch(self) -> int:
@@ -203,7 +203,7 @@ class PlayedPeers:
         return PlayedConnection(self, broker)
 
     async def asked(self) -> Call:
-        """The request that has come."""
+        """The pending request."""
         await turns()
         assert len(self.calls) == 1, f"{len(self.calls)} requests"
         return self.calls.pop()

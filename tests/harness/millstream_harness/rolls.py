@@ -1,7 +1,7 @@
-"""A Cluster of three brokers under a steady load, and how a producer sees planned work on it.
+"""A Cluster of three brokers under a steady load, and a producer's view of planned work on it.
 
-The producer runs in a pod, with librdkafka's defaults (paced_producer.py), so it finds the brokers as every client in
-Kubernetes does. Each step measures the longest time between two acknowledgements of a partition.
+The producer runs in a pod, with librdkafka's defaults (paced_producer.py), so it finds the brokers like every client in
+Kubernetes. Each step measures the longest time between two acknowledgements of a partition.
 """
 
 from __future__ import annotations
@@ -163,8 +163,11 @@ def renewed(namespace: Namespace, before: set[str], count: int, labels: str = BR
 
 
 def kill_broker(namespace: Namespace, name: str) -> None:
-    """SIGKILL to a broker's process. It is the first one of its container, to which nobody in there can send it, so a
-    pod that sees its node's processes does."""
+    """Send SIGKILL to a broker's process.
+
+    It is the first process of its container, so no process in there can kill it; a pod that sees its node's processes
+    does.
+    """
     pod = namespace.get("pod", name)
     container = {
         "name": KILLER,

@@ -20,7 +20,7 @@ from millstream_harness.spark import ROOT
 MOTO = ROOT / ".cache" / "moto"
 BUCKET = "lake"
 REGION = "us-east-1"
-# How many requests are let in without a right: those that make the user and the bucket.
+# Number of requests allowed without authorization: those that create the user and the bucket.
 SET_UP = """
 import boto3, json, sys
 to = dict(endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id="root", aws_secret_access_key="root")
@@ -52,7 +52,7 @@ class S3Server:
 
     @property
     def filesystem(self) -> pyarrow.fs.S3FileSystem:
-        """As pyarrow reads it."""
+        """The file system for pyarrow."""
         return pyarrow.fs.S3FileSystem(
             access_key=self.access_key,
             secret_key=self.secret_key,
@@ -72,7 +72,7 @@ class S3Server:
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """As delta-rs reads it."""
+        """The storage options for delta-rs."""
         return {
             **self.environment,
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -82,7 +82,7 @@ class S3Server:
 
     @property
     def iceberg_options(self) -> dict[str, str]:
-        """As pyiceberg reads it."""
+        """The properties for pyiceberg."""
         return {
             "s3.endpoint": self.endpoint,
             "s3.access-key-id": self.access_key,
@@ -95,7 +95,7 @@ def installed() -> Path:
     """The folder of moto's virtual environment, installed at first use."""
     MOTO.parent.mkdir(exist_ok=True)
     with (MOTO.parent / ".moto.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test processes beside this one want it too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test processes need it, too
         subprocess.run(["make", "-s", "moto"], cwd=ROOT, check=True)
     return MOTO
 

@@ -1,6 +1,6 @@
 """The scenario that every compatibility test runs with its client.
 
-A client produces ``RECORDS`` once with each codec and reads back exactly them; its groups resume where they
+A client produces ``RECORDS`` once with each codec and reads back exactly these; its groups resume where they
 committed, share partitions and hand them over; its admin calls create, describe and delete topics.
 """
 
@@ -43,7 +43,7 @@ def _sample(number: int) -> Sample:
     )
 
 
-# Keys and values that are null, empty headers, values long enough for a codec to matter.
+# Null and empty keys and values, empty headers, values long enough for a codec to matter.
 RECORDS: tuple[Sample, ...] = tuple(_sample(number) for number in range(200))
 
 

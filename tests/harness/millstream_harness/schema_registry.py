@@ -1,4 +1,4 @@
-"""A Schema Registry over HTTP in this process, as far as a load needs one.
+"""A Schema Registry over HTTP in this process, with the parts that a load needs.
 
 Source: docs.confluent.io, "Schema Registry API Reference": `GET /schemas/ids/ID`, `POST /subjects/SUBJECT/versions`,
 errors as `{"error_code": …, "message": …}`. Schemas live in memory; equal ones get one id.
@@ -28,7 +28,7 @@ class SchemaRegistry:
     def __init__(self, first_id: int = 1) -> None:
         self.asked: Counter[int] = Counter()
         self.fail_with: list[int] = []
-        """Statuses with which the next requests are answered."""
+        """Statuses of the next responses."""
         self._schemas: dict[int, dict[str, Any]] = {}
         self._next = first_id
         registry = self
@@ -60,7 +60,7 @@ class SchemaRegistry:
                 self.wfile.write(content)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})

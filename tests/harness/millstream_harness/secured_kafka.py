@@ -1,4 +1,4 @@
-"""Apache Kafka with secured listeners, and the certificates for them, made by openssl.
+"""Apache Kafka with secured listeners, and the certificates for them, created by openssl.
 
 SECURE   SASL_SSL: PLAIN and both SCRAM mechanisms    EXPIRED     a certificate of yesterday
 MUTUAL   SSL with client certificates                 ELSEWHERE   a certificate for another host
@@ -32,7 +32,7 @@ class Authority:
         return self.folder / "ca.crt"
 
     def issue(self, name: str, names: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Path:
-        """NAME.pem; with ``days`` -1 it ended yesterday."""
+        """Issue NAME.pem; with ``days`` -1 it expired yesterday."""
         extensions = self.folder / f"{name}.ext"
         extensions.write_text(f"subjectAltName={names}\n")
         self.openssl("req", *_new_key(name), "-out", f"{name}.csr", "-subj", f"/CN={name}")

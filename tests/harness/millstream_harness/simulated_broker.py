@@ -86,7 +86,7 @@ class SimulatedBroker:
         self.generation = 0
         self.logs: dict[LogKey, SimulatedLog] = {}
         self.copy: tuple[int, dict[LogKey, SimulatedLog]] = (0, {})
-        """Of its disk: generation and logs, as they were."""
+        """A copy of its disk: generation and logs, as they were."""
         self.forget()
 
     def forget(self) -> None:
@@ -113,7 +113,7 @@ class SimulatedBroker:
             for state in topic.partition_states:
                 key = (topic.topic_name, state.partition_index)
                 known = self.view.get(key)
-                if state.leader == LEADER_DURING_DELETE:  # it is said of one partition, and means the topic
+                if state.leader == LEADER_DURING_DELETE:  # named for one partition, it concerns the topic
                     for gone in [one for one in self.view if one[0] == topic.topic_name]:
                         del self.view[gone]
                         self.leads.pop(gone, None)
@@ -267,7 +267,7 @@ class SimulatedBroker:
             return
         log = self.log(fetch.key)
         if (log.end, log.last_epoch) != (fetch.offset, fetch.last_epoch) or fetch.answer is None:
-            return  # of several fetches; a broker has one under way
+            return  # from several fetches; a broker has one in flight
         parts, records, high_watermark = fetch.answer
         if parts is not None:
             log.truncate(truncation_offset(log.epochs, log.end, *parts))

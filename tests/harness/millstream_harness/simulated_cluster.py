@@ -1,12 +1,12 @@
-"""A whole cluster without processes, sockets or clocks: every step is one event, taken in an order that a seed decides.
+"""A whole cluster without processes, sockets or clocks: every step is one event, in an order that a seed determines.
 
-What is real is what decides: the controller's machine, the leader's ISR and the rule of where logs part. What is
-simulated is all around it: ZooKeeper (versions, fencing, answers that are late or lost), the network (requests that
-are lost, late, doubled, or answered in vain), brokers with logs of (epoch, value) that crash with or without their
-memory, and controllers that are deposed and do not know it. What must never happen is checked at every step
-(`Violation`), and what must have happened when the cluster was left in peace for a while at the end (`calm`).
+The deciding parts are real: the controller's machine, the leader's ISR and the rule for diverging logs. Everything
+around them is simulated: ZooKeeper (versions, fencing, late or lost responses), the network (requests that
+are lost, late, duplicated, or whose responses are lost), brokers with logs of (epoch, value) that crash with or without
+losing data, and controllers that are deposed without knowing it. Every step checks what must never happen
+(`Violation`), and `calm`, at the end, what must have happened once the cluster is left alone for a while.
 
-`story` has what happened, for whoever has to find out why.
+`story` lists the events, for finding the cause of a failure.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SimulatedCluster(SimulatedTree):
         self.min_isr = min_isr
         self.now_ms = 1_000_000
         self.values = iter(range(1, 10**9))
-        # what is going on
+        # work in progress
         self.brokers = {number: SimulatedBroker(self, number) for number in range(1, brokers + 1)}
         self.fetches: list[Fetch] = []
         self.isr_writes: list[tuple[int, IsrWrite, PartitionRecord | None]] = []
@@ -66,7 +66,7 @@ class SimulatedCluster(SimulatedTree):
         for broker in self.brokers.values():
             self.start(broker)
 
-    # What happens
+    # Events
 
     @property
     def controller(self) -> SimulatedController | None:
@@ -115,7 +115,7 @@ class SimulatedCluster(SimulatedTree):
 
     def rise(self, broker: SimulatedBroker) -> None:
         broker.generation += 1
-        if self.rng.random() < 0.9:  # else it crashes in between
+        if self.rng.random() < 0.9:  # otherwise it crashes in between
             self.generations[broker.id] = broker.generation
 
     def take_copy(self, broker: SimulatedBroker) -> None:
@@ -313,9 +313,9 @@ class SimulatedCluster(SimulatedTree):
             return
         is_taken = self.deliver(broker, request)
         if request.controller_epoch < self.brokers[broker].controller_epoch:
-            controller.is_over = True  # it is told STALE_CONTROLLER_EPOCH
+            controller.is_over = True  # it gets STALE_CONTROLLER_EPOCH
             return
-        # What this controller sent before comes no more: it waits longer for an answer than a session lasts.
+        # Earlier requests of this controller no longer arrive: it waits longer for a response than a session lasts.
         self.strays = [
             one
             for one in self.strays
@@ -412,7 +412,7 @@ class SimulatedCluster(SimulatedTree):
             alive = list(self.registered)
             fewest = min(
                 self.min_isr, 2, len(alive)
-            )  # fewer would make fewer enough, while one is without memory
+            )  # fewer would make fewer enough, while one has lost data
             target = tuple(self.rng.sample(alive, self.rng.randint(fewest, min(3, len(alive)))))
             self.tells(f"{name}-{index} is to move to {target}")
             controller.ask(lambda caller: ReassignmentRequested(caller, {key: target}))
@@ -422,7 +422,7 @@ class SimulatedCluster(SimulatedTree):
         self.stopping.add(broker.id)
         controller.ask(lambda caller: ShutdownRequested(caller, broker.id, broker.epoch))
 
-    # Peace at the end
+    # Calm at the end
 
     def calm(self, steps: int = 400) -> None:
         """End all faults and let the cluster settle; then check liveness."""
@@ -433,7 +433,7 @@ class SimulatedCluster(SimulatedTree):
             if not broker.is_up:
                 self.start(broker)
             elif broker.id in self.stopping:
-                self.start(broker)  # it has stopped, as it wanted
+                self.start(broker)  # it has stopped, as requested
         for _ in range(steps):
             for _ in range(50):
                 self.step()

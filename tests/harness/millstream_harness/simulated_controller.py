@@ -1,4 +1,4 @@
-"""A controller of a simulated cluster: the real machine, with a store and channels that lose and delay."""
+"""A controller of a simulated cluster: the real machine, with a store and channels that lose and delay messages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Channel:
     to_delete: set[TopicPartition] = field(default_factory=set)
     to_ask: set[TopicPartition] = field(default_factory=set)
     making: Any = None
-    """The next request, as far as it is made, and the partitions that it is to tell of."""
+    """The next request, so far, and its partitions."""
     sent: Any = None
 
     @property
@@ -70,7 +70,7 @@ class SimulatedController:
         self.machine = ControllerMachine(epoch, Settings(min_isr=cluster.min_isr, unclean_election=False))
         self.writes: deque[Any] = deque()
         self.removals: dict[str, dict[int, int]] = {}
-        """By topic: the brokers, with their epochs, that were there when its removal was decided."""
+        """By topic: the brokers, with their epochs, at the time its removal was decided."""
         self.answer: Any = None
         self.channels: dict[int, Channel] = {}
         self.news: set[Any] = set()
@@ -169,7 +169,7 @@ class SimulatedController:
         self.answer = event
 
     def send(self, broker: int) -> None:
-        """A request of what the broker should know by now leaves for it, or some more of it is made."""
+        """Send a broker the state that it should know by now, or build some more of the request."""
         channel = self.channels[broker]
         if channel.making is None and channel.is_behind:
             partitions = sorted(channel.partitions)
@@ -195,7 +195,7 @@ class SimulatedController:
             channel.to_stop = {}
 
     def ask_log_ends(self, number: int) -> None:
-        """A broker is asked, and (perhaps) answers, as far as it has been told of the partitions."""
+        """Request a broker's log ends; it may respond, for partitions that it knows."""
         channel, broker = self.channels[number], self.cluster.brokers[number]
         channel.to_ask = {key for key in channel.to_ask if self.machine.is_undecided(key)}
         if not broker.is_up or broker.epoch != channel.epoch or self.cluster.is_lost():

@@ -31,12 +31,12 @@ class SimulatedTree:
         self.controller_id: int | None = None
         self.registered: dict[int, BrokerRecord] = {}
         self.sessions: set[int] = set()
-        """Brokers that may write: one that is taken for ended without being so is not registered, and has a session."""
+        """Brokers that may write: one that was wrongly taken for ended is not registered, but has a session."""
         self.assignments: dict[str, tuple[uuid.UUID, dict[int, tuple[tuple[int, ...], ...]]]] = {}
         self.states: dict[TopicPartition, PartitionRecord] = {}
         self.generations: dict[int, int] = {}
         self.deletions: set[str] = set()
-        # what is checked
+        # checked facts
         self.names: dict[uuid.UUID, str] = {}
         self.truth: dict[LogKey, dict[int, tuple[int, int]]] = defaultdict(dict)
         self.acked: dict[LogKey, dict[int, int]] = defaultdict(dict)
@@ -101,7 +101,7 @@ class SimulatedTree:
         self.tell("topics")
 
     def remove_topic(self, name: str, asked: dict[int, int]) -> None:
-        """`asked`: the brokers, with their epochs, that the controller waited for.
+        """`asked` are the brokers, with their epochs, that the controller waited for.
 
         A broker that registers again during the removal may list the topic until the controller's next request.
         """

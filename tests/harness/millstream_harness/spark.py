@@ -1,4 +1,4 @@
-"""Batch loads as processes of their own, and the records that they load."""
+"""Batch loads as separate processes, and the records that they load."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 LOAD_TIMEOUT_S = 240.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Spark that lives for seconds: a compiler and a collector that take long to prepare are lost on it."""
+"""For a Spark that lives for seconds: a compiler and a collector with a long start-up do not pay off."""
 ENVIRONMENT = {
     "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
     "JDK_JAVA_OPTIONS": SHORT_LIVED,
     "SPARK_CONF_DIR": str(ROOT / "tests" / "harness" / "spark-conf"),
 }
-"""What a job is started with that has a few rows to load."""
+"""Environment of a job that has a few rows to load."""
 
 
 def spark_jars() -> Path:
@@ -60,7 +60,7 @@ def spark_session() -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
-        gc.collect()  # py4j leaves sockets to the garbage collector: not in somebody else's test
+        gc.collect()  # py4j leaves sockets to the garbage collector: collect them in this test, not in another
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Loaded:
 
 
 class LoadProcess:
-    """``millstream-load`` over RUN.json in ``folder``, in a process group of its own."""
+    """``millstream-load`` over RUN.json in ``folder``, in its own process group."""
 
     def __init__(self, folder: Path, run: Mapping[str, Any] | str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,9 +115,10 @@ class LoadProcess:
 
 @contextlib.contextmanager
 def job_process(job: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """``millstream-JOB`` with all its processes in a session of its own, which is killed at the end.
+    """``millstream-JOB`` with all its processes in a separate session, which is killed at the end.
 
-    Its output is in a file beside ``path``, with the suffix .log."""
+    Its output is in a file beside ``path``, with the suffix .log.
+    """
     spark_jars()
     executable = str(Path(sys.executable).parent / f"millstream-{job}")
     with path.with_suffix(".log").open("ab") as log:

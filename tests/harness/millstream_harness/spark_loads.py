@@ -1,4 +1,4 @@
-"""Batch loads in the test's Spark session, and their tables as readers other than Spark see them."""
+"""Batch loads in the test's Spark session, and their tables as other readers see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream_jobs import load as job
 from millstream_jobs.run import OffsetRange, Output, Result, Run
 from millstream_jobs.value import Value
 
-# A Python thread has a connection of its own to Spark's JVM; py4j leaves closing it to the garbage collector.
+# A Python thread has its own connection to Spark's JVM; py4j leaves closing it to the garbage collector.
 PY4J = "ignore::pytest.PytestUnraisableExceptionWarning"
 SCHEMA = "carrier STRING, delay DOUBLE, time_hour TIMESTAMP"
 ICEBERG_TABLE = "flights.delays"
@@ -30,7 +30,8 @@ ICEBERG_TABLE = "flights.delays"
 def read_table(format: str, path: Path, add: str = "") -> pyarrow.Table:
     """The table as pyarrow, delta-rs and pyiceberg read it: ``format`` as in RUN.json.
 
-    Plain Parquet has the columns of its first file; ``add`` names an INT that came later."""
+    Plain Parquet has the columns of its first file; ``add`` names an INT column that was added later.
+    """
     if format == "Delta":
         return DeltaTable(path).to_pyarrow_table()
     if format == "Iceberg":
@@ -44,7 +45,7 @@ def read_table(format: str, path: Path, add: str = "") -> pyarrow.Table:
 
 
 def read_iceberg(metadata: str, properties: Mapping[str, str] | None = None) -> pyarrow.Table:
-    """The table of a metadata file, with the other formats' column names; ``properties`` say how S3 is reached."""
+    """The table of a metadata file, with the other formats' column names; ``properties`` give access to S3."""
     table = StaticTable.from_metadata(metadata, dict(properties or {})).scan().to_arrow()
     return table.rename_columns(
         ["_partition" if name == "_topic_partition" else name for name in table.column_names]
@@ -81,7 +82,7 @@ class Loads:
         publish(self.bootstrap, self.topic, partitions, config)
 
     def publish_at(self, *records: tuple[bytes, dt.datetime]) -> None:
-        """A topic of one partition with values and the times that their producer gives them."""
+        """A topic of one partition with values and their producers' timestamps."""
         self.publish([])
         producer = Producer({"bootstrap.servers": self.bootstrap})
         for value, time in records:

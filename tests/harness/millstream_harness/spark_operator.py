@@ -15,7 +15,7 @@ MODULE = "github.com/kubeflow/spark-operator/v2@v2.3.0"
 
 
 def definition(plural: str) -> Path:
-    """The file with the definition of a kind, such as `sparkapplications`."""
+    """The file with the CRD of a kind, such as `sparkapplications`."""
     download = [require("go"), "mod", "download", "-json", MODULE]
     told = subprocess.run(download, capture_output=True, check=True).stdout
     return Path(json.loads(told)["Dir"]) / "config/crd/bases" / f"sparkoperator.k8s.io_{plural}.yaml"

@@ -1,4 +1,4 @@
-"""The least that a spec of each kind needs, and manifests with a spec, right or wrong."""
+"""The smallest spec of each kind, and manifests with a spec, valid or not."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A member of a group as a process: one stream, and a line for each thing that it does, with the time.
+"""A member of a group as a process: one stream, and a line for each of its events, with the time.
 
     python -m millstream_harness.stream_member OUTPUT BOOTSTRAP GROUP TOPIC JSON_OPTIONS
 
     take PARTITION OFFSET TIME      the stream owns a partition now, and begins there
-    message PARTITION OFFSET TIME   handed out
+    message PARTITION OFFSET TIME   returned by the stream
     commit PARTITION OFFSET TIME    committed, the offset of the next message
 
 Times are those of CLOCK_MONOTONIC in nanoseconds, the same for all processes. It commits after every few messages
@@ -112,7 +112,7 @@ class StreamMember(Daemon):
     ) -> None:
         super().__init__(folder, f"member-{number}.log")
         self.number = number
-        self.pauses: list[int] = []  # how many events there were
+        self.pauses: list[int] = []  # number of events at each pause
         self.events_file = folder / f"member-{number}.events"
         self.command = [
             sys.executable, "-m", "millstream_harness.stream_member",
@@ -130,7 +130,7 @@ class StreamMember(Daemon):
         self.pauses.append(len(self.events()))
 
     def in_hand(self) -> set[Event]:
-        """The message of each pause that it may have had in hand: what it did first when it woke up.
+        """The message of each pause that it may have had in hand: its first event after waking up.
 
         It takes more than a millisecond for a message, so a run is one message. Takes may come in another thread.
         """
@@ -159,7 +159,7 @@ def owners(events: Iterable[Event]) -> dict[int, int]:
 
 
 def check(members: Iterable[StreamMember]) -> None:
-    """One owner at a time, nothing skipped, duplicates since the last commit only.
+    """Check for one owner at a time, nothing skipped, and duplicates only since the last commit.
 
     A member that was paused may finish the message that it had in hand.
     """

@@ -1,7 +1,7 @@
 """An event loop whose clock jumps to the next timer when nothing else is ready.
 
-Pauses, timeouts and intervals pass at once and in their order, so a test may say exactly when something happens. For
-code that waits for nothing but the loop: no sockets, no threads. Where everything waits and no timer is set, the test
+Pauses, timeouts and intervals pass at once and in order, so a test can fix exactly when something happens. For
+code that waits only for the loop: no sockets, no threads. If everything waits and no timer is set, the test
 fails at once instead of hanging, and after an hour of its clock in any case.
 
 The broker's slices of work last a thousand steps here, however slow the machine is.
@@ -22,7 +22,7 @@ from millstream_broker import slices
 P = ParamSpec("P")
 LIMIT_S = 3600.0
 STEP_S = slices.SLICE_S / 1000
-"""What a look at the processor's clock takes."""
+"""Duration of a read of the processor's clock."""
 
 
 class _Selector(selectors.SelectSelector):
@@ -47,7 +47,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Decorates a test that is a coroutine function: it runs on a `VirtualTimeLoop`."""
+    """Decorates a coroutine function of a test: it runs on a `VirtualTimeLoop`."""
 
     async def limited(*args: P.args, **kwargs: P.kwargs) -> None:
         async with asyncio.timeout(LIMIT_S):

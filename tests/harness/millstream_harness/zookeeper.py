@@ -1,7 +1,7 @@
-"""ZooKeeper as real processes: one server, or an ensemble; started, killed, paused and started again.
+"""ZooKeeper as real processes: one server, or an ensemble; started, killed, paused and restarted.
 
-The server is Apache ZooKeeper of Spark's jars. Its tick is short (200 ms), so that sessions may be as short as 400 ms;
-a test asks for the timeout that it needs. Ports and data stay across restarts.
+The server is Apache ZooKeeper from Spark's jars. Its tick is short (200 ms), so that sessions may be as short as 400
+ms; a test requests the timeout that it needs. Ports and data stay across restarts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The codec by itself: what it writes it reads, and no input can make it do anything but say what is wrong."""
+"""The codec by itself: it reads what it writes, and no input can make it do anything but report an error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Inner(Struct):
 
 
 class Everything(Struct):
-    """Every sort of field that the schema has."""
+    """Every kind of field in the schema."""
 
     flag: bool = boolean()
     i8: int = int8()
@@ -80,7 +80,7 @@ class Everything(Struct):
 EVERYTHING = Codec(Everything, flexible=1)
 
 
-# --- what is written is read ---
+# --- written messages are read ---
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=VERSION_IDS)
@@ -149,7 +149,7 @@ def test_records_are_handed_over_uncopied() -> None:
 
 
 def test_unknown_tagged_fields_are_ignored() -> None:
-    """KIP-482: whoever does not know a tagged field steps over it, in whatever struct it is."""
+    """KIP-482: a reader skips unknown tagged fields, in any struct."""
     known = EVERYTHING.encode(1, Everything(inners=[Inner(1, "x")]))
     unknown = b"\x02" + b"\x07\x03abc" + write_varint(70000) + b"\x00"
     inner = b"\x01\x02x\x00"
@@ -182,7 +182,7 @@ def malformed(version: int, encoded: bytes) -> str:
 
 
 def replaced(version: int, old: bytes, new: bytes, **fields: Any) -> str:
-    """What is said about a message with some bytes of it replaced."""
+    """The error for a message with some of its bytes replaced."""
     encoded = EVERYTHING.encode(version, Everything(**fields))
     assert encoded.count(old) == 1
     return malformed(version, encoded.replace(old, new))
@@ -289,7 +289,7 @@ def test_absurd_counts_allocate_nothing() -> None:
         tracemalloc.stop()
 
 
-# --- what cannot be written ---
+# --- messages that cannot be written ---
 
 
 def test_many_elements_are_read_in_steps_only() -> None:

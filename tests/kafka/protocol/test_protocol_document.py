@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the broker does, and what Kafka does."""
+"""docs/protocol.md agrees with the broker, and with Kafka."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_unknown_tags_in_a_header_are_ignored() -> None:
 
 @pytest.mark.parametrize("header", [(4711, 0), (METADATA, 99), (API_VERSIONS, 99)])
 def test_the_header_of_what_is_not_known_can_be_read(header: tuple[int, int]) -> None:
-    """So that the server can say what it was asked for, and answer an ApiVersions of the future."""
+    """So the server can name the request in an error, and respond to a future version of ApiVersions."""
     raw = header[0].to_bytes(2, "big") + header[1].to_bytes(2, "big") + b"\0\0\0\x05\xff\xff\0"
     assert decode_request_header(raw)[0] == RequestHeader(*header, 5, None)
 

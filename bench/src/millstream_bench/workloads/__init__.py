@@ -1,4 +1,4 @@
-"""What the brokers are asked to do, in the order in which they are asked."""
+"""The brokers' workloads, in the order in which they run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Three brokers beside three of Kafka's: what replication costs, and how long a broker's loss is felt.
+"""Three brokers beside three of Kafka's: the cost of replication, and the effects of losing a broker.
 
-A partition's leader that is killed or stopped here is never the controller as well, except where the loss of the
-controller is what is measured. The session timeout is the same for both (clusters.SESSION_S).
+A partition's leader that is killed or stopped here is never also the controller, unless the loss of the
+controller is measured. The session timeout is the same for both (clusters.SESSION_S).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def beside_cpu(cluster: Cluster) -> float:
 
 
 def kill_leader(peer: Peer, scale: float) -> Numbers:
-    """One record at a time; then kill -9, and knock at the leader's successor until it acknowledges one."""
+    """One record at a time; then kill -9, and retry at the leader's successor until it acknowledges one."""
     with running(peer) as cluster:
         leader = cluster.bystander()
         topic = cluster.create(leader=leader)
@@ -84,7 +84,7 @@ def kill_leader(peer: Peer, scale: float) -> Numbers:
 
 
 def await_acknowledgement(cluster: Cluster, lost: int, topic: str, request: bytes) -> None:
-    """Ask the living who leads, and whoever leads to take the record; TimeoutError after a minute."""
+    """Find the leader from live brokers, and retry until it acknowledges the record; TimeoutError after a minute."""
     deadline = time.monotonic() + wire.TIMEOUT_S
     with contextlib.ExitStack() as opened:
         living = {
@@ -102,7 +102,7 @@ def await_acknowledgement(cluster: Cluster, lost: int, topic: str, request: byte
 
 
 def shutdown(peer: Peer, scale: float) -> Numbers:
-    """An idempotent producer at a steady rate; its leader is told to stop, and does."""
+    """An idempotent producer at a steady rate; its leader gets SIGTERM, and stops."""
     acknowledged = array("d")
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -148,7 +148,7 @@ def shutdown(peer: Peer, scale: float) -> Numbers:
 
 
 def longest_silence(acknowledged: array[float], begun: float, ended: float) -> float:
-    """The longest time without an acknowledgement between two moments, also where it reaches over one of them."""
+    """The longest time without an acknowledgement between two moments, even if it extends beyond one of them."""
     first = bisect_right(acknowledged, begun)
     times = [acknowledged[first - 1] if first else begun]
     for at in acknowledged[first:]:
@@ -161,7 +161,7 @@ def longest_silence(acknowledged: array[float], begun: float, ended: float) -> f
 
 
 def failover(peer: Peer, scale: float) -> Numbers:
-    """The controller, which leads a third of the partitions, is killed; both others must know of every new leader."""
+    """The controller, which leads a third of the partitions, is killed; both others must learn of every new leader."""
     partitions = scaled(PARTITIONS, scale)
     with running(peer) as cluster:
         topic = cluster.create(partitions)

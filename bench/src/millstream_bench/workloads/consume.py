@@ -17,7 +17,7 @@ CATCH_UP_RECORDS = 500_000
 
 
 def hot(records: int, size: int, props: dict[str, str]) -> Callable[[Peer, float], Numbers]:
-    """What has just been produced: all of it is in the page cache."""
+    """Read records that were just produced: all are in the page cache."""
 
     def run(peer: Peer, scale: float) -> Numbers:
         count = scaled(records, scale)

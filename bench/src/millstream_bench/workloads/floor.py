@@ -1,4 +1,4 @@
-"""The floor: what the bare system calls cost, beside the broker, for the same bytes from the same client.
+"""The floor: the cost of the bare system calls, beside the broker, for the same bytes from the same client.
 
 `millstream_bench.bare` receives the same frames, computes the same CRC32C and writes the same bytes with
 ``pwrite``, or sends whole batches of a file by ``sendfile``; it does nothing else.
@@ -52,7 +52,7 @@ def consume(peer: Peer, scale: float) -> Numbers:
 def measure(
     peer: Peer, load: Callable[[str, str], int], fill: Callable[[str, str], None] = lambda *_: None
 ) -> Numbers:
-    """CPU seconds a GB of whoever serves: the broker, or the bare loop."""
+    """CPU seconds a GB of the server: the broker, or the bare loop."""
     if peer.name == BARE:
         return _measure_bare(peer, load, fill)
     peer.start()

@@ -1,4 +1,4 @@
-"""Two thousand partitions and two hundred connections with nothing to do, and a clean restart with them."""
+"""Two thousand idle partitions and two hundred idle connections, and a clean restart with them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Acknowledgement latency at a fixed rate, open loop.
 
-A record is due at its time whatever happened to those before it, and its latency counts from then, so a
-broker that stalls is not excused for what could not be sent meanwhile (no coordinated omission).
+A record is due at its time whatever happened to earlier ones, and its latency counts from then, so records
+delayed by a stall of the broker count in full (no coordinated omission).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RATES = (1_000, 5_000, 20_000)
 VALUE = bytes(1000)
 SECONDS = 8.0
 SETTLE_S = 2.0
-SEND_AHEAD = 256  # requests at most in one system call, when many are due
+SEND_AHEAD = 256  # most requests in one system call, if many are due
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 
@@ -41,7 +41,7 @@ def at_rate(per_second: int) -> Callable[[Peer, float], Numbers]:
 
 
 def open_loop(bootstrap: str, topic: str, per_second: int, seconds: float) -> array[float]:
-    """The latency of each record in seconds: one record a request, sent when it is due."""
+    """The latency of each record in seconds: one record per request, sent when it is due."""
     request = wire.produce_request(topic, wire.record_batch(VALUE))
     ahead = memoryview(request * SEND_AHEAD)
     total = round(per_second * seconds) * len(request)

@@ -21,7 +21,7 @@ Loop = Callable[[millstream.Cluster, str, int, bytes], Measured]
 def beside(
     ours: Loop, bare: Loop, size: int, count: int, *, filled: bool
 ) -> Callable[[Peer, float], Numbers]:
-    """Run one of the two loops, a tenth of the records first. ``filled``: the topic has the records before."""
+    """Run one of the two loops, with a tenth of the records first. ``filled``: the topic already has the records."""
 
     def run(peer: Peer, scale: float) -> Numbers:
         peer.start()

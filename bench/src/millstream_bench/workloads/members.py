@@ -1,4 +1,4 @@
-"""Fifty message streams share two hundred partitions: how long the last join and the loss of a member are felt.
+"""Fifty message streams share two hundred partitions: the effects of the last join and of losing a member.
 
 One member is a process, which is killed; the others are threads of this one.
 """

@@ -1,4 +1,4 @@
-"""Resident memory: after the flights of a year, and after all the workloads of a session."""
+"""Resident memory: after the flights of a year, and after all workloads of a session."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MANY_TOPICS, MANY_PARTITIONS = 50, 100
 
 
 def beside(peer: Peer, scale: float) -> Numbers:
-    """A backlog, from the worker's start until it is worked off; then a steady rate."""
+    """A backlog, from the worker's start until it is copied; then a steady rate."""
     warm_up, records = scaled(WARM_UP_RECORDS, scale), scaled(RECORDS, scale)
     with mirrors.target_of(peer) as target, perf.new_topic(peer.bootstrap, PARTITIONS) as topic:
         backlog = MOST_RUNS * warm_up + records
@@ -97,7 +97,7 @@ def await_positions(source: Peer, target: Peer, topic: str) -> None:
 
 
 def lags(source: Peer, target: Peer, topic: str, seconds: float) -> array[float]:
-    """Of each batch, the seconds from when it is due in the source until the target has it: open loop, partition 0."""
+    """The seconds from each batch's due time in the source until the target has it: open loop, partition 0."""
     value = os.urandom(SIZE)
     request = wire.produce_request(topic, wire.record_batch(value, BATCH_RECORDS, Compression.LZ4))
     settle, total = (round(BATCHES_PER_SECOND * each) for each in (SETTLE_S, SETTLE_S + seconds))
@@ -150,7 +150,7 @@ def high_watermark(sock: socket.socket, topic: str) -> int:
 
 
 def killed(peer: Peer, scale: float) -> Numbers:
-    """Two workers share the partitions, and one is killed: until a record that each partition then gets has arrived."""
+    """Two workers share the partitions, and one is killed: until each partition's next record has arrived."""
     with mirrors.target_of(peer) as target, contextlib.ExitStack() as opened:
         topic = opened.enter_context(perf.new_topic(peer.bootstrap, PARTITIONS))
         spread(peer, [topic], PARTITIONS)

@@ -1,4 +1,4 @@
-"""Kafka's ProducerPerformance: as fast as it goes, and what that costs the broker."""
+"""Kafka's ProducerPerformance: the maximum rate, and its cost for the broker."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def on_disk(peer: Peer, scale: float) -> Numbers:
 
 
 def warm_up(peer: Peer, scale: float) -> None:
-    """Both brokers get to know their work, until it costs them the same each time."""
+    """Warm up both brokers, until the work costs them the same each time."""
     records = scaled(WARM_UP_RECORDS, scale)
     with perf.new_topic(peer.bootstrap) as topic:
         until_steady(lambda: perf.produce(peer.bootstrap, topic, records, 200, SMALL), peer.cpu_seconds)

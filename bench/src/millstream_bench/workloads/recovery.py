@@ -1,4 +1,4 @@
-"""kill -9 with gigabytes of log in a hundred partitions: how long until the broker serves again."""
+"""kill -9 with gigabytes of log in a hundred partitions: the time until the broker serves again."""
 
 from __future__ import annotations
 

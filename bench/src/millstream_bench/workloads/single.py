@@ -27,7 +27,7 @@ def pipelined(
     """Seconds for ``count`` equal requests with ``window`` in flight.
 
     Every response has the same length, so counting bytes counts acknowledgements; the last one's offset
-    shows that all were taken.
+    shows that all were accepted.
     """
     request = wire.produce_request(topic, wire.record_batch(VALUE) if batch is None else batch)
     with wire.connect(bootstrap) as sock:

@@ -24,7 +24,7 @@ from millstream_harness.spark import spark_jars
 JOB = Path(__file__).resolve().parents[1] / "spark_job.py"
 PARTITIONS = 8
 WARM_UP_SHARE = 20
-"""The warm-up loads one record of so many."""
+"""The warm-up loads one record of this many."""
 SPARK_CONF = {
     "spark.driver.memory": "2g",
     "spark.driver.extraClassPath": f"{SPARK_JARS}/*",
@@ -88,7 +88,7 @@ def run_file(folder: Path, name: str, bootstrap: str, topic: str, ends: list[int
 
 
 def spark(*arguments: str) -> dict[str, float]:
-    """What the job prints; RuntimeError with what it said if it fails."""
+    """The job's output; RuntimeError with it if the job fails."""
     submit = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]"]
     conf = [part for key, value in SPARK_CONF.items() for part in ("--conf", f"{key}={value}")]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Start to the first acknowledged record: process creation until a minimal client's record is taken."""
+"""Start to the first acknowledged record: from the creation of the process until a minimal client's record is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all overrides of topics and brokers; keys that are not named return to their defaults."""
+"""AlterConfigs: replace all overrides of topics and brokers; other keys return to their defaults."""
 
 from __future__ import annotations
 

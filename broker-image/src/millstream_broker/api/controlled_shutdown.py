@@ -1,6 +1,6 @@
-"""ControlledShutdown: a broker that is about to stop asks the controller to move its leaderships away.
+"""ControlledShutdown: the controller moves the leaderships of a stopping broker away, on its request.
 
-No broker may ask on behalf of another.
+No broker may request this for another.
 """
 
 from __future__ import annotations

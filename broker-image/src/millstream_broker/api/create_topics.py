@@ -86,7 +86,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 class _Described:
-    """Topics as they were created; those with the same overrides share their encoded configuration."""
+    """Created topics; those with the same overrides share their encoded configuration."""
 
     def __init__(self, effective: EffectiveConfigs, version: int) -> None:
         self._effective = effective

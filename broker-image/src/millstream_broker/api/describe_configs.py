@@ -1,7 +1,7 @@
-"""DescribeConfigs: the values of topics and brokers, where each comes from, and what it means (KIP-133, KIP-226).
+"""DescribeConfigs: the values of topics and brokers, their sources and documentation (KIP-133, KIP-226).
 
 The description of one resource takes some KB and a fraction of a millisecond: those of many are encoded in slices. A
-resource that is named more than MOST_REPEATED times is refused with INVALID_REQUEST, as half a MB of names could
+resource that is named more than MOST_REPEATED times is refused with INVALID_REQUEST, because half a MB of names could
 produce a response of a GB.
 """
 

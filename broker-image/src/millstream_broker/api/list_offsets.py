@@ -4,7 +4,7 @@
 timestamp (v7, KIP-734); otherwise the earliest record that is not older than the timestamp. If there is none, offset
 and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
 
-A broker that asks as a debugging replica (replica id -2) gets the log end of any replica, and the epoch of its last
+A broker that sends the debugging replica id (-2) gets the log end of any replica, and the epoch of its last
 record: controllers use this (`controller.recovery`).
 
 A new leader's high watermark may lag its predecessor's: until its followers have reported theirs, it responds with

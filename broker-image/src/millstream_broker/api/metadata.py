@@ -118,7 +118,7 @@ def _answer(
         if topics is not None and key not in seen:
             seen.add(key)
             topics.append(_found(replicas, MetadataRequestTopic(*key), operations, failed))
-    if topics is not None:  # look up again what has changed in the meantime: only the newest state is encoded
+    if topics is not None:  # look up changed topics again: only the newest state is encoded
         newest = replicas.metadata.topics
         topics = [
             one

@@ -1,7 +1,7 @@
-"""MirrorAppend: append a source's batches to a mirror's replica of its topic, as they are.
+"""MirrorAppend: append a source's batches, unchanged, to a mirror's replica of its topic.
 
 Each partition succeeds or fails by itself. The batches are views of the receive buffer: they are written before this
-returns, so requests may be pipelined. The response waits until all replicas in sync have them.
+returns, so requests may be pipelined. The response waits until all in-sync replicas have them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _describe(partition: Partition, answer: MirrorPartitionResponse) -> None:
 
 
 class WaitingMirrorAppend:
-    """A response that waits for its partitions. It does not keep the request, which would keep the received frame."""
+    """A response that waits for its partitions. It does not keep the request, which refers to the received frame."""
 
     __slots__ = ("_missing", "done", "response")
     response: MirrorAppendResponse
@@ -110,5 +110,5 @@ class WaitingMirrorAppend:
         if delayed.error is not None:
             answer.error_code, answer.error_message = delayed.error.code, delayed.error.message
         self._missing -= 1
-        if not self._missing and not self.done.done():  # a stop has cancelled it
+        if not self._missing and not self.done.done():  # a stop may have cancelled it
             self.done.set_result(self.response)

@@ -1,14 +1,14 @@
 """Produce: append record batches to partitions.
 
-Each partition succeeds or fails by itself. `acks`: 0 no response (an error closes the connection, as nothing else
-would tell), 1 an answer when the records are as safe as the topic's flush policy promises, -1 when every replica in
-sync has them, of which there must be `min.insync.replicas`.
+Each partition succeeds or fails by itself. `acks` is 0 for no response (an error closes the connection, because nothing
+else could report it), 1 for a response once the records are as safe as the topic's flush policy promises, -1 for one
+once every in-sync replica has them; there must be at least `min.insync.replicas`.
 
 The records are views of the receive buffer: they are written before this returns, which is why the handler is a
-plain function and may be pipelined. Where they have to wait (see `Partition.append`), they are copied.
+plain function and may be pipelined. If they must wait (see `Partition.append`), they are copied.
 
-Internal topics are written by coordinators only. Kafka excepts requests whose client id is `__admin_client`; Millstream
-does not, as any client can call itself that.
+Only coordinators write to internal topics. Kafka excepts requests whose client id is `__admin_client`; Millstream
+does not, because any client can call itself that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..replication.replicas import Replicas
 from ..stats import Stats
 
 ATTRIBUTES = 22
-"""Where the low byte of a batch's attributes stands, which has its codec."""
+"""Position of the low byte of a batch's attributes, which has its codec."""
 
 
 @handler(produce.API, pipelined=True)
@@ -87,7 +87,7 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
 
 
 def _refusal(request: ProduceRequest) -> ApiError:
-    """Of the request as a whole."""
+    """The error of the request as a whole."""
     if request.acks not in (-1, 0, 1):
         return ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
     return ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not supported")
@@ -110,7 +110,7 @@ def _check_codec(data: PartitionProduceData) -> None:
 def _refused(answer: PartitionProduceResponse, error: ApiError, stats: Stats) -> PartitionProduceResponse:
     stats.records_refused += 1
     answer.error_code = error.code
-    if answer.base_offset < 0:  # else it is appended but not safe, and clients get the offset, as from Kafka
+    if answer.base_offset < 0:  # otherwise appended but not safe: clients get the offset, as from Kafka
         answer.error_message = error.message
         if isinstance(error, RecordsRefusedError):
             answer.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]
@@ -122,7 +122,7 @@ def _unanswered(topic: str, index: int, error: ApiError) -> CloseConnection:
 
 
 class WaitingProduce:
-    """A response that waits for its partitions. It does not keep the request, which would keep the received frame."""
+    """A response that waits for its partitions. It does not keep the request, which refers to the received frame."""
 
     __slots__ = ("_acks", "_closing", "_missing", "_stats", "done", "response")
     response: ProduceResponse
@@ -150,7 +150,7 @@ class WaitingProduce:
             if not self._acks:
                 self._closing = _unanswered(topic, answer.index, error)
         self._missing -= 1
-        if not self._missing and not self.done.done():  # a stop has cancelled it
+        if not self._missing and not self.done.done():  # a stop may have cancelled it
             if self._closing is not None:
                 self.done.set_exception(self._closing)
             else:

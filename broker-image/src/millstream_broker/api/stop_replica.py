@@ -1,6 +1,6 @@
 """StopReplica: stop replicas, and delete their logs if the request says so; responds when that is done.
 
-Nothing else deletes a log in a cluster. The sender is checked as for UpdateMetadata, and so is the leader epoch of each
+Nothing else deletes a log in a cluster. Like UpdateMetadata, it checks the sender, and the leader epoch of each
 partition (KIP-570).
 """
 

@@ -1,6 +1,6 @@
 """Administrators' requests to the controller, and its own periodic work.
 
-Each function records the request beside the partitions it concerns, and yields after each. The machine then looks at
+Each function notes the request with its partitions, and yields after each. The machine then looks at
 these partitions, and replies to the caller when it is done.
 """
 

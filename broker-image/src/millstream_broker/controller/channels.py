@@ -1,5 +1,5 @@
-"""The controller's requests to brokers: UpdateMetadata and StopReplica, to all in parallel, each repeated until it is
-answered. To find the most complete log it sends ListOffsets, as a debugging replica.
+"""The controller's requests to brokers: UpdateMetadata and StopReplica, to all in parallel, repeated until there is a
+response. To find the most complete log it sends ListOffsets, as a debugging replica.
 
 Each broker has a set of waiting partitions, not a queue of requests: it gets their state as of the time of sending. One
 request to a broker is in flight at a time; metadata goes before StopReplica. A request without a response is repeated,
@@ -97,7 +97,7 @@ class Channels:
         self.reach = reach
         self.cluster = cluster
         self.rest = rest
-        """Returns when `cluster` is consistent: no event is being handled."""
+        """Returns once `cluster` is consistent: no event is being handled."""
         self.answered = answered
         self.deposed = deposed
         self._channels: dict[int, Channel] = {}
@@ -116,7 +116,7 @@ class Channels:
             channel.ask(ask.partitions)
 
     def _channel(self, broker: int) -> Channel | None:
-        """The channel to the broker as it is registered now."""
+        """The channel to the broker's present registration."""
         record = self.cluster.brokers.get(broker)
         channel = self._channels.get(broker)
         if channel is not None and (record is None or channel.broker_epoch != record.epoch):
@@ -134,8 +134,7 @@ class Channels:
                 self._channel(broker)
 
     async def told(self, timeout: float) -> bool:
-        """Wait until every update that is pending now is answered; returns whether that took at most `timeout`
-        seconds."""
+        """Wait until all pending updates have responses; returns whether that took at most `timeout` seconds."""
         waits = [channel.idle.wait() for channel in self._channels.values()]
         try:
             async with asyncio.timeout(timeout):
@@ -150,7 +149,7 @@ class Channels:
             channel.close()
 
     async def close(self) -> None:
-        """Return when all connections are closed."""
+        """Return once all connections are closed."""
         self.end()
         tasks = [channel.task for channel in self._channels.values()]
         self._channels.clear()
@@ -158,7 +157,7 @@ class Channels:
 
 
 class Channel:
-    """To one broker, in one incarnation."""
+    """The channel to one broker, in one incarnation."""
 
     def __init__(self, channels: Channels, broker: BrokerRecord) -> None:
         self.broker_id = broker.broker_id
@@ -168,7 +167,7 @@ class Channel:
         self._channels = channels
         self._cluster = channels.cluster
         self._partitions: dict[TopicPartition, None] = {}
-        """To update, like those below in the order in which they came."""
+        """Partitions to update, in order of arrival, like those below."""
         self._is_behind = False
         """Whether it needs at least an update of the live brokers."""
         self._to_stop: dict[TopicPartition, int] = {}
@@ -331,7 +330,7 @@ class Channel:
 def _some(partitions: Collection[TopicPartition]) -> list[TopicPartition]:
     """The partitions of one request: those that have waited longest, which are mostly whole topics.
 
-    Internal topics come last: when a broker learns that it coordinates groups it already knows all other topics, and
+    Internal topics come last: when a broker learns that it coordinates groups, it already knows all other topics, and
     does not take an unknown topic for a deleted one.
     """
     ordinary = (key for key in partitions if not is_internal(key[0]))
@@ -364,7 +363,7 @@ def log_ends(answer: ListOffsetsResponse) -> dict[TopicPartition, LogEnd]:
 
 
 def _failed(answer: StopReplicaResponse) -> dict[TopicPartition, ErrorCode]:
-    """Replicas that were not stopped. One with a newer epoch is not the one to delete."""
+    """Replicas that were not stopped. A replica with a newer epoch is not the one to delete."""
     done = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {
         (one.topic_name, one.partition_index): ErrorCode.of(one.error_code)
@@ -381,8 +380,8 @@ def update_request(
     Yields after each partition, and the cluster may change in between: the result may then be slightly outdated, like
     a request in flight. The live brokers are read last, so they are never older than the state of a partition.
 
-    A partition that may not be announced now is being changed, and will be announced to everybody. Until then brokers
-    that do not know it learn only that it exists: clients must not see a topic with fewer partitions than it has.
+    A partition that may not be announced now is being changed, and will be announced to all brokers. Until then,
+    brokers that do not know it learn only that it exists: clients must not see a topic with too few partitions.
     """
     topics: dict[str, UpdateMetadataTopicState] = {}
     for key in partitions:

@@ -2,7 +2,7 @@
 
 Every live broker learns that the topic is being deleted, and then deletes its replicas; a broker without replicas
 confirms at once, and so no longer lists the topic. The controller waits for brokers with replicas that are down until
-they are back. Only then does it remove the topic from the store, and the name is free.
+they return. Only then does it remove the topic from the store, and the name is free.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def begin(
     partitions: Iterable[TopicPartition],
     records: Mapping[TopicPartition, PartitionRecord],
 ) -> Steps[list[Push | StopReplicas]]:
-    """Tell every live broker, and have it delete its replicas. Yields after each partition.
+    """Announce the deletion to every live broker, and make it delete its replicas. Yields after each partition.
 
     A broker learns from any partition that its topic is being deleted (`coordination.view`).
     """

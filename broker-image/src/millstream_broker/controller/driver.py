@@ -10,8 +10,8 @@ which is safe because it is conditional.
 
 A controllership ends with `Fenced`: another controller was elected, or this broker's session is over. From then on
 nothing is written or pushed, and waiting callers get NOT_CONTROLLER. An exception in the machine is a bug, after which
-its state cannot be trusted: it ends the controllership too, and the broker resigns, so that the next controller reads
-the stored state afresh.
+its state cannot be trusted: it ends the controllership, too, and the broker resigns, so that the next controller reads
+the stored state again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ControllerDriver:
     """One controllership, from `start` to `stop`. All is called on the loop."""
 
     def __init__(self, broker_id: int, reach: Reach, config: BrokerConfig, store: ControllerStore) -> None:
-        """`reach` connects to a broker, this one included."""
+        """`reach` connects to a broker, including this one."""
         self._config = config
         self._store = store
         self.machine = ControllerMachine(store.epoch, settings_of(config))
@@ -97,7 +97,7 @@ class ControllerDriver:
         self._channels = Channels(broker_id, reach, self.machine, self._rest, self._handle, self._lose)
         self._early: list[StoreEvent] | None = []
         self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._loaded.add_done_callback(lambda done: done.exception())  # perhaps nobody waits for it
+        self._loaded.add_done_callback(lambda done: done.exception())  # nothing may wait for it
         self._writes: deque[Write] = deque()
         self._to_write = asyncio.Event()
         self._has_written = asyncio.Event()
@@ -145,7 +145,7 @@ class ControllerDriver:
             await self._store.resign()
 
     async def settled(self, timeout: float) -> None:
-        """Return when every decision so far is stored and the brokers know it, or after `timeout` seconds."""
+        """Return when every decision so far is stored and known to the brokers, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while not (self._between_events.is_set() and self._has_written.is_set()):
@@ -243,7 +243,7 @@ class ControllerDriver:
             self._handle_more()
 
     async def _rest(self) -> None:
-        """Return when no event is being handled: the machine is consistent then."""
+        """Return when no event is being handled: the machine is then consistent."""
         while not self._between_events.is_set():
             await self._between_events.wait()
 

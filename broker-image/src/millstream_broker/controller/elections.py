@@ -1,23 +1,23 @@
 """The leader and ISR of a partition, as a function of its stored state and of the live brokers.
 
-`settle` is level-triggered and idempotent: given a state and the situation it returns the state that should be. Its
+`settle` is level-triggered and idempotent: given a state and the situation, it returns the desired state. Its
 rules, in this order:
 
-- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0, of a mirror's
-  replica higher.
+- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0, and higher in a
+  mirror's replica.
 - A replica that cannot vouch for its log (`forgetful`) leaves the ISR. If nobody else is in it, the `elr` takes its
-  place (KIP-966): those have every acknowledged record, too. As long as nobody leads, it is remembered among the
-  `suspects`.
-- Where all that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`, see
-  `recovery`) leads, as soon as every live replica has said where its log ends: a replica that left the ISR earlier has
+  place (KIP-966): its members have every acknowledged record, too. While nobody leads, the replica is remembered among
+  the `suspects`.
+- If all replicas that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`,
+  see `recovery`) leads, once every live replica has reported its log end: a replica that left the ISR earlier has
   more than one whose disk was wiped. A single one leads at once.
-- Of the ISR those stay who live, are not about to stop, and have not restarted since; if there are none, those who
-  live; if there are none of those either, all (the last ones to have everything are never forgotten).
+- The ISR keeps its members that live, are not about to stop, and have not restarted since; if there are none, those
+  that live; if there are none of those either, all (the last ones to have everything are never forgotten).
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
-  of the ISR lives, a live one of the elr leads, then, only where unclean election is allowed, any live replica; else
+  of the ISR lives, a live one of the elr leads; then, only if unclean election is allowed, any live replica; else
   nobody.
-- A new leader, a leader that restarted, and a replica that lost its memory or leaves because it is about to stop take
-  a new leader epoch, so that nothing of the time before (a fetch, an ISR change) counts for the time after.
+- A new leader, a leader that restarted, and a replica that lost data or leaves because it is about to stop cause
+  a new leader epoch, so that nothing from the time before (a fetch, an ISR change) counts afterwards.
 
 Every leader that is not elected uncleanly has each acknowledged record, provided that leaders keep the rules of
 `replication.isr`.
@@ -40,10 +40,10 @@ NOBODY: frozenset[int] = frozenset()
 class Situation:
     """The inputs of a partition's state besides the state itself.
 
-    `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that
-    others should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs
-    that may have been given since the state was stored, for what stores it was restored from an older copy.
-    `first_epoch`: of a new partition.
+    `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that others
+    should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs that may
+    have been given since the state was stored, if the store was restored from an older copy. `first_epoch`: that of a
+    new partition.
     """
 
     live: Collection[int]
@@ -61,13 +61,13 @@ class Situation:
 
 
 def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
-    """The state that the partition should have; `record` itself when it has it."""
+    """The desired state of the partition; `record` itself if it has it already."""
     if record.version < 0:
         return _begin(record, now)
     replicas = record.replicas
     isr, elr, suspects = _with_memory(record, now)
     have_all = {*isr, *elr}
-    if isr and isr[0] in suspects:  # then all are
+    if isr and isr[0] in suspects:  # then all are suspects
         alive = _most_complete(isr, replicas, now)
         have_all = {*alive}
     else:
@@ -112,7 +112,8 @@ def is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:
 def enough(record: PartitionRecord, min_isr: int) -> int:
     """The ISR size from which the high watermark moves; below it, replicas that left the ISR still have everything.
 
-    At most what the leader uses (`replication.isr`), whichever of a reassignment's replicas it knows already.
+    At most the number that the leader uses (`replication.isr`), whichever of a reassignment's replicas it knows
+    already.
     """
     coming = sum(r in record.replicas for r in record.adding)
     going = sum(r in record.replicas for r in record.removing)
@@ -127,7 +128,7 @@ def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
 
 
 def _live(replicas: Iterable[int], now: Situation) -> list[int]:
-    """The live ones; without those that are about to stop, if there are others."""
+    """The live ones; without those about to stop, if there are others."""
     there = [r for r in replicas if r in now.live]
     return [r for r in there if r not in now.leaving] or there
 
@@ -147,7 +148,7 @@ def _with_memory(record: PartitionRecord, now: Situation) -> tuple[list[int], li
 
 
 def _most_complete(suspects: Collection[int], replicas: Collection[int], now: Situation) -> list[int]:
-    """The replica to lead, if known yet. Among equals a suspect, which was in the ISR, leads."""
+    """The replica to lead, if known yet. Among equals, a suspect leads, because it was in the ISR."""
     if not any(r in now.live for r in suspects):
         return []
     there = [r for r in (*suspects, *(r for r in replicas if r not in suspects)) if r in now.live]

@@ -1,19 +1,19 @@
 """The controller as a state machine: events in, instructions out (`messages`); no input or output, no clock.
 
 It is level-triggered. `records` holds the stored state; a partition affected by an event is *dirty*; each event ends
-with a look at the dirty ones: `elections.settle` returns the state that a partition should have, and if that differs
+with a look at the dirty ones: `elections.settle` returns the desired state of a partition, and if that differs
 from the stored one, it is written. The result of the write is taken as the truth, whether it is our state or somebody
-else's, and looked at again. So lost responses, repeated reports and conflicts need no special code, and a new
-controller only has to look at everything.
+else's, and checked again. So lost responses, repeated reports and conflicts need no special code, and a new
+controller only has to check everything.
 
-- One write of a partition's state is under way at a time, one of a topic's assignment, and no state is decided on
-  while the assignment is being written: what is decided is decided on what is stored.
-- What restarts, lost memory or was asked for is noted beside the partition (`Notes`) and crossed out when a state that
-  takes it into account is stored.
-- Brokers are told what is stored, after it is.
-- Work is bounded by what there is: sets of partitions, never queues of events.
-- An event may concern every partition, so it is handled in steps, that others have their turn in between. It is handled
-  to its end before the next one begins, and meanwhile nobody looks at the machine: so it is as if it were one step.
+- There is one write of a partition's state in flight at a time, and one of a topic's assignment, and no state is
+  decided while the assignment is being written: every decision is based on the stored state.
+- Restarts, lost data and requests are noted beside the partition (`Notes`), and cleared when a state that
+  takes them into account is stored.
+- Brokers learn a state only after it is stored.
+- Work is bounded by the size of the cluster: sets of partitions, never queues of events.
+- An event may concern every partition, so it is handled in steps, and others get their turn in between. It is handled
+  to its end before the next one begins, and meanwhile nothing reads the machine: so it acts like a single step.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ControllerMachine:
         self.brokers: dict[int, BrokerRecord] = {}
         self.leaving: set[int] = set()
         self.topics: dict[str, TopicRecord] = {}
-        """With as many partitions as they have; what these are now is in `records`."""
+        """With their present number of partitions; `records` has the partitions' states."""
         self.partitions = Partitions()
         self.records = self.partitions.records
         self.deletions: dict[str, Deletion] = {}
@@ -134,10 +134,10 @@ class ControllerMachine:
             yield from steps
         return (yield from self._finish())
 
-    # What is asked of it
+    # Queries
 
     def told_brokers(self) -> list[BrokerRecord]:
-        """The brokers to announce: all except those that are about to stop and lead nothing any more."""
+        """The brokers to announce: all except those that are about to stop and no longer lead anything."""
         return [
             broker
             for number, broker in self.brokers.items()
@@ -220,7 +220,7 @@ class ControllerMachine:
             self.out.append(StopReplicas(number, stops, True))
 
     def to_delete(self, broker: int, among: Set[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """The replicas that a broker must delete, with their leader epochs. `among`: of these only."""
+        """The replicas that a broker must delete, with their leader epochs; only those in `among`, if given."""
         stops = {
             key: epoch
             for key, epoch in self.partitions.to_delete(broker, among).items()
@@ -382,7 +382,7 @@ class ControllerMachine:
         if wanted is not record:
             return replace(wanted, controller_epoch=self.epoch)
         if finishing and record.leader not in record.removing:
-            # The ISR shrinks after that: before, the leader would take them in again.
+            # The ISR shrinks after that: earlier, the leader would take them in again.
             self.assignments.want(key, reassignment.finish(record))
         return record
 
@@ -417,7 +417,7 @@ class ControllerMachine:
             before = self.records[key]
             self.partitions.take_assignment(key, assigned)
             if set(assigned.adding) - set(before.adding):
-                # A log that is deleted as late as now is not one that is made now: it has an older epoch.
+                # A log deleted this late is not one that is created now: it has an older epoch.
                 self.partitions.note(key).new_epoch = True
             for broker in set(reassignment.leftover(assigned)) - set(reassignment.leftover(before)):
                 if broker in self.brokers:
@@ -460,7 +460,7 @@ class ControllerMachine:
             if key[0] in self.deletions:
                 self._settled(key)
             elif key in self._writing:
-                pass  # dirty again when it is written
+                pass  # dirty again once it is written
             elif self.assignments.is_writing(key[0]):
                 held.add(key)
             elif (wanted := self._decide(key)) is self.records[key]:

@@ -39,7 +39,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatesWritten:
-    """A WriteStates is done; `stored` is the store's response."""
+    """The result of a WriteStates; `stored` is the store's response."""
 
     asked: Mapping[TopicPartition, PartitionRecord]
     stored: Mapping[TopicPartition, PartitionRecord]
@@ -70,12 +70,12 @@ class Stopped:
 
 
 LogEnd = tuple[int, int]
-"""The epoch of a log's last record, and its end offset; -1, -1 where the log cannot be used."""
+"""The epoch of a log's last record, and its end offset; -1, -1 if the log cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where these logs end in a broker, in the incarnation of that epoch."""
+    """The ends of these logs on a broker, in the incarnation of that epoch."""
 
     broker: int
     broker_epoch: int
@@ -89,14 +89,14 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; `now` in seconds of a clock that only goes forward."""
+    """Time passed; `now` is in seconds of a monotonic clock."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """Replied to with the partitions it still leads though they have other replicas, or ApiError."""
+    """The reply has the partitions it still leads though they have other replicas, or ApiError."""
 
     caller: Hashable
     broker: int
@@ -105,7 +105,7 @@ class ShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequested:
-    """Replied to with an ApiError or None for each partition; all partitions (None): those that needed one."""
+    """The reply has an ApiError or None for each partition; for all partitions (None), those that needed one."""
 
     caller: Hashable
     kind: ElectionType
@@ -114,7 +114,7 @@ class ElectionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequested:
-    """Replied to with an ApiError or None for each partition when it is stored. A target of None cancels."""
+    """The reply has an ApiError or None for each partition, once it is stored. A target of None cancels."""
 
     caller: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
@@ -149,21 +149,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class WriteStates:
-    """Answered with StatesWritten."""
+    """Results in StatesWritten."""
 
     states: Mapping[TopicPartition, PartitionRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteAssignment:
-    """Answered with AssignmentWritten."""
+    """Results in AssignmentWritten."""
 
     topic: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopic:
-    """Answered with TopicRemoved."""
+    """Results in TopicRemoved."""
 
     name: str
 
@@ -175,7 +175,7 @@ class RefuseDeletion:
 
 @dataclass(frozen=True, slots=True)
 class AcceptBroker:
-    """The consequences of the broker's `unclean` registration are written. Answered with BrokerAccepted."""
+    """The consequences of the broker's `unclean` registration are written. Results in BrokerAccepted."""
 
     broker: BrokerRecord
 
@@ -190,7 +190,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicas:
-    """Have a broker stop these replicas, each at its leader epoch; to be told after what was pushed before.
+    """Make a broker stop these replicas, each at its leader epoch; sent after earlier pushes.
 
     With `delete` it is repeated until the broker has done it (Stopped), or is gone.
     """
@@ -202,7 +202,7 @@ class StopReplicas:
 
 @dataclass(frozen=True, slots=True)
 class AskLogEnds:
-    """Repeated until the broker answers (LogEnds), or is gone, or a partition is led again."""
+    """Repeated until the broker responds (LogEnds), or is gone, or a partition is led again."""
 
     broker: int
     partitions: Collection[TopicPartition]

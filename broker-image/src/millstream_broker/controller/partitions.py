@@ -15,7 +15,7 @@ from . import reassignment
 
 @dataclass(slots=True)
 class Notes:
-    """What a partition's next state must take into account, besides the stored one."""
+    """The facts for a partition's next state, besides the stored state."""
 
     restarted: set[int] = field(default_factory=set)
     forgetful: set[int] = field(default_factory=set)
@@ -48,21 +48,21 @@ class Partitions:
         """Partitions that brokers which are no longer replicas must still delete."""
 
     def of_broker(self, broker: int) -> Set[TopicPartition]:
-        """The partitions of which it is a replica, or which it must still delete."""
+        """The partitions of which it is a replica, or whose logs it must still delete."""
         return self._of_broker[broker]
 
     def leads(self, broker: int) -> Iterable[TopicPartition]:
         return (key for key in self._of_broker[broker] if self.records[key].leader == broker)
 
     def note(self, key: TopicPartition) -> Notes:
-        """The notes for the partition's next look, which is soon."""
+        """The notes for the partition's next look, which follows soon."""
         self.dirty.add(key)
         if (notes := self.notes.get(key)) is None:
             notes = self.notes[key] = Notes()
         return notes
 
     def note_end(self, broker: int) -> Steps[None]:
-        """A broker's process or session has ended: in each ISR, it has restarted when it is back."""
+        """A broker's process or session has ended: in each ISR, it counts as restarted when it returns."""
         for key in self._of_broker[broker]:
             if broker in self.records[key].isr:
                 self.note(key).restarted.add(broker)
@@ -118,8 +118,10 @@ class Partitions:
         )
 
     def to_delete(self, broker: int, among: Set[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """The partitions of which it is no longer a replica and has not confirmed the deletion, with the current leader
-        epochs. `among`: of these only."""
+        """The partitions of which it is no longer a replica and has not confirmed the deletion, with leader epochs.
+
+        Only those in `among`, if given.
+        """
         left = self._left if among is None else self._left & among
         return {
             key: self.records[key].leader_epoch

@@ -1,15 +1,15 @@
 """Places the replicas of new partitions.
 
-Replicas are dealt like cards: to the racks in turn (KIP-36; brokers that name no rack stand in one of their own), and
-within a rack to its brokers in turn. Of the brokers a partition was dealt to, the one that leads the fewest leads it.
+Replicas are dealt like cards: to the racks in turn (KIP-36; a broker without a rack counts as a rack of its own), and
+within a rack to its brokers in turn. Of a partition's brokers, the one that leads the fewest leads it.
 Therefore:
 
 - The replicas of a partition are on different brokers, and no rack gets a second before each has one.
-- Where racks are of one size (or there are none), all brokers have as many replicas and lead as many partitions, give
+- If racks are of equal size (or there are none), all brokers have as many replicas and lead as many partitions, give
   or take one.
 
 The brokers of a rack are shuffled at the start and again after each round of as many partitions as there are brokers,
-so what one broker leads is followed by all others in the end. Replicas of other topics do not count, as in Kafka.
+so in the end all other brokers follow the partitions of any one. Replicas of other topics do not count, as in Kafka.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Dealer:
         self._next_in = [0] * len(self._racks)
 
     def shuffle(self) -> None:
-        """Shuffle the racks in which everybody has as many cards as the others."""
+        """Shuffle the racks whose brokers all have the same number of cards."""
         for rack, place in zip(self._racks, self._next_in, strict=True):
             if place == 0:
                 self._rng.shuffle(rack)

@@ -14,7 +14,7 @@ Res = TypeVar("Res", bound=Struct)
 
 
 class Caller(Protocol):
-    """The part of a connection that is used (`client.connection`)."""
+    """The part of a connection that the controller uses (`client.connection`)."""
 
     host: str
     port: int

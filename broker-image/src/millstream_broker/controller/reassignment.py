@@ -1,9 +1,9 @@
-"""Moving a partition to other brokers, step by step (KIP-455); functions of its stored assignment.
+"""Moves a partition to other brokers, step by step (KIP-455); functions of its stored assignment.
 
     [1, 2]                   replicas
     [3, 4, 1, 2] +3,4 -1,2   begun: the new ones first; `adding` 3 and 4, `removing` 1 and 2
                              3 and 4 fetch until they are in the ISR
-                             then one of them is made leader
+                             then one of them becomes the leader
     [3, 4]       -1,2        finished: the ISR shrinks, 1 and 2 still have to delete their logs
     [3, 4]                   they have
 
@@ -38,12 +38,12 @@ def origin(record: PartitionRecord) -> tuple[int, ...]:
 
 
 def leftover(record: PartitionRecord) -> tuple[int, ...]:
-    """Brokers that have not yet deleted the log of a partition they are no replica of."""
+    """Brokers that are no longer replicas of a partition and have not yet deleted its log."""
     return tuple(r for r in record.removing if r not in record.replicas) if record.removing else ()
 
 
 def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection[int]) -> PartitionRecord:
-    """The assignment with which the move to `wanted` begins, None to cancel; raises ApiError."""
+    """The assignment that begins the move to `wanted`, None to cancel; raises ApiError."""
     if wanted is None:
         if not is_moving(record):
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
@@ -53,7 +53,7 @@ def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection
 
 
 def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> None:
-    """Raises ApiError INVALID_REPLICA_ASSIGNMENT, as Kafka says it, for replicas that a partition cannot have."""
+    """Raises ApiError INVALID_REPLICA_ASSIGNMENT, in Kafka's words, for replicas that a partition cannot have."""
     problem = None if replicas else "an empty replica list."
     before = None
     for one in sorted(replicas):
@@ -70,9 +70,10 @@ def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> None:
 
 
 def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
-    """The assignment with which the move to `wanted` begins.
+    """The assignment that begins the move to `wanted`.
 
-    What an earlier move was adding and this one does not want stays until the end: it may be all that is in sync.
+    Replicas that an earlier move was adding, and this one does not need, stay until the end: they may be all that is in
+    sync.
     """
     before = origin(record)
     going = [r for r in record.replicas if r not in wanted]

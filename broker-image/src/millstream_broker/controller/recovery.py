@@ -1,10 +1,10 @@
 """Finds the most complete log of a partition if no last member of the ISR can vouch for its log.
 
-Every acknowledged record was once in all of these logs. So the one with the largest last epoch, and of those
-the largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
-epoch begins with all that was acknowledged before it, and within one epoch all logs are prefixes of its leader's.
-Replicas that had left the ISR are asked too: they lack acknowledged records, but some is more than none.
-The controller asks brokers for their log ends; `elections.settle` decides once the live ones have answered.
+Every acknowledged record was once in all of these logs. So the log with the largest last epoch, and among equals the
+largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
+epoch begins with everything acknowledged before it, and within one epoch all logs are prefixes of its leader's.
+Replicas that had left the ISR are asked, too: they lack acknowledged records, but some is more than none.
+The controller requests brokers' log ends; `elections.settle` decides once the live ones have responded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Recovery:
         return news
 
     def ends(self, key: TopicPartition, brokers: Mapping[int, BrokerRecord]) -> dict[int, LogEnd]:
-        """Log ends by broker, of live brokers that have answered."""
+        """Log ends by broker, of live brokers that have responded."""
         return {
             broker: end
             for broker, (epoch, end) in self._ends.get(key, {}).items()
@@ -48,7 +48,7 @@ class Recovery:
     def look(
         self, key: TopicPartition, record: PartitionRecord, brokers: Mapping[int, BrokerRecord]
     ) -> Iterator[AskLogEnds]:
-        """A partition that nothing is to be written of: ask those who have not been asked yet."""
+        """Request the missing log ends of a partition for which nothing can be written."""
         if not is_undecided(record):
             self.forget(key)
             return

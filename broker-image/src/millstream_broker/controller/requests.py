@@ -1,4 +1,4 @@
-"""Callers that wait for the controller: each gets one reply, when nothing is left to wait for."""
+"""Callers that wait for the controller: each gets one reply, once nothing is left to wait for."""
 
 from __future__ import annotations
 

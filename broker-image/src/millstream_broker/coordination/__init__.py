@@ -1,11 +1,11 @@
 """The shared state of a cluster: live brokers, topics, leaders, and their epochs.
 
-stores             where the tree is kept: ZooKeeper's servers, or a file
+stores             where the tree is stored: ZooKeeper's servers, or a file
 tree               the classic tree: paths and JSON
-coordination       what one broker reads and writes of it
-controller_store   what the controller reads and writes of it
+coordination       one broker's reads and writes
+controller_store   the controller's reads and writes
 configs            configuration of topics and brokers, and the notes of its changes
-fencing            which controller is to be believed
+fencing            which controller requests to accept
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_LEADER = -1
 NO_STATE = -1
 """The version of a partition's state that does not exist yet."""
 SHARED = 1000
-"""Records that partitions share, at most."""
+"""Limit of records that partitions share."""
 
 
 class CoordinationError(ApiError):
@@ -60,7 +60,7 @@ class BrokerRecord:
         return self.endpoints(listener_name)[0]
 
     def endpoints(self, listener_name: str) -> list[Listener]:
-        """All of its listeners, that one first where there is one."""
+        """All of its listeners; the named one comes first if it exists."""
         return sorted(self.listeners, key=lambda listener: listener.name != listener_name)
 
 
@@ -68,9 +68,9 @@ class BrokerRecord:
 class PartitionRecord:
     """A partition's replicas, leader and ISR; `version` conditions the next write.
 
-    While it is reassigned (KIP-455), `adding` and `removing` name those among `replicas` that come and go. `elr` has
-    the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas that could
-    have led and registered as unclean before anybody did; none while there is a leader.
+    During a reassignment (KIP-455), `adding` and `removing` name those among `replicas` that are added and removed.
+    `elr` has the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas
+    that could have led and registered as unclean before anybody did; none while there is a leader.
     """
 
     replicas: tuple[int, ...]
@@ -87,7 +87,7 @@ class PartitionRecord:
 
 @lru_cache(maxsize=SHARED)
 def shared(record: PartitionRecord) -> PartitionRecord:
-    """An equal record that others may have, too: of thousands of partitions, most have the same state."""
+    """An equal record that partitions may share: most of thousands have the same state."""
     return record
 
 
@@ -101,7 +101,7 @@ def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic; `config` has its overrides only, as text."""
+    """A topic; `config` has only its overrides, as text."""
 
     name: str
     topic_id: uuid.UUID

@@ -1,7 +1,7 @@
 """Level-triggered work on the tree, one look at a time.
 
-A watch or a reconnection reports that something `need`s a look; after any number of reports, one look follows that
-begins after the last report. A look that fails because the store is down is repeated when it is back.
+A watch or a reconnection reports that a look is needed (`need`); after any number of reports, one look follows that
+begins after the last report. A look that fails because the store is down is repeated once it is back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Chores:
-    """`looks` in their order of precedence, by name."""
+    """`looks` are in their order of precedence, by name."""
 
     def __init__(self, nodes: Store, looks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         self._nodes = nodes

@@ -4,8 +4,8 @@ To change an entity, a broker writes its node and leaves a note under /config/ch
 the notes and read the entities they name. Any broker removes notes older than a quarter of an hour.
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
-stay in use: no broker or controller stops because of what somebody else wrote. Whether values agree with each other is
-not decided here (`effective_configs`).
+stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
+with each other.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Configs:
         """Replace an entity's configuration, and notify all brokers. After Unavailable it may or may not be written.
 
         `check` gets the stored configuration and the new one before each attempt, and may raise: this broker's view may
-        be an older one.
+        be outdated.
         """
         path, data = tree.config_path(entity), tree.config_json(config)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
@@ -151,7 +151,7 @@ class Configs:
 
 
 def _stored(entity: str, node: Node | None) -> Config:
-    """What is stored, for a check of a change; nothing where it cannot be read, so that a write repairs it."""
+    """The stored configuration, for a check of a change; empty if it is unreadable, so that a write repairs it."""
     try:
         return {} if node is None else tree.config_from(entity, node.data)
     except tree.TreeError:

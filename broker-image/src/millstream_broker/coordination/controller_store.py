@@ -5,7 +5,7 @@ write of a deposed controller does nothing. While the store is down, calls wait;
 no longer the controller. After a lost response, the stored state is read, and decides what must still be written.
 
 Watches cover the brokers, the topics and each topic's assignment, the requests for deletions, and the leaders' notes of
-changed ISRs. After a reconnection all of these are read again, as watches are lost with the connection.
+changed ISRs. After a reconnection all of these are read again, because watches are lost with the connection.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TreeControllerStore:
         self._versions: dict[str, int] = {}
         self._deletions: frozenset[str] = frozenset()
         self._written: set[str] = set()
-        """Topics whose node a watch says was written."""
+        """Topics whose node was written, according to a watch."""
         self._is_over = False
         self._chores = Chores(
             nodes,
@@ -96,7 +96,7 @@ class TreeControllerStore:
         self._working: asyncio.Task[None] | None = None
 
     def end(self) -> None:
-        """This broker is no longer the controller."""
+        """This broker is no longer the controller: end all calls."""
         self._is_over = True
         self._report = lambda event: None
         if self._working is not None:
@@ -364,7 +364,7 @@ class TreeControllerStore:
             stored = await topic_nodes.decoded(topic.name, node.data)
             if stored.topic_id != topic.topic_id:
                 return
-            # Partitions that somebody added meanwhile stay as they were added.
+            # Partitions that another writer added meanwhile stay unchanged.
             added = stored.partitions[len(topic.partitions) :]
             data = await topic_nodes.encoded(replace(stored, partitions=topic.partitions + added))
             if data != node.data:
@@ -423,7 +423,7 @@ class TreeControllerStore:
 
     async def refuse_deletion(self, names: Collection[str]) -> None:
         async def refuse() -> None:
-            """The controller may not know yet of a topic that is made and deleted at once."""
+            """The controller may not know yet of a topic that is created and deleted at once."""
             topics = await self._nodes.get_all(map(tree.topic_path, names))
             absent = [name for name, node in zip(names, topics, strict=True) if node is None]
             await self._delete_each([tree.delete_topic_path(name) for name in absent])
@@ -434,7 +434,7 @@ class TreeControllerStore:
         await self._each(map(Delete, paths))
 
     async def _each(self, operations: Iterable[Operation]) -> None:
-        """Each in its own multi, many in parallel; those already done are skipped. Raises Fenced, Unavailable."""
+        """Run each in its own multi, many in parallel; those already done are skipped. Raises Fenced, Unavailable."""
         for some in portions(operations, AT_ONCE):
             for answer in await self._nodes.multi_all([self._check, one] for one in some):
                 self._raise_if_fenced(answer)
@@ -464,7 +464,7 @@ class TreeControllerStore:
             raise Fenced(f"epoch {self.epoch} is over")
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """`attempt`, again and again while the store is away; so it begins by reading. Raises Fenced."""
+        """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Fenced."""
         while True:
             await self._nodes.connected()
             if self._is_over:

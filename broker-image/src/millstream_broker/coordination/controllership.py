@@ -1,8 +1,8 @@
 """The controller's store, in the controller's own terms.
 
 Every write is fenced: it happens only while `epoch` is the newest controller's; otherwise it raises `Fenced`, and the
-controller must stop. Writes to partition states are conditional on the versions the records carry.
-Watches are level-triggered: a report carries the state after the change, and changes in quick succession may come as
+controller must stop. Writes to partition states are conditional on the versions in the records.
+Watches are level-triggered: a report carries the state after the change, and changes in quick succession may arrive as
 one.
 """
 
@@ -39,7 +39,7 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """Topics that are new or were written by somebody else (partitions added), as in `Image.topics`."""
+    """Topics that are new, or that another writer changed (partitions added), as in `Image.topics`."""
 
     topics: Mapping[str, TopicRecord]
     present: frozenset[str]
@@ -60,7 +60,7 @@ class StatesChanged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigsChanged:
-    """Configurations of topics as they are now (the controller needs min.insync.replicas and the like)."""
+    """The present configurations of topics (the controller needs min.insync.replicas and the like)."""
 
     topics: Mapping[str, Mapping[str, str]]
     brokers: Mapping[int | None, Mapping[str, str]]
@@ -71,7 +71,7 @@ StoreEvent = BrokersChanged | TopicsChanged | DeletionsRequested | StatesChanged
 
 class ControllerStore(Protocol):
     epoch: int
-    """This controller's; every controller has a higher one than those before."""
+    """This controller's epoch; every controller has a higher one than its predecessors."""
 
     async def load(self, report: Callable[[StoreEvent], None]) -> Image:
         """Read everything and watch it from then on; `report` is called on the loop. Raises Fenced."""
@@ -81,22 +81,21 @@ class ControllerStore(Protocol):
     ) -> Mapping[TopicPartition, PartitionRecord]:
         """Write each state whose stored version is the record's (-1: it must not exist).
 
-        Returns the records as they are afterwards: written ones with their new version, and for those that somebody
-        else had changed what is stored now, so that a record with another leader epoch than was to be written tells
-        of a conflict. Raises Fenced.
+        Returns the resulting records: written ones with their new version, and the stored ones for states that somebody
+        else had changed, so a record with another leader epoch than the written one shows a conflict. Raises Fenced.
         """
 
     async def write_assignment(self, topic: TopicRecord) -> None:
         """Write /brokers/topics/T: the replicas, adding and removing of these partitions. Raises Fenced.
 
-        Partitions that somebody added meanwhile stay. `removing` may name brokers that are not among `replicas` any
-        more: they still have to delete their logs (`reassignment`). Does nothing where the topic is gone.
+        Partitions that another writer added meanwhile stay. `removing` may name brokers that are no longer among
+        `replicas`: they still have to delete their logs (`reassignment`). Does nothing if the topic is gone.
         """
 
     async def accept_broker(self, broker: BrokerRecord) -> None:
         """Mark in the broker's registration that the consequences of its `unclean` are written. Raises Fenced.
 
-        Does nothing where the broker is gone or has registered again: its epoch tells.
+        Does nothing if the broker is gone or has registered again, which its epoch shows.
         """
 
     async def remove_topic(self, name: str) -> None:

@@ -4,14 +4,15 @@ The broker registers as /brokers/ids/N, and learns of topics from the controller
 requests straight into the tree, and such a call returns when the controller has sent this broker the result. A broker
 campaigns for /controller while it is registered; the winner gets a `ControllerStore`.
 
-- While the store cannot be reached, the broker keeps the last state it was told.
-- When the session is over, what was ephemeral is gone: whoever was the controller is so no more, and the broker
+- While the store cannot be reached, the broker keeps the last known state.
+- When the session ends, its ephemeral nodes are gone: a former controller steps down, and the broker
   registers again, with a new epoch, as soon as there is a session.
 - A broker's id belongs to one log directory at a time. A registration with our own directory is that of an earlier
-  incarnation, which is dead, as we hold the directory's lock: it is taken over at once, unless our directory is a copy
-  (`takes_over`). Any other is waited for as long as a session may live, and then this broker does not start.
+  incarnation, which is dead, because we hold the directory's lock: we take it over at once, unless our directory is a
+  copy (`takes_over`). For any other registration, the broker waits as long as a session may live, and then fails to
+  start.
 - A write has happened, durably and whole, when the call returns.
-- After an answer was lost (`Unavailable`), what is stored is read before anything is written again.
+- After a lost response (`Unavailable`), the stored state is read before anything is written again.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ from .stores import (
 REQUEST_S = 15.0
 """Time limit of a write, and again of the controller's update about it."""
 TOPICS_AT_ONCE = 200
-"""Topics that are created or deleted at one time: the deadlines of a thousand others begin when it is their turn."""
+"""Topics created or deleted at a time: the deadlines of a thousand others begin at their turn."""
 LEAVE_S = 5.0
-"""How long leaving may take while the store is down."""
+"""Time limit of leaving while the store is down."""
 SAY_S = 10.0
 STAND_DOWN_S = 1.0
 """How long a deposed controller lets others stand first: they may not reach it, although it lives (`process_ended`)."""
@@ -77,7 +78,7 @@ class Coordination:
     """Call `connect`, then `join`. All times are in seconds."""
 
     def __init__(self, nodes: Store, known_cluster_id: str | None, *, campaigns: bool = True) -> None:
-        """`known_cluster_id`: the cluster of the logs, whose id a new tree takes."""
+        """`known_cluster_id` is the cluster of the logs, whose id a new tree takes."""
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
         self.changes: Callable[[ClusterState], None] = lambda state: None
@@ -86,7 +87,7 @@ class Coordination:
         self.on_accepted: Callable[[], None] = lambda: None
         """Called when the consequences of our unclean registration are stored."""
         self.secret = b""
-        """Of the cluster; known when this is connected."""
+        """The cluster's secret; known once connected."""
         self._known_cluster_id = known_cluster_id
         self._nodes = nodes
         nodes.on_state = self._session_became
@@ -124,7 +125,7 @@ class Coordination:
 
     @property
     def broker_epoch(self) -> int:
-        """That of the newest registration."""
+        """The epoch of the newest registration."""
         return self._broker.epoch if self._broker is not None else -1
 
     @property
@@ -142,7 +143,7 @@ class Coordination:
     # Joining and leaving
 
     async def connect(self) -> None:
-        """Wait for the store without limit, and read what is needed to open logs. Raises CoordinationError."""
+        """Wait for the store without limit, and read everything needed to open logs. Raises CoordinationError."""
         self._nodes.start()
         telling = supervision.run("waiting for coordination", self._tell_waiting())
         try:
@@ -164,7 +165,7 @@ class Coordination:
         await self._load_configs()
 
     async def adopt(self, topics: Callable[[], Collection[TopicRecord]]) -> None:
-        """Before joining, in a tree that nobody ever joined: add topics whose logs are here; CoordinationError."""
+        """Before joining a tree that nobody ever joined: add topics whose logs are here; CoordinationError."""
         if await self._nodes.get(tree.CONTROLLER_EPOCH) is None and (found := topics()):
             log.warning(
                 "%s is new: continuing with the %d topics whose logs are here", self._nodes, len(found)
@@ -180,11 +181,11 @@ class Coordination:
         return await self._persist(lambda: writes.read_generations(self._nodes, broker_id), deadline=None)
 
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
-        """Raises Conflict where a later one is known: another process uses a copy of that directory."""
+        """Raises Conflict if a later one is known: another process uses a copy of that directory."""
         await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
-        """Register this broker, under a new epoch; raises CoordinationError when its id is taken.
+        """Register this broker, under a new epoch; raises CoordinationError if its id is taken.
 
         `takes_over`: a registration with our directory is that of an earlier process of ours, which is dead.
         """
@@ -208,7 +209,7 @@ class Coordination:
         self._is_leaving = True
 
     async def leave(self) -> None:
-        """Leave, so that nobody has to wait for the session's end; within LEAVE_S even if the store is down."""
+        """Leave, so that nobody must wait for the session's end; within LEAVE_S even if the store is down."""
         self.withdraw()
         self.changes = lambda state: None
         self._depose()
@@ -234,7 +235,7 @@ class Coordination:
             self._depose()
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline: float | None = REQUEST_S) -> T:
-        """`attempt`, again and again while the store is away; so it begins by reading. Raises Unavailable."""
+        """Repeat `attempt` while the store is down; each attempt begins by reading. Raises Unavailable."""
         end = None if deadline is None else time.monotonic() + deadline
         while True:
             try:
@@ -251,7 +252,7 @@ class Coordination:
     # Registration
 
     async def _register_patiently(self, broker: BrokerRecord, takes_over: bool) -> BrokerRecord:
-        """At start: the holder of the id may be about to lose its session."""
+        """Register at start: the holder of the id may be about to lose its session."""
         end = time.monotonic() + self._nodes.timeout * 1.5
         while True:
             try:
@@ -276,7 +277,7 @@ class Coordination:
             raise
 
     def lost_data(self) -> None:
-        """A log directory has failed: register anew, as unclean, so that the controller elects others."""
+        """A log directory has failed: register again, as unclean, so that the controller elects others."""
         self._broker = replace(self._registered, unclean=True)
         self._is_outdated = True
         self._chores.need("registration")
@@ -286,7 +287,7 @@ class Coordination:
             return
         was_unclean = self._registered.unclean
         registered = await self._register(self._registered)
-        if self._is_outdated:  # data was lost meanwhile; this is about to be done again
+        if self._is_outdated:  # data was lost meanwhile; the registration is about to be repeated
             registered = replace(registered, unclean=True)
         self._broker = registered
         if was_unclean and not registered.unclean:
@@ -297,7 +298,7 @@ class Coordination:
     def process_ended(self, broker: BrokerRecord) -> None:
         """Another broker's process has ended, in this incarnation: act as if its session had expired.
 
-        That is safe even where it is not so: a broker that lives registers again, with a new epoch.
+        That is safe even if it is not true: a live broker registers again, with a new epoch.
         """
         self._ended.append(broker)
         self._chores.need("ended processes")
@@ -329,7 +330,7 @@ class Coordination:
             return
         if node.owner != self._nodes.session_id:
             self._depose()
-        elif self._store is None:  # we won, and the answer was lost
+        elif self._store is None:  # we won, and the response was lost
             epoch = await self._nodes.get(tree.CONTROLLER_EPOCH)
             if epoch is None:
                 raise CoordinationError(f"{tree.CONTROLLER_EPOCH} is gone")
@@ -359,7 +360,7 @@ class Coordination:
             store.end()
             self.on_deposed()
 
-    # What the controller tells
+    # Updates from the controller
 
     async def check(self, controller_id: int, controller_epoch: int, broker_epoch: int) -> None:
         """Raises ApiError unless the request is from the current controller and for this registration."""
@@ -371,7 +372,7 @@ class Coordination:
         await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
             read = await finish(view.read(request))
-            await turn()  # what follows has to be done in one step
+            await turn()  # the rest must happen in one step
             known = self._known.topics
             new = [
                 told.topic_name
@@ -390,8 +391,7 @@ class Coordination:
             self._become(self._with_self(state))
 
     def _with_self(self, state: ClusterState) -> ClusterState:
-        """The state with our own record, which has the epoch; the controller may have learned of us only a moment
-        ago."""
+        """The state with our own record, which has the epoch; the controller may not have included us yet."""
         return replace(state, brokers={**state.brokers, self._registered.broker_id: self._registered})
 
     def _become(self, state: ClusterState) -> None:
@@ -419,7 +419,7 @@ class Coordination:
             del self._waiting[future]
 
     async def _until_led(self, name: str, indexes: range) -> None:
-        """Return when these partitions have leaders, or when none of them has got one for REQUEST_S.
+        """Return when these partitions have leaders, or when none has got one for REQUEST_S.
 
         A controller announces many partitions in several updates, and may find no live replica to lead some.
         """
@@ -452,9 +452,9 @@ class Coordination:
     async def set_topic_config(
         self, name: str, topic_id: uuid.UUID, config: Mapping[str, str], named: Collection[str]
     ) -> None:
-        """Replace a topic's configuration; ``named`` are the keys that the request is about.
+        """Replace a topic's configuration; ``named`` are the keys in the request.
 
-        Raises Conflict if the topic of this id is gone, also where another has its name; ApiError, see `check_change`.
+        Raises Conflict if the topic with this id is gone, even if another has its name; ApiError, see `check_change`.
         """
 
         async def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
@@ -524,7 +524,7 @@ class Coordination:
         return written
 
     async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that nobody else gets, ever."""
+        """A block of producer ids that is never allocated twice."""
         return await self._persist(lambda: writes.take_producer_ids(self._nodes, self._registered.broker_id))
 
 

@@ -27,16 +27,16 @@ class Fencing:
     def __init__(self, nodes: Store) -> None:
         self._nodes = nodes
         self.controller = Elected(0, NO_LEADER)
-        """The newest that is known."""
+        """The newest known controller."""
 
     def elected(self, controller: Elected) -> None:
         self.controller = max(self.controller, controller)
 
     def check(self, claimed: Elected, broker_epoch: int, own_epoch: int) -> None:
-        """Raises ApiError: STALE_BROKER_EPOCH, STALE_CONTROLLER_EPOCH; NOT_CONTROLLER for one that is not known.
+        """Raises ApiError: STALE_BROKER_EPOCH, STALE_CONTROLLER_EPOCH; NOT_CONTROLLER for an unknown one.
 
-        A controller steps down at STALE_CONTROLLER_EPOCH. At NOT_CONTROLLER it tries again: the server of
-        ZooKeeper that this broker reads from may lag.
+        A controller steps down at STALE_CONTROLLER_EPOCH. At NOT_CONTROLLER it retries: the ZooKeeper server
+        that this broker reads from may lag.
         """
         if broker_epoch != own_epoch or own_epoch < 0:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)

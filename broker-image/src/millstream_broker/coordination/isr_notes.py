@@ -21,12 +21,12 @@ class IsrNotes:
         self._wake = asyncio.Event()
 
     def leave(self, *partitions: TopicPartition) -> None:
-        """Their ISRs have changed: make `run` notify the controller."""
+        """Note that their ISRs have changed, so that `run` notifies the controller."""
         self._changed.update(partitions)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while True:
             await self._wake.wait()
             changed, self._changed = self._changed, set()

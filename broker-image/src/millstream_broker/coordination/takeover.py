@@ -1,4 +1,4 @@
-"""Fills a new tree in a file from what existed before: a `coordination.json`, or logs.
+"""Fills a new tree in a file from earlier data: a `coordination.json`, or logs.
 
     {"version": 1, "cluster_id": "5Zx…", "next_producer_id": 3000,
      "topics": {"flights": {"id": "…", "config": {"retention.ms": "1000"},
@@ -97,7 +97,7 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
 
 
 async def add_topics(nodes: Store, topics: Iterable[TopicRecord]) -> None:
-    """Add topics with their states; existing ones stay as they are. Raises CoordinationError."""
+    """Add topics with their states; existing ones stay unchanged. Raises CoordinationError."""
     there = set(await nodes.children(tree.TOPICS) or ())
     new = [topic for topic in topics if topic.name not in there]
     for at in range(0, len(new), AT_ONCE):

@@ -1,4 +1,4 @@
-"""Topics' nodes, decoded and encoded. Those of many partitions in a thread: 10,000 take 20 ms."""
+"""Decodes and encodes topics' nodes; those of many partitions in a thread: 10,000 take 20 ms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from . import TopicRecord, tree
 
 MANY = 500
-"""Partitions."""
+"""Number of partitions that count as many."""
 MANY_BYTES = 12 * MANY
 """The data of a partition takes a dozen bytes at least."""
 

@@ -1,8 +1,8 @@
 """The classic tree: Kafka's paths and JSON in ZooKeeper, for any store. Pure.
 
     /cluster/id                                  {"version":"1","id":"5Zx…"}
-    /cluster/secret                              {"version":1,"secret":"…"}: ours, by which brokers know each other
-    /brokers/ids/N            ephemeral          a broker that lives; its czxid is the broker epoch (KIP-380)
+    /cluster/secret                              {"version":1,"secret":"…"}: ours, for authentication between brokers
+    /brokers/ids/N            ephemeral          a live broker; its czxid is the broker epoch (KIP-380)
     /brokers/topics/T                            {"version":3,"topic_id":…,"partitions":{"0":[1,2]},
                                                   "adding_replicas":{},"removing_replicas":{}}   (KIP-455, KIP-516)
     /brokers/topics/T/partitions/P/state         {"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,
@@ -11,7 +11,7 @@
     /controller_epoch                            a number
     /config/{topics,brokers}/X                   {"version":1,"config":{…}}; brokers/<default> is for all of them
     /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
-    /admin/delete_topics/T                       empty: somebody asked to delete the topic
+    /admin/delete_topics/T                       empty: a request to delete the topic
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
@@ -199,7 +199,7 @@ def _endpoint(text: str, protocols: Mapping[str, str]) -> Listener:
 
 
 def topic_json(topic: TopicRecord) -> bytes:
-    """Not by `json.dumps`, which would hold up the loop's thread for 4 ms with 10,000 partitions."""
+    """The topic's JSON without `json.dumps`, which would hold up the loop for 4 ms with 10,000 partitions."""
 
     def of(field: str) -> str:
         pairs = ((index, getattr(one, field)) for index, one in enumerate(topic.partitions))
@@ -239,7 +239,7 @@ def _assigned(
 
 
 def topic_id_from(name: str, data: bytes) -> uuid.UUID:
-    """The id alone, of the data for `topic_from`: thousands of partitions need not be decoded for it."""
+    """Only the id, from the data for `topic_from`, without decoding thousands of partitions."""
     if found := _TOPIC_ID.search(data):
         return uuid_from(found[1].decode())
     path = topic_path(name)
@@ -267,7 +267,7 @@ def state_json(partition: PartitionRecord) -> bytes:
 
 
 def with_state(path: str, partition: PartitionRecord, data: bytes, version: int) -> PartitionRecord:
-    """The partition with its state, read in that version."""
+    """The partition with its state, as read in that version."""
     try:
         return _with_state(partition.replicas, partition.adding, partition.removing, data, version)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
@@ -283,7 +283,7 @@ def _with_state(
     data: bytes,
     version: int,
 ) -> PartitionRecord:
-    """Of thousands of partitions, most have the same assignment and state: they share one record."""
+    """The record of an assignment and a state; most of thousands of partitions share both, and so one record."""
     value = json.loads(data)
     return PartitionRecord(
         replicas,
@@ -409,7 +409,7 @@ def generations_path(broker_id: int) -> str:
 
 
 def generations_json(generations: Mapping[str, int]) -> bytes:
-    """By the log directories' ids."""
+    """By log directory id."""
     return _dump({"version": 1, "generations": dict(generations)})
 
 

@@ -4,8 +4,8 @@ A request may contain thousands of partitions. Reading it is most of the work an
 (`read`); the result is then merged at once (`merged`).
 
 Each change of a partition's state raises its node's version, so of two records of a partition (of one topic id) the
-one with the higher version is newer, whoever sent it; of equals the last one counts, as its replicas may have changed.
-A topic's configuration comes from the tree, not from the controller.
+one with the higher version is newer, whichever broker sent it; of equal ones the last counts, because its replicas may
+have changed. A topic's configuration comes from the tree, not from the controller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecor
 from .tree import NO_STATE
 
 UNKNOWN = PartitionRecord((), NO_LEADER, -1, (), NO_STATE)
-"""A partition that must exist, since one with a higher number does, but was not announced yet."""
+"""A partition that must exist, because one with a higher number does, but was not announced yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 async def agree_on_cluster_id(nodes: Store, wanted: str | None) -> str:
-    """The cluster's id; the first broker's, where it had one, becomes a new cluster's."""
+    """The cluster's id; a new cluster takes the first broker's id, if it had one."""
     made = tree.cluster_id_json(wanted or uuid_text(uuid.uuid4()))
     return tree.cluster_id_from(await _first(nodes, tree.CLUSTER_ID, made))
 
@@ -64,7 +64,7 @@ async def _first(nodes: Store, path: str, made: bytes) -> bytes:
 
 
 async def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
-    """The topic's node; raises ApiError when it is too large for the store."""
+    """The topic's node; raises ApiError if it is too large for the store."""
     data = await topic_nodes.encoded(topic)
     if len(data) > nodes.max_node_bytes:
         raise ApiError(
@@ -76,11 +76,11 @@ async def within_limit(nodes: Store, topic: TopicRecord) -> bytes:
 
 
 async def create_topic(nodes: Store, topic: TopicRecord) -> None:
-    """Raises Conflict. One of that name that is being deleted is waited for."""
+    """Raises Conflict. Waits for a topic of that name that is being deleted."""
     path, data = tree.topic_path(topic.name), await within_limit(nodes, topic)
     if (there := await nodes.get(path)) is not None:
         if tree.topic_id_from(topic.name, there.data) == topic.topic_id:
-            return  # written, and the answer was lost
+            return  # written, and the response was lost
         is_deleting = await nodes.get(tree.delete_topic_path(topic.name)) is not None
         if is_deleting or await nodes.get(path) is None:  # both nodes may have gone since the first was read
             raise Unavailable(f"the topic {topic.name} with the same name is still being deleted")
@@ -95,7 +95,7 @@ async def create_topic(nodes: Store, topic: TopicRecord) -> None:
 
 
 async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[PartitionRecord, ...]) -> None:
-    """Add partitions to a topic; raises Conflict if it is not as known."""
+    """Add partitions to a topic; raises Conflict if it is not as expected."""
     name, count = known.name, len(known.partitions)
     node = await nodes.get(tree.topic_path(name))
     if node is None:
@@ -105,7 +105,7 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
         raise Conflict(f"the topic {name} is another one now")
     added = [one.replicas for one in stored.partitions[count:]]
     if added == [one.replicas for one in partitions]:
-        return  # written, and the answer was lost
+        return  # written, and the response was lost
     if added:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"{name} is given partitions by somebody else")
     grown = replace(stored, partitions=stored.partitions + partitions)
@@ -141,7 +141,7 @@ async def register(
     if there is not None:
         other = tree.broker_from(broker.broker_id, there.data, there.created)
         if there.owner == nodes.session_id and not anew:
-            # The controller may have written there that it has dealt with our being unclean.
+            # The controller may have noted there that it has handled our being unclean.
             return replace(broker, epoch=there.created, unclean=other.unclean)
         if not takes_over or other.directory is None or other.directory != broker.directory:
             where = ",".join(map(str, other.listeners))
@@ -150,7 +150,7 @@ async def register(
                 f" {nodes}{path}: stop that one, or give this one another broker.id"
             )
         take = [Delete(path, there.version)]
-        if there.owner != nodes.session_id:  # a dead one: /controller goes with it
+        if there.owner != nodes.session_id:  # a dead session: /controller goes with it
             controller = await nodes.get(tree.CONTROLLER)
             if controller is not None and controller.owner == there.owner:
                 take.append(Delete(tree.CONTROLLER, controller.version))
@@ -169,7 +169,7 @@ async def register(
 
 
 async def stand_for_election(nodes: Store, broker_id: int) -> tuple[int, int] | None:
-    """The epoch of the controller that this broker is now, and the version of /controller_epoch; None: it lost."""
+    """The epoch of the controller that this broker now is, and the version of /controller_epoch; None if it lost."""
     if (node := await nodes.get(tree.CONTROLLER_EPOCH)) is None:
         try:
             node = await nodes.create(tree.CONTROLLER_EPOCH, b"0")
@@ -187,7 +187,7 @@ async def stand_for_election(nodes: Store, broker_id: int) -> tuple[int, int] | 
 
 
 async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
-    """What the end of its session would do to a broker in this incarnation: its registration goes, /controller with it.
+    """Do what the end of a broker's session would do to this incarnation: remove its registration and /controller.
 
     Nothing happens to the same broker's next incarnation: each registration raises the version of /brokers/ids, and
     each controller that of /controller_epoch.

@@ -1,19 +1,19 @@
 """The group coordinator: a state machine without sockets, clock or files. Event in, replies and effects out.
 
     membership.py   join, sync, heartbeat, leave, sessions
-    this module     time; partitions of __consumer_offsets loaded and given up; committed offsets;
+    this module     time; partitions of __consumer_offsets loaded and unloaded; committed offsets;
                     describing, listing and deleting groups; expiry
     state.py        what both share
 
-An event method returns its answer when that is known at once; those that have to wait take a ``caller``,
-which is answered exactly once by a ``Reply`` effect. A commit is answered when its records are stored, and
+An event method returns its result if that is known at once; one that must wait takes a ``caller``,
+which gets exactly one ``Reply`` effect. A commit gets its reply when its records are stored, and is
 visible from then on; of two commits the one later in the log counts, whichever is stored first.
 
-A position belongs to a group, a topic id and a partition. It is void, that is, never handed out again, once its topic
+A position belongs to a group, a topic id and a partition. It is void, and never returned again, once its topic
 is known to be deleted, or when another topic has the name; its tombstone is written when the deletion is seen, at the
-load, or else at the next check for expired positions. A topic that this broker does not know need not be deleted:
-such positions stay, and expire. A position without an id (its record is older than ids are, or in version 1, or
-Kafka's) belongs to whatever topic has the name; at the load it is stored anew with that topic's id.
+load, or else at the next check for expired positions. A topic that this broker does not know may still exist: such
+positions stay, and expire. A position without an id (its record is older than ids, or in version 1, or Kafka's)
+belongs to whatever topic has the name; the load stores it again with that topic's id.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupCoordinator(Membership):
     # ---- time
 
     def advance(self, now: int, wall_clock: int) -> None:
-        """Set the time, in milliseconds of a monotonic clock, and do what is due."""
+        """Set the time, in milliseconds of a monotonic clock, and handle everything due."""
         self.now, self.wall_clock = now, wall_clock
         while (key := self._timers.pop_due(now)) is not None:
             what, group_id, member_id = key
@@ -78,7 +78,7 @@ class GroupCoordinator(Membership):
                     self._sync_time_is_up(group)
 
     def next_deadline(self) -> int | None:
-        """When ``advance`` must be called next, at the latest."""
+        """The latest time for the next call of ``advance``."""
         return self._timers.earliest()
 
     # ---- partitions of __consumer_offsets
@@ -93,7 +93,7 @@ class GroupCoordinator(Membership):
     def loaded(self, partition: int, groups: Iterable[Group]) -> None:
         """Take the groups in the partition's log; members get a full session timeout to report back."""
         if partition in self._active:
-            return  # loaded twice at once: what has happened since the first time counts
+            return  # loaded twice at once: changes since the first load count
         for group in groups:
             self.groups[group.group_id] = group
             for member in group.members.values():
@@ -106,7 +106,7 @@ class GroupCoordinator(Membership):
         self._active.add(partition)
 
     def unload(self, partition: int) -> None:
-        """Another coordinator has the partition now: forget its groups, and redirect waiting callers."""
+        """Forget the partition's groups, because another coordinator has it now, and redirect waiting callers."""
         self._loading.discard(partition)
         self._active.discard(partition)
         for group in [g for g in self.groups.values() if self.partition_of(g.group_id) == partition]:
@@ -127,7 +127,7 @@ class GroupCoordinator(Membership):
     # ---- committed offsets
 
     def commit(self, caller: Caller, event: Commit) -> None:
-        """Answered with an error code for each partition."""
+        """The reply has an error code for each partition."""
         group = self.groups.get(event.group_id)
         error = self.unavailable(event.group_id, may_be_empty=True) or self._check_commit(group, event)
         if error:
@@ -205,12 +205,12 @@ class GroupCoordinator(Membership):
         )
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
-        """The partitions in which a group has a position, perhaps a void one."""
+        """The partitions in which a group has a position, even a void one."""
         group = self.groups.get(group_id)
         return [] if group is None else list(group.offsets)
 
     def delete_offsets(self, caller: Caller, group_id: str, partitions: Sequence[TopicPartition]) -> None:
-        """Answered with ``DeleteOffsetsResult``: refused for topics that a member consumes."""
+        """The reply is a ``DeleteOffsetsResult``: topics that a member consumes are refused."""
         error = self.unavailable(group_id)
         group = None if error else self.groups.get(group_id)
         if group is None:
@@ -234,7 +234,7 @@ class GroupCoordinator(Membership):
     def forget_topics(self, deleted: Mapping[str, UUID]) -> Steps[None]:
         """Topics were deleted, by name: no group keeps a position in them.
 
-        From the first step on, none is handed out. Each step writes some tombstones.
+        From the first step on, no such position is returned. Each step writes some tombstones.
         """
         self._deleted.update(dict.fromkeys(deleted.values()))
         for oldest in list(self._deleted)[:-DELETED_TOPICS]:
@@ -247,12 +247,12 @@ class GroupCoordinator(Membership):
                     group.offsets[where] = replace(group.offsets[where], topic_id=deleted[where[0]])
             void += ((group, some) for some in portions(of_deleted, FORGOTTEN_AT_ONCE))
         for group, some in void:
-            if self.groups.get(group.group_id) is group:  # else it has been unloaded or deleted meanwhile
+            if self.groups.get(group.group_id) is group:  # otherwise it was unloaded or deleted meanwhile
                 self._forget_void(group, some)
             yield
 
     def _forget_void(self, group: Group, partitions: Iterable[TopicPartition]) -> None:
-        """Write tombstones for void positions among these, but for those that a commit under way replaces."""
+        """Write tombstones for void positions among these, except those that a commit in flight replaces."""
         void = [
             where
             for where in partitions
@@ -261,7 +261,7 @@ class GroupCoordinator(Membership):
         self._forget_offsets(group, void)
 
     def _is_void(self, group: Group, where: TopicPartition) -> bool:
-        """Whether the group has a position there that belongs to a topic which is gone."""
+        """Whether the group has a position there that belongs to a deleted topic."""
         committed = group.offsets.get(where)
         if committed is None or committed.topic_id == ZERO_UUID:
             return False
@@ -269,10 +269,10 @@ class GroupCoordinator(Membership):
         return committed.topic_id in self._deleted or present not in (committed.topic_id, ZERO_UUID)
 
     def _name_topics(self, group: Group) -> None:
-        """Store positions that name no topic id anew, with the id of the topic that has the name."""
+        """Store positions without a topic id again, with the id of the topic that has the name."""
         for where, committed in group.offsets.items():
             if committed.topic_id != ZERO_UUID or committed.has_expiry:
-                continue  # version 1 has no room for an id
+                continue  # version 1 has no field for an id
             if (present := self._topic_id(where[0])) != ZERO_UUID:
                 named = replace(committed, topic_id=present, written=self._next_write)
                 group.offsets[where] = named
@@ -286,7 +286,7 @@ class GroupCoordinator(Membership):
         partitions: Collection[TopicPartition],
         then: Callable[[ErrorCode], None] | None = None,
     ) -> None:
-        """Write tombstones, then drop the offsets, unless a later commit has come meanwhile."""
+        """Write tombstones, then drop the offsets, unless a later commit has arrived meanwhile."""
         present = [
             where for where in partitions if where in group.offsets or where in group.commits_in_flight
         ]
@@ -309,7 +309,7 @@ class GroupCoordinator(Membership):
         )
 
     def _expire(self) -> None:
-        """Offsets past offsets.retention.minutes go, and groups that have nothing left with them."""
+        """Remove offsets past offsets.retention.minutes, and groups that have nothing left."""
         for group in list(self.groups.values()):
             expired = [
                 where for where, offset in group.offsets.items() if self._is_expired(group, where, offset)
@@ -363,7 +363,7 @@ class GroupCoordinator(Membership):
         )
 
     def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[GroupListing]]:
-        """Groups in one of the states (any case; empty: all); an error too while some are still loading."""
+        """Groups in one of the states (any case; empty: all); also an error while some are still loading."""
         wanted = {state.casefold() for state in states}
         listings = [
             GroupListing(group.group_id, group.protocol_type or "", group.state)
@@ -373,7 +373,7 @@ class GroupCoordinator(Membership):
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self._loading else ErrorCode.NONE), listings
 
     def delete_group(self, caller: Caller, group_id: str) -> None:
-        """Answered with an error code."""
+        """The reply has an error code."""
         error = self.unavailable(group_id, may_be_empty=True)
         group = self.groups.get(group_id)
         if group is None:
@@ -400,7 +400,7 @@ class GroupCoordinator(Membership):
         self._store(group.group_id, [*records, group_tombstone(group.group_id)], stored)
 
     def answer_all(self, error: ErrorCode) -> None:
-        """The broker stops: reply to every waiting caller."""
+        """Reply to every waiting caller, because the broker stops."""
         for group in self.groups.values():
             for member in group.members.values():
                 self._answer_waiting(member, error)

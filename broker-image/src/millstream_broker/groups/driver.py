@@ -1,8 +1,8 @@
 """Runs the group coordinator on the event loop: time, callers that wait, appends and loading.
 
-Each call tells the coordinator what time it is, hands it the event, and carries out the effects in order. One timer
-on the loop stands for the coordinator's earliest deadline. A caller whose connection is gone is not missed: its
-reply goes nowhere.
+Each call passes the time and the event to the coordinator, and carries out the effects in order. One timer
+on the loop serves the coordinator's earliest deadline. The reply of a caller whose connection has ended
+is dropped.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from .store import OffsetsTopic, OffsetsWriter
 T = TypeVar("T")
 
 FINISH_S = 1.0
-"""Time limit of running appends when the broker stops; their callers are gone by then."""
+"""Time limit of running appends when the broker stops; their callers have left by then."""
 
 RETRY_S, LONGEST_RETRY_S = 0.1, 10.0
-"""Pauses between attempts to load a partition; each is twice the one before."""
+"""First and longest pause between attempts to load a partition; each is twice the previous one."""
 
 FIRST_LOAD_S = 1.0
 """How long the creation of __consumer_offsets waits for its partitions to be loaded."""
@@ -63,7 +63,7 @@ class GroupDriver:
     """Records that were skipped when groups were loaded, since the start."""
 
     def __init__(self, config: GroupConfig, topic: OffsetsTopic, topic_id: Callable[[str], UUID]) -> None:
-        """``topic_id``: the id of the topic that has a name now, ZERO_UUID where none is known."""
+        """``topic_id`` returns the id of the topic that has a name now, ZERO_UUID if none is known."""
         self._topic = topic
         self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()), topic_id)
         self._writer = OffsetsWriter(topic, self._stored)
@@ -87,11 +87,11 @@ class GroupDriver:
     def _created(self, creating: asyncio.Task[None]) -> None:
         self._creating = None
         if not creating.cancelled():
-            creating.exception()  # they may all have gone
+            creating.exception()  # all callers may have left
 
     async def _create(self) -> None:
         self.has_partitions(await self._topic.create())
-        if self._loads:  # so that the first member need not try again
+        if self._loads:  # so that the first member need not retry
             await asyncio.wait(self._loads.values(), timeout=FIRST_LOAD_S)
 
     def has_partitions(self, count: int) -> None:
@@ -99,13 +99,13 @@ class GroupDriver:
         self._coordinator.config = replace(self._coordinator.config, offsets_topic_num_partitions=count)
 
     def lead(self, partition: int) -> None:
-        """This broker leads the partition of __consumer_offsets from now on: load its groups."""
+        """Load the groups of this partition of __consumer_offsets, because this broker leads it from now on."""
         if partition in self._loads or not self._coordinator.begin_load(partition):
             return
         self._loads[partition] = supervision.keep("loading of groups", partial(self._load, partition))
 
     def resign(self, partition: int) -> None:
-        """Another broker leads it: callers that wait get NOT_COORDINATOR; a load, or a write not begun, is given up."""
+        """Another broker leads it: waiting callers get NOT_COORDINATOR; loads and queued writes are abandoned."""
         if (load := self._loads.pop(partition, None)) is not None:
             load.cancel()
         self._writer.give_up(partition)
@@ -214,13 +214,13 @@ class GroupDriver:
         return result
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> None:
-        """Call this when topics have been deleted, with their ids by name."""
+        """Call this after the deletion of topics, with their ids by name."""
         forgetting = self._forget(deleted)
         if next(forgetting, None) is not None:
             self._forgetting.add(supervision.run("positions in deleted topics", _in_turns(forgetting)))
 
     def _forget(self, deleted: Mapping[str, UUID]) -> Iterator[bool]:
-        """Each step is an event."""
+        """Run each step as an event."""
         steps = self._coordinator.forget_topics(deleted)
         while not self._closed and self._event(lambda: next(steps, True)) is None:
             yield True
@@ -258,12 +258,12 @@ class GroupDriver:
         at = (deadline + 1) / 1000
         if self._timer is not None:
             if self._timer.when() <= at:
-                return  # it fires soon enough, and looks again then
+                return  # it fires early enough, and checks again then
             self._timer.cancel()
         self._timer = loop.call_at(at, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        self._timer = None  # first of all: what happens now may set the next one
+        self._timer = None  # first, because the event may set the next one
         self._event(lambda: None)
 
 

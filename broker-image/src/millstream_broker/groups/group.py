@@ -38,7 +38,7 @@ class GroupState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset; timestamps are milliseconds since the epoch, -1 stands for none."""
+    """A committed offset; timestamps are milliseconds since the epoch, -1 means none."""
 
     offset: int
     leader_epoch: int
@@ -71,7 +71,7 @@ class Member:
     join: object | None = None
     sync: object | None = None
     is_new: bool = False
-    """True until its first join is answered: it does not know its id yet, so it cannot send heartbeats."""
+    """True until its first join gets a reply: it does not know its id yet, so it cannot send heartbeats."""
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -90,7 +90,7 @@ class Group:
     pending: set[str] = field(default_factory=set)
     """Member ids that were assigned (KIP-394) but have not joined yet."""
     unsynced: set[str] = field(default_factory=set)
-    """Members of this generation whose SyncGroup has not come."""
+    """Members of this generation whose SyncGroup has not arrived."""
     static: dict[str, str] = field(default_factory=dict)
     votes: Counter[str] = field(default_factory=Counter)
     subscribed: frozenset[str] | None = None
@@ -98,7 +98,7 @@ class Group:
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     commits_in_flight: Counter[tuple[str, int]] = field(default_factory=Counter)
     initial_delay_left_ms: int | None = None
-    """While an empty group gathers its first members: how much longer the join may be delayed."""
+    """While an empty group gathers its first members: the time by which the join may still be delayed."""
     member_joined_in_delay: bool = False
 
     @property
@@ -179,7 +179,7 @@ class Group:
         return bool(joined)
 
     def commits_ended(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are not in flight any more."""
+        """These commits are no longer in flight."""
         in_flight = self.commits_in_flight
         for where in partitions:
             in_flight[where] -= 1
@@ -191,7 +191,7 @@ class Group:
         return self.is_consumer if self.subscribed is None else topic in self.subscribed
 
     def note_subscriptions(self) -> None:
-        """Call this when a generation begins: it fixes the topics its members consume."""
+        """Fix the topics that the members of this generation consume; call it when the generation begins."""
         self.subscribed = None
         if not self.is_consumer:
             return
@@ -205,7 +205,7 @@ class Group:
 
 
 def subscribed_topics(subscription: bytes) -> set[str] | None:
-    """The topics of a ConsumerProtocolSubscription (int16 version, array of topic names, …), None if it is not one."""
+    """The topics of a ConsumerProtocolSubscription (int16 version, array of topic names, …), None for other data."""
     try:
         _version, count = struct.unpack_from(">hi", subscription)
         if count < 0:

@@ -3,21 +3,21 @@
 The classic group protocol of Kafka (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members,
 KIP-394 member id first, KIP-814 skip_assignment), with the same errors as in Kafka:
 
-- a wrong generation is ILLEGAL_GENERATION, a stranger UNKNOWN_MEMBER_ID, the former holder of a
+- a wrong generation is ILLEGAL_GENERATION, an unknown member UNKNOWN_MEMBER_ID, the former holder of a
   group.instance.id FENCED_INSTANCE_ID; a member that must rejoin gets REBALANCE_IN_PROGRESS.
-- assignments are handed out only after the group's record is stored.
+- members get assignments only after the group's record is stored.
 
 Differences from Kafka 4.1 (`tests/compat/test_groups_beside_kafka.py` compares the rest):
 
-- Kafka forgets the earlier caller when a member sends JoinGroup or SyncGroup again before the first was
-  answered; here the earlier one is answered REBALANCE_IN_PROGRESS, so every caller gets exactly one reply.
+- If a member repeats JoinGroup or SyncGroup before the first reply, Kafka forgets the earlier call; here it
+  gets REBALANCE_IN_PROGRESS, so every caller gets exactly one reply.
 - When a full group turns away the last member that has not rejoined, the rebalance ends at once; Kafka waits
   for the rebalance timeout.
-- A pending member that leaves a stable group starts no rebalance, as it was never in it.
-- The session of a static member that came back lasts as long as it now says, at once; Kafka goes by the former
-  timeout until it hears a heartbeat.
+- A pending member that leaves a stable group starts no rebalance, because it was never in it.
+- The session timeout of a returning static member applies at once; Kafka keeps the former timeout until its
+  next heartbeat.
 - Metadata that is not a consumer's subscription makes no rebalance fail; in Kafka some of it does.
-- The initial delay is for consumers, which start in numbers. A group of mirror workers does without it.
+- The initial delay is for consumers, which start in numbers. A group of mirror workers skips it.
 """
 
 from __future__ import annotations
@@ -128,8 +128,7 @@ class Membership(CoordinatorState):
         member.join = caller
 
     def _replace_static(self, caller: Caller, group: Group, event: Join, member_id: str) -> None:
-        """A static member returns without its member id: it takes its former place, and the previous holder is
-        fenced."""
+        """Give a static member that returns without its member id its former place, and fence the previous holder."""
         assert event.instance_id is not None
         old_id = group.static[event.instance_id]
         member = group.members[old_id]
@@ -141,7 +140,7 @@ class Membership(CoordinatorState):
         self._update(caller, group, event, member)
         self._restart_session(group, member)
         if group.state is _COMPLETING:
-            # The leader may have been told the old id: an assignment by that name would not reach this member.
+            # The leader may know the old id: an assignment by that name would not reach this member.
             self._prepare_rebalance(group)
         if group.state is not GroupState.STABLE:
             return
@@ -151,9 +150,9 @@ class Membership(CoordinatorState):
 
         def stored(error: ErrorCode) -> None:
             if member.join is not caller:
-                return  # answered, or fenced, meanwhile
+                return  # it got a reply or was fenced meanwhile
             if group.state is not GroupState.STABLE:
-                return  # a rebalance has begun: its end answers
+                return  # a rebalance has begun: its end replies
             member.join = None
             if error:
                 group.change_protocols(member, before[0])
@@ -168,8 +167,8 @@ class Membership(CoordinatorState):
             if event.may_skip_assignment:
                 self._reply(caller, self._joined(group, member, skip_assignment=leads))
             else:
-                # Older clients would assign in vain when they learn that they lead a stable group, so they
-                # are told the leader's former id.
+                # Older clients would assign in vain if they learned that they lead a stable group, so they
+                # get the leader's former id.
                 self._reply(caller, self._joined(group, member, leader=old_leader))
 
         self._store_group(group, stored)
@@ -234,7 +233,7 @@ class Membership(CoordinatorState):
             if member.join is None and member.instance_id is None:
                 self._drop(group, member.member_id)
         if group.members and not group.elect_leader():
-            # Only static members, none of which joined: they stay until their sessions are over.
+            # Only static members, none of which joined: they stay until their sessions expire.
             self._timers.set(("join", group.group_id, ""), self.now + group.rebalance_timeout_ms)
             return
         group.generation += 1
@@ -258,7 +257,7 @@ class Membership(CoordinatorState):
 
     def _sync_time_is_up(self, group: Group) -> None:
         if not group.unsynced:
-            return  # all have asked; what is missing is only that the leader's answer is stored
+            return  # all have sent their requests; only the leader's assignment is not stored yet
         for member_id in list(group.unsynced):
             self._drop(group, member_id)
         self._prepare_rebalance(group)
@@ -321,7 +320,7 @@ class Membership(CoordinatorState):
 
         def stored(error: ErrorCode) -> None:
             if group.state is not _COMPLETING or group.generation != event.generation:
-                return  # another rebalance has begun, which answered those that waited
+                return  # another rebalance has begun, and has replied to waiting callers
             if error:
                 self._end_syncs(group, group_error(error))
                 self._prepare_rebalance(group)
@@ -349,10 +348,10 @@ class Membership(CoordinatorState):
         self._restart_session(group, group.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
-    # ---- LeaveGroup, and sessions that end
+    # ---- LeaveGroup, and expiring sessions
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
-        """An error for all, else one for each; without a member id the holder of the instance id leaves."""
+        """One error for all, else one for each; without a member id, the holder of the instance id leaves."""
         if error := self.unavailable(group_id):
             return error, []
         group = self.groups.get(group_id)
@@ -379,7 +378,7 @@ class Membership(CoordinatorState):
             return
         member = group.members.get(member_id)
         if member is None or (not member.is_new and (member.join is not None or member.sync is not None)):
-            return  # who waits for us is alive; its session starts again with the answer
+            return  # a caller that waits for a reply is alive; its session restarts with the reply
         self._drop(group, member_id)
         self._rebalance_without(group)
 

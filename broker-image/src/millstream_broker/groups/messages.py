@@ -47,7 +47,7 @@ class Join:
     member_id_required: bool = False
     """JoinGroup v4 and later (KIP-394): a new dynamic member gets its id first and joins with it."""
     may_skip_assignment: bool = False
-    """JoinGroup v9 and later (KIP-814): a static leader that comes back is told not to assign again."""
+    """JoinGroup v9 and later (KIP-814): the response tells a returning static leader not to assign again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class FetchedOffsets:
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
 
 
-# Effects, for the driver to carry out in this order.
+# Effects, which the driver carries out in this order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StoreRecords:
-    """Append these records to a partition of __consumer_offsets, then say ``stored([write], error)``."""
+    """Append these records to a partition of __consumer_offsets, then call ``stored([write], error)``."""
 
     write: int
     partition: int

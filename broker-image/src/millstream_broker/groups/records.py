@@ -1,20 +1,20 @@
 """Kafka's records of the internal topic __consumer_offsets.
 
-A key and a value each begin with an int16, the version of what follows; the rest is written as the protocol
-writes structs (value versions from 4 on in KIP-482's forms). A null value is a tombstone: the offset, or the
+A key and a value each begin with an int16, the version of the rest, which is encoded like the
+protocol's structs (value versions from 4 on in KIP-482's forms). A null value is a tombstone: the offset, or the
 group, is deleted. The key's version tells the kind of record:
 
     0, 1   a committed offset: OffsetCommitKey, OffsetCommitValue
     2      a group: GroupMetadataKey, GroupMetadataValue
     else   records of newer kinds of group; skipped
 
-Values are read in versions 0 to 4. Written is what Kafka 4.1 writes: 4 of an offset, 1 of one with an expiry of its
-own, 3 of a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
+Values are read in versions 0 to 4. They are written as Kafka 4.1 does: version 4 for an offset, 1 for one with its own
+expiry, 3 for a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
 
 A position belongs to a topic id, not to a name: version 4 has the id as a tagged field. Kafka fills it in for commits
-that name the topic by id, Millstream for all. Version 1 has no room for it (see `coordinator` for positions without).
+that name the topic by id, Millstream for all. Version 1 has no field for it (see `coordinator` for positions without).
 
-A record that cannot be read is skipped and counted; the others count as if it were not there.
+An unreadable record is skipped and counted; it does not affect the others.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
 _LONGEST = 32_767
-"""Bytes of a string behind an int16."""
+"""Largest size in bytes of a string after an int16."""
 _EXAMPLES = 5
 
 
@@ -118,7 +118,7 @@ def partition_for(group_id: str, partitions: int) -> int:
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> KeyValue:
-    """The record of a committed offset; of None, its tombstone."""
+    """The record of a committed offset, or, for None, its tombstone."""
     key = _VERSION.pack(_OFFSET_KEY_VERSION) + _OFFSET_KEY.encode(
         _OFFSET_KEY_VERSION, OffsetCommitKey(group_id, topic, partition)
     )
@@ -142,7 +142,7 @@ def group_tombstone(group_id: str) -> KeyValue:
 
 
 def group_record(group: Group, assignments: Mapping[str, bytes] | None = None) -> KeyValue:
-    """The group as it is, or with the assignments that it will have once this record is stored."""
+    """The record of the present group, or with the assignments that it will have once this record is stored."""
     members = [
         MemberMetadata(
             member.member_id,
@@ -176,7 +176,7 @@ class LoadedGroups:
     unreadable: int = 0
     """Records that were skipped; a batch of which nothing more can be read counts as one."""
     examples: list[str] = field(default_factory=list)
-    """The positions of the first of them, and what is wrong with them."""
+    """The positions of the first unreadable records, and what is wrong with them."""
 
     def skip(self, offset: int, reason: object) -> None:
         self.unreadable += 1
@@ -189,8 +189,8 @@ def read_groups(
 ) -> LoadedGroups:
     """The groups in a partition's batches, in the order of the log: later records replace earlier ones.
 
-    With ``partition`` of so many ``partitions``, a group that belongs in another one is skipped: it would replace the
-    true one.
+    If ``partition`` and ``partitions`` are given, groups that belong to another partition are skipped: they would
+    replace the true ones.
     """
     loaded = LoadedGroups()
     groups: dict[str, Group] = {}
@@ -241,7 +241,7 @@ def read_groups(
                     apply(record.key or b"", record.value)
                 except (MalformedRequest, struct.error, ValueError) as error:
                     loaded.skip(at, error)
-        except (ApiError, ValueError) as error:  # nothing behind this can be read in the batch
+        except (ApiError, ValueError) as error:  # the rest of the batch is unreadable
             loaded.skip(at, error)
     for group_id, committed in offsets.items():
         if committed:
@@ -302,7 +302,7 @@ def _read_group(group_id: str, value: bytes) -> Group:
 
 
 def _check_length(*texts: str | None) -> None:
-    """Version 4 carries longer strings than responses and the versions that are written can."""
+    """Version 4 carries longer strings than responses, and the versions that we write, can."""
     for text in texts:
         if text is not None and len(text.encode()) > _LONGEST:
             raise ValueError(f"a string of {len(text)} characters")

@@ -2,7 +2,7 @@
 
 Nothing here or above uses a clock, a socket or a file. ``advance`` sets the time; effects collect until the
 driver takes them with ``take_effects`` after each event, and carries them out in order. The event ``stored``
-answers a ``StoreRecords`` effect; until then its change has not happened: no caller learns of it, and it is
+completes a ``StoreRecords`` effect; until then its change has not happened: no caller learns of it, and it is
 not visible in memory.
 """
 
@@ -19,10 +19,10 @@ from .records import group_record, partition_for
 from .timers import Timers
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""A new member has no id to send heartbeats with; if its JoinGroup is not answered by then it is dropped."""
+"""A new member has no id to send heartbeats with; without a reply to its JoinGroup by then, it is dropped."""
 
 TimerKey = tuple[str, str, str]
-"""(what, group id, member id or "")."""
+"""(kind, group id, member id or "")."""
 
 Continuation = Callable[[ErrorCode], None]
 
@@ -38,12 +38,12 @@ class CoordinatorState:
         self.wall_clock = 0
         self._new_id = new_id
         self._topic_id = topic_id
-        """The id of the topic that has a name now; ZERO_UUID where this broker knows none."""
+        """The id of the topic that has a name now; ZERO_UUID if this broker knows none."""
         self._timers: Timers[TimerKey] = Timers()
         self._effects: list[Effect] = []
         self._writes: dict[int, tuple[int, Continuation]] = {}
         self._next_write = 1
-        """The number of the next ``StoreRecords``: they rise."""
+        """The number of the next ``StoreRecords``, which rises."""
         self._active: set[int] = set()
         self._loading: set[int] = set()
 
@@ -52,13 +52,13 @@ class CoordinatorState:
         return effects
 
     def stored(self, writes: Iterable[int], error: ErrorCode) -> None:
-        """The appends of these ``StoreRecords`` have ended. Those given up by ``unload`` are ignored."""
+        """The appends of these ``StoreRecords`` have ended. Those abandoned by ``unload`` are ignored."""
         for write in writes:
             if write in self._writes:
                 _, continuation = self._writes.pop(write)
                 continuation(error)
 
-    # ---- for the parts
+    # ---- for the coordinator's parts
 
     def _reply(self, caller: Caller, result: object) -> None:
         self._effects.append(Reply(caller, result))
@@ -78,7 +78,7 @@ class CoordinatorState:
         return partition_for(group_id, self.config.offsets_topic_num_partitions)
 
     def unavailable(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """Why this coordinator cannot serve the group now, or NONE."""
+        """The error why this coordinator cannot serve the group now, or NONE."""
         if not group_id and not may_be_empty:
             return ErrorCode.INVALID_GROUP_ID
         partition = self.partition_of(group_id)
@@ -101,7 +101,7 @@ class CoordinatorState:
 
     @staticmethod
     def _check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Who speaks: a static member must be the one that holds its group.instance.id (KIP-345)."""
+        """Check the sender: a static member must be the one that holds its group.instance.id (KIP-345)."""
         if instance_id is not None:
             holder = group.static.get(instance_id)
             if holder is None:

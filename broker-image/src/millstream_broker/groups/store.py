@@ -22,10 +22,10 @@ from millstream_process import supervision
 from .messages import StoreRecords
 
 BATCH_BYTES = 128 * 1024
-"""Well below any max.message.bytes that makes sense; a single write may be larger and then goes alone."""
+"""Well below any sensible max.message.bytes; a larger single write goes alone."""
 
 BATCH_RECORDS = 200
-"""Building a batch of so many takes a millisecond or two; a single write may have more, like that of a large group."""
+"""Building a batch of this many takes a millisecond or two; a single write may have more, such as a large group's."""
 
 _RECORD_OVERHEAD = 24
 
@@ -36,20 +36,20 @@ class OffsetsTopic(Protocol):
     """The topic __consumer_offsets, as the coordinator's driver needs it."""
 
     def partition_count(self) -> int | None:
-        """None: the topic does not exist yet."""
+        """None if the topic does not exist yet."""
 
     async def create(self) -> int:
         """Create the topic unless it exists; returns its number of partitions. Raises ApiError."""
 
     async def append(self, partition: int, batch: bytes) -> None:
-        """Returns when the batch is committed as by acks=all. Raises ApiError."""
+        """Return when the batch is committed as with acks=all. Raises ApiError."""
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         """Snapshot of every batch in the log; iterate it in a thread. OSError, ApiError."""
 
 
 class OffsetsWriter:
-    """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it is over."""
+    """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it has ended."""
 
     def __init__(self, topic: OffsetsTopic, stored: Callable[[list[int], ErrorCode], None]) -> None:
         self._topic = topic
@@ -65,12 +65,12 @@ class OffsetsWriter:
             )
 
     def give_up(self, partition: int) -> None:
-        """Drop waiting writes: they belong to a leadership that is over."""
+        """Drop waiting writes: their leadership has ended."""
         if (queue := self._queues.get(partition)) is not None:
             queue.clear()
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait until all that was asked for has been appended, but not for replicas that may never have it."""
+        """Wait until all queued writes are appended, but not for replicas that may never have them."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._tasks:

@@ -1,7 +1,7 @@
 """Deadlines by key, without a clock: the owner passes the time.
 
 Postponing a deadline (as each heartbeat does) is one dictionary write: the heap keeps the earlier entry,
-which is looked at again when it comes due. Invariant: for each key with a deadline the heap holds at
+and checks it again when it comes due. Invariant: for each key with a deadline the heap holds at
 least one entry that is not later than that deadline.
 """
 
@@ -32,7 +32,7 @@ class Timers(Generic[Key]):
         self._deadlines.pop(key, None)
 
     def earliest(self) -> int | None:
-        """Not later than the next deadline; None when there is none."""
+        """A time not later than the next deadline; None if there is none."""
         while self._heap and self._heap[0][2] not in self._deadlines:
             self._pop()
         return self._heap[0][0] if self._heap else None

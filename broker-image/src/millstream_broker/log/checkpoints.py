@@ -4,17 +4,18 @@
     1
     flights 3 1200         topic, partition, offset
 
-``recovery-point-offset-checkpoint``: up to where a log is on disk for certain. ``log-start-offset-checkpoint``: first
-offsets moved by DeleteRecords (only where the first segment starts before). ``cleaner-offset-checkpoint``: how far a
-log is compacted. ``replication-offset-checkpoint``: high watermarks.
+``recovery-point-offset-checkpoint``: the offset up to which a log is certainly on disk.
+``log-start-offset-checkpoint``: first offsets moved by DeleteRecords (only if the first segment starts earlier).
+``cleaner-offset-checkpoint``: the offset up to which a log is compacted. ``replication-offset-checkpoint``: high
+watermarks.
 
 A name does not identify a log: its topic may have been deleted and recreated. So beside each file there is one of ours,
-``NAME.by-id``, with the topic id of each log (``-`` where the log's folder has none):
+``NAME.by-id``, with the topic id of each log (``-`` if the log's folder has none):
 
     flights 3 xdtBv0jTQdu-G2qGMFiTmA 1200
 
-This is the one that :func:`load` reads, and an entry applies only to the log with that id. Kafka's file is written for
-Kafka's tools. It is read only where ours does not exist, because Kafka or an earlier version wrote the directory.
+:func:`load` reads this file, and an entry applies only to the log with that id. Kafka's file is written for
+Kafka's tools. It is read only if ours does not exist, because Kafka or an earlier version wrote the directory.
 
 Each file is written whole and atomically. A file that cannot be read is an error that names it, and the caller decides
 what to do without it.
@@ -90,7 +91,7 @@ def load(path: str) -> Checkpoint:
 def store(path: str, entries: Identified, *, sync: bool = True) -> None:
     """Blocking. OSError. Without ``sync`` a crash of the machine may lose it.
 
-    Writes ours first: if only Kafka's exists, ours was never written.
+    Writes our file first: if only Kafka's exists, ours was never written.
     """
     texts: dict[uuid.UUID | None, str] = {}
     lines = []
@@ -102,7 +103,7 @@ def store(path: str, entries: Identified, *, sync: bool = True) -> None:
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
-    """Kafka's file: offsets by topic and partition; empty when there is no file. CheckpointError, OSError."""
+    """Kafka's file: offsets by topic and partition; empty if there is no file. CheckpointError, OSError."""
     return {key: offset for key, _, offset in _rows(path, columns=3) or ()}
 
 
@@ -113,7 +114,7 @@ def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: boo
 
 
 def _rows(path: str, *, columns: int) -> list[tuple[TopicPartition, list[str], int]] | None:
-    """For each line its topic and partition, the columns between, and the offset; None if there is no file."""
+    """The topic and partition of each line, the columns between, and the offset; None if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -1,15 +1,15 @@
 """cleanup.policy=compact: keeps only the latest record of each key; offsets never change.
 
-A pass looks at the *dirty* part of a log (what was appended since the last pass, without the active segment), notes
+A pass reads the *dirty* part of a log (everything appended since the last pass, without the active segment), notes
 the latest offset of each key in it, and rewrites all segments up to its end without the records that a later one of
 the same key replaces. A record without value (a tombstone) deletes its key, and itself later: the first pass that
 has noted it stamps its batch with a delete horizon, now + delete.retention.ms, and the first pass after that horizon
 drops it (KIP-534). Batches keep their range of offsets; a batch that loses all its records is removed, except two
 kinds that stay, empty: a producer's last one, so that its sequence is not forgotten, and the last of a log whose active
-segment is empty, so that a follower which copies the log comes to its end. Control batches stay.
+segment is empty, so that a follower which copies the log reaches its end. Control batches stay.
 
-``clean_until`` is where the noted part ends, perhaps in the middle of a segment. Batches behind it are copied as they
-are: a tombstone there has not removed its key's older value yet, so its horizon may neither be set nor be heeded.
+``clean_until`` is the end of the noted part, perhaps in the middle of a segment. Batches after it are copied unchanged:
+a tombstone there has not removed its key's older value yet, so its horizon may be neither set nor applied.
 
 Segments are replaced in groups that fit one segment, with Kafka's names and steps:
 
@@ -18,7 +18,7 @@ Segments are replaced in groups that fit one segment, with Kafka's names and ste
     the old files -> .deleted                 removed at start
     BASE.log.swap -> BASE.log                 completed at start
 
-So a kill at any moment leaves the old segments or the new one. Readers keep the files they have.
+So a kill at any moment leaves the old segments or the new one. Readers keep their files.
 
 Memory: at most ``Allowance.max_keys`` keys (by digest, KEY_BYTES each); a dirty part with more takes several passes.
 
@@ -28,7 +28,7 @@ Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the
         compaction.commit()
     compaction.finish()
 
-OSError from either, or a log that is deleted or truncated meanwhile, ends the pass; the next one starts it anew. So
+OSError from either, or a log that is deleted or truncated meanwhile, ends the pass; the next one starts again. So
 does :meth:`Compaction.cancel`. After any other error (a batch that cannot be read) the log is ``uncleanable``: it is
 not compacted again before a restart.
 """
@@ -66,16 +66,16 @@ from .segment import SUFFIXES, Segment
 logger = logging.getLogger(__name__)
 
 KEY_BYTES = 180
-"""Memory of a key with its latest offset: a digest, a number and their places in a growing dict."""
+"""Memory of a key with its latest offset: a digest, a number, and their places in a growing dict."""
 _WINDOW_S = 0.3  # an idle throttle lets this much through at once
 _SHORTEST_WORK_S = 0.002  # less is not worth a pause
 
 
 class Throttler:
-    """``log.cleaner.io.max.bytes.per.second``: a token bucket for what all passes read and write together."""
+    """``log.cleaner.io.max.bytes.per.second``: a token bucket for the reads and writes of all passes together."""
 
     def __init__(self, rate: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
-        """``rate``: bytes a second, asked each time. ``clock``: in seconds."""
+        """``rate`` returns bytes a second, and is called each time. ``clock`` counts seconds."""
         self._rate = rate
         self._clock = clock
         self._free_at = -math.inf
@@ -101,14 +101,14 @@ class Allowance:
 
 
 def pause_after(worked_s: float, share: float) -> float:
-    """How long to sleep, to use no more than this share of the processor."""
+    """Time to sleep, to use no more than this share of the processor."""
     return worked_s * (1 - share) / share if worked_s > _SHORTEST_WORK_S else 0.0
 
 
 def due(log: Log, now_ms: int, high_watermark: int) -> tuple[float, int] | None:
-    """The share of dirty bytes in the compactable part of the log, and its end; None while it is too early.
+    """The share of dirty bytes in the compactable part of the log, and its end; None if it is not due yet.
 
-    It is time when the share exceeds min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
+    It is due if the share exceeds min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms.
     """
     if log.uncleanable:
         return None
@@ -141,14 +141,14 @@ def _cleanable_end(log: Log, now_ms: int, high_watermark: int) -> int:
 
 
 class CancelledError(Exception):
-    """The pass was told to stop."""
+    """`Compaction.cancel` ended the pass."""
 
 
 class Compaction:
     """One pass over one log, up to ``end``."""
 
     def __init__(self, log: Log, end: int, *, now_ms: int, allowance: Allowance | None = None) -> None:
-        """In the loop's thread. ``end`` is where a closed segment or the active one begins."""
+        """In the loop's thread. ``end`` is the start of a closed segment or of the active one."""
         self.log = log
         self.clean_until = max(log.first_dirty_offset, log.segments.first_offset)
         """Everything before it is compacted after the pass."""
@@ -158,7 +158,7 @@ class Compaction:
             for segment in log.segments
             if segment.base_offset < end
         ]
-        """The segments as they are at the start, and the offset behind each: other threads change the list."""
+        """The segments at the start, and the offset after each: other threads change the list."""
         self._end = end
         self._now_ms = now_ms
         self._allowance = allowance or Allowance()
@@ -167,7 +167,7 @@ class Compaction:
         self._complete = False
         self._latest: dict[bytes, int] | None = None
         self._staying = {producer.last.last_offset for producer in log.producers.by_id.values()}
-        """Last offsets of batches that stay, though all their records go."""
+        """Last offsets of batches that stay although they lose all records."""
         self._staying.add(log.log_end_offset - 1)
         self._groups: list[list[Segment]] = []
         self._done: tuple[list[Segment], Segment] | None = None
@@ -177,7 +177,7 @@ class Compaction:
     # -- in a thread ------------------------------------------------------------------------------------------
 
     def work(self) -> bool:
-        """Prepare one replacement; False when there is nothing more to do. Blocking. OSError when the disk fails."""
+        """Prepare one replacement; False if there is nothing more to do. Blocking. OSError if the disk fails."""
         self._worked_from = time.monotonic()
         try:
             return self._work()
@@ -205,13 +205,13 @@ class Compaction:
                 self._done = group, cleaned
                 return True
             self._discard(cleaned)
-        if self._replaced:  # before a later pass relies on what this one has removed
+        if self._replaced:  # before a later pass relies on its removals
             fsync_directory(self.log.segments.path)
         self._complete = not self._skipped
         return False
 
     def _skip(self, group: list[Segment]) -> None:
-        """Retention has removed some of these segments. The rest of them, and so the log, stays uncompacted."""
+        """Leave the log uncompacted, because retention has removed some of these segments."""
         self._skipped = self._skipped or not all(segment.deleted for segment in group)
 
     def _note_latest(self) -> dict[bytes, int]:
@@ -242,7 +242,7 @@ class Compaction:
         for segment, end in self._closed:
             if segment.base_offset >= self.clean_until:
                 break
-            indexed = segment.index_entries() + 1  # one more where they are joined
+            indexed = segment.index_entries() + 1  # joining may add one more
             if (
                 groups
                 and size + segment.size <= self.log.config.segment_bytes
@@ -266,7 +266,7 @@ class Compaction:
             index_interval_bytes=first.index_interval_bytes,
             suffix=".cleaned",
         )
-        self._discard(cleaned)  # of an earlier attempt
+        self._discard(cleaned)  # remains of an earlier attempt
         changed = False
         try:
             cleaned.create()
@@ -336,7 +336,7 @@ class Compaction:
         return record.value is not None or horizon is None or self._now_ms < horizon
 
     def _rest(self) -> None:
-        """Leave the processor to the loop for the rest of each period. A log that is deleted is let go of here."""
+        """Leave the processor to the loop for the rest of each period. A deleted log ends the pass here."""
         self._check_current()
         self._wait(pause_after(time.monotonic() - self._worked_from, self._allowance.share))
 
@@ -387,12 +387,12 @@ class Compaction:
         return log.offline is None and not changes
 
     def _check_current(self) -> None:
-        """After each batch, and before each write: while the pass slept, the path may have become another log's."""
+        """Check after each batch, and before each write: during a sleep, the path may have become another log's."""
         if not self._is_current():
             raise CancelledError
 
     def _discard(self, cleaned: Segment) -> None:
-        if self.log.is_deleted:  # the files went with its folder, and the path may be another log's
+        if self.log.is_deleted:  # the files moved with its folder, and the path may be another log's
             cleaned.release()
         else:
             cleaned.remove()
@@ -408,7 +408,7 @@ class Compaction:
 
 
 def give_up(log: Log, error: Exception) -> None:
-    """Stop compacting this log until a restart, and log it, so that others have their turn. Any thread."""
+    """Stop compacting this log until a restart, and log it, so that others get their turn. Any thread."""
     log.uncleanable = True
     if isinstance(error, ApiError):
         logger.error("%s is no longer compacted: %s", log.directory, error.message)
@@ -421,7 +421,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def _read(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    """Read a batch and check its CRC, since the rewritten one gets a valid CRC."""
+    """Read a batch and check its CRC, because the rewritten one gets a valid CRC."""
     batch = segment.read(position, header.size)
     if len(batch) < header.size or not crc_matches(batch):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is damaged")

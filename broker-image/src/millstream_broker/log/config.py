@@ -20,7 +20,7 @@ class LogConfig:
     flush_ms: int = FOREVER
     cleanup_policy: str = "delete"  # delete, compact, or both with a comma
     compression_type: str = "producer"
-    compression_level: int | None = None  # of that codec; None: its default
+    compression_level: int | None = None  # level of that codec; None: its default
     message_timestamp_type: str = "CreateTime"  # or LogAppendTime
     message_timestamp_before_max_ms: int = FOREVER
     message_timestamp_after_max_ms: int = 3_600_000
@@ -30,7 +30,7 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     producer_id_expiration_ms: int = 24 * 3_600_000  # producer.id.expiration.ms of the broker
     mirror_source: str = ""
-    """millstream.mirror.source: the log is a replica of another cluster's, and starts where that starts."""
+    """millstream.mirror.source: the log is a replica of another cluster's, and follows its log start."""
 
     reads_records: bool = field(init=False)
     """Whether a batch's records must be read before it is appended; otherwise its header suffices."""

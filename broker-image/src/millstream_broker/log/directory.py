@@ -1,24 +1,24 @@
 """One log directory (an entry of ``log.dirs``): its owner, its last shutdown, and whether it is usable.
 
     .lock                                held while a broker uses the directory
-    meta.properties                      version=0, cluster.id, broker.id: whose data this is
+    meta.properties                      version=0, cluster.id, broker.id: the owner of the data
     .kafka_cleanshutdown                 every log was closed; removed at start
-    .clean-logs                          ours: what each log looked like then (see ``summaries``); removed at start
+    .clean-logs                          ours: the state of each log then (see ``summaries``); removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     .generation                          ours: a number that rises (see ``generations``)
-    recovery-point-offset-checkpoint     how far each log is fsynced
+    recovery-point-offset-checkpoint     up to which offset each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
-    cleaner-offset-checkpoint            how far each log is compacted
+    cleaner-offset-checkpoint            up to which offset each log is compacted
     replication-offset-checkpoint        high watermarks of replicated partitions
     …-checkpoint.by-id                   ours: the same with topic ids (see ``checkpoints``)
     TOPIC-N/                             one partition (see ``folders``)
 
 A clean stop need not fsync gigabytes: the page cache outlives the process. So the marker names the boot, and
-``synced`` if everything was fsynced; it is valid if it is synced or if the machine has not restarted since. After kill
--9 the boot id shows in the same way that every completed write is still there.
+``synced`` if everything was fsynced; it is valid if it is synced or if the machine has not restarted since. In the same
+way, the boot id shows after kill -9 that every completed write is still there.
 
-A disk that fails takes the whole directory with it (KIP-112): after :meth:`LogDir.fail` every log in it refuses, until
-a restart has read what is really there. A disk that is merely full does not (``files.is_failure``).
+A disk that fails takes the whole directory offline (KIP-112): after :meth:`LogDir.fail` every log in it refuses calls,
+until a restart has read its real contents. A disk that is merely full does not (``files.is_failure``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BrokenDirError(LogDirError):
 
 @dataclass(slots=True, eq=False)
 class LogDir:
-    """The loop's thread owns it; :meth:`fail` is for any thread, and what says "blocking" for another one."""
+    """The loop's thread owns it; :meth:`fail` is for any thread, and "blocking" methods are for other threads."""
 
     path: Path
     on_failure: Callable[[LogDir], None] = lambda home: None
@@ -73,7 +73,7 @@ class LogDir:
     broker_id: int | None = None
     cluster_id: str | None = None
     directory_id: str = ""
-    """Empty before :meth:`own_id` where there was none."""
+    """Empty before :meth:`own_id` if there was none."""
     clean: bool = False
     same_boot: bool = False
     generation: int | None = None
@@ -93,13 +93,13 @@ class LogDir:
     _summarized: str = ""
     """The checksum of the summaries of the last clean stop; empty if there are none."""
     _summaries: dict[str, Summary] = field(default_factory=dict)
-    """As `_found`, by folder."""
+    """Summaries by folder, between the start and the opening of the logs."""
     _high_watermarks: Identified | None = None
-    """As they were last written."""
+    """As last written."""
     _writing: threading.Lock = field(default_factory=threading.Lock)
-    """For checkpoints: the last one written must be the newest."""
+    """Held while a checkpoint is written: the last one written must be the newest."""
 
-    # -- failing ----------------------------------------------------------------------------------------------
+    # -- failures ---------------------------------------------------------------------------------------------
 
     def fail(self, error: OSError) -> None:
         """Take the directory offline, with every log in it."""
@@ -137,7 +137,7 @@ class LogDir:
         """A copy, made in one step. Any thread: another one may be opening logs."""
         return self.logs.copy()
 
-    # -- whose it is ------------------------------------------------------------------------------------------
+    # -- ownership --------------------------------------------------------------------------------------------
 
     def lock(self) -> None:
         """Create it, lock it and read its owner. Blocking. LogDirError."""
@@ -220,13 +220,13 @@ class LogDir:
             self.directory_id = made
         return self.directory_id
 
-    # -- how it was left --------------------------------------------------------------------------------------
+    # -- state at the last stop -------------------------------------------------------------------------------
 
     def read_marks(self, boot: str, known: Mapping[str, int]) -> None:
-        """Whether the last broker stopped cleanly here, and in this boot of the machine. Blocking.
+        """Read whether the last broker stopped cleanly here, and in this boot of the machine. Blocking.
 
-        ``known``: generations that directories have had. In an older copy the marks are of another time: neither the
-        page cache nor a clean stop vouches for what was copied.
+        ``known`` are generations that directories have had. In an older copy the marks are outdated: neither the
+        page cache nor a clean stop vouches for the copied data.
         """
         marker = dict(_properties(read_text(self.path / CLEAN_SHUTDOWN)))
         self.same_boot = bool(boot) and read_text(self.path / BOOT_ID) == boot
@@ -241,7 +241,7 @@ class LogDir:
 
     def mark_in_use(self, boot: str) -> None:
         """Mark it as in use: without a clean stop, the next start assumes a crash. Blocking. OSError, LogDirError."""
-        if not (self.same_boot or self.clean):  # which a restart must not forget
+        if not (self.same_boot or self.clean):  # a restart must not forget this
             self._write(GENERATION, "0\n")
         if not self.same_boot:
             self._write(BOOT_ID, boot)
@@ -282,15 +282,15 @@ class LogDir:
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def load_checkpoints(self) -> None:
-        """Read what the last broker wrote, for :meth:`checkpointed` and :meth:`summary`. Blocking."""
+        """Read the last broker's notes, for :meth:`checkpointed` and :meth:`summary`. Blocking."""
         self._found = {name: self._load(name) for name in _CHECKPOINTS}
         if (
             self.clean and self.same_boot and self._summarized
-        ):  # else the page cache may not have reached the disk
+        ):  # otherwise the page cache may not have reached the disk
             self._summaries = summaries.load(str(self.path), self._summarized)
 
     def summary(self, folder: Path) -> Summary | None:
-        """How the last broker closed the log in this folder, if nobody has changed it since. Blocking, any thread."""
+        """The log in this folder as the last broker closed it, if nobody has changed it since. Blocking, any thread."""
         summary = self._summaries.get(folder.name)
         return summary if summary is not None and summary.is_of(str(folder)) else None
 
@@ -323,12 +323,12 @@ class LogDir:
 
     @property
     def is_identified(self) -> bool:
-        """Whether the checkpoints that were loaded say which topic ids their entries are of."""
+        """Whether the loaded checkpoints contain the topic ids of their entries."""
         return all(checkpoint.topic_ids is not None for checkpoint in self._found.values())
 
     def opened(self) -> None:
-        """The logs have what they need of the checkpoints. Blocking. OSError."""
-        if not self.is_identified:  # it has to be before the first of these names is another topic's
+        """The logs have taken what they need from the checkpoints. Blocking. OSError."""
+        if not self.is_identified:  # before another topic gets the first of these names
             self.checkpoint()
             known = {key: (log.topic_id, log.last_high_watermark) for key, log in self.logs.items()}
             self.write_high_watermarks({key: entry for key, entry in known.items() if entry[1]})
@@ -336,7 +336,7 @@ class LogDir:
         self._summaries = {}
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and how far logs are compacted. Blocking, any thread. OSError."""
+        """Write recovery points, log start offsets, and the ends of compacted parts. Blocking, any thread. OSError."""
         with self._writing:
             points, starts, cleaned, claims = {}, {}, {}, []
             for key, log in self.all_logs().items():

@@ -1,7 +1,7 @@
-"""Tracks how far a log is on disk, and fsyncs it in a thread while the loop continues to append.
+"""Tracks the durable part of a log, and fsyncs the log in a thread while the loop continues to append.
 
-Large producer snapshots, which a log takes at the end of each segment, are written there too. Until one is, a
-restart restores the state from an older one and the batches behind it; so the segments before it must stay
+Large producer snapshots, which a log takes at the end of each segment, are written there, too. Until one is, a
+restart restores the state from an older one and the later batches; so the segments before it must stay
 (:attr:`Durability.unsaved_from`).
 """
 
@@ -22,9 +22,9 @@ _PORTION = 16  # closed segments to fsync before checking whether to continue
 
 
 class Durability:
-    """The durability of one log. ``offset``: everything before it is on disk (Kafka's recovery point).
+    """The durability of one log. Everything before ``offset`` is on disk (Kafka's recovery point).
 
-    ``lock`` keeps :meth:`flush` apart from those who change what it reads. Appending does not: it only adds.
+    ``lock`` separates :meth:`flush` from calls that change what it reads. Appending takes no lock: it only adds.
     """
 
     __slots__ = ("_epochs", "_segments", "_unsaved", "lock", "offset")
@@ -42,7 +42,7 @@ class Durability:
         return self.offset < self._segments.active.base_offset or bool(self._unsaved)
 
     def keep(self, offset: int, producers: ProducerStateManager) -> None:
-        """Have :meth:`save_producers` write the snapshot of this offset."""
+        """Queue the snapshot of this offset for :meth:`save_producers`."""
         self._unsaved.append((offset, producers.frozen()))
 
     @property
@@ -50,13 +50,13 @@ class Durability:
         """The offset of the first producer snapshot that is not written yet."""
         try:
             return self._unsaved[0][0]
-        except IndexError:  # perhaps since just now
+        except IndexError:  # it may just have become empty
             return recovery.NOWHERE
 
     def save_producers(self) -> None:
         """Write the snapshots of ended segments (no fsync). Blocking, in any thread. OSError.
 
-        One that cannot be written is skipped, as otherwise retention could not free a full disk; the next has
+        One that cannot be written is skipped, because retention must be able to free a full disk; the next one has
         everything.
         """
         while self._unsaved:
@@ -69,7 +69,7 @@ class Durability:
                         del self._unsaved[0]
 
     def forget_producers(self, offset: int = -1) -> None:
-        """Write no snapshot behind this offset: the log was cut there, or deleted. The caller has the lock."""
+        """Write no snapshot after this offset: the log was truncated there, or deleted. The caller has the lock."""
         while self._unsaved and self._unsaved[-1][0] > offset:
             self._unsaved.pop()
 
@@ -80,9 +80,9 @@ class Durability:
             self.offset = max(self.offset, end)
 
     def flush_closed(self) -> bool:
-        """fsync the first of the closed segments that are not on the disk; whether there are more. Blocking. OSError.
+        """fsync the first closed segments that are not on disk; return whether there are more. Blocking. OSError.
 
-        Without the lock: who needs it does not wait for gigabytes.
+        Takes no lock, so that nobody waits for gigabytes.
         """
         self.save_producers()
         truncations = self._segments.truncations
@@ -90,7 +90,7 @@ class Durability:
         end = following.base_offset
         if end <= self.offset:
             return False
-        with contextlib.suppress(FileNotFoundError):  # there is one only where this broker closed a segment
+        with contextlib.suppress(FileNotFoundError):  # it exists only if this broker closed a segment
             fsync_file(recovery.snapshot_path(self._segments.path, end))
         self._sync(closed)
         with self.lock:
@@ -103,7 +103,7 @@ class Durability:
             try:
                 segment.sync()
             except FileNotFoundError:
-                if not segment.deleted:  # else retention was faster
+                if not segment.deleted:  # otherwise retention was faster
                     raise
         if not all(segment.synced for segment in segments):
             fsync_directory(self._segments.path)

@@ -6,8 +6,8 @@
     3 1200
 
 Invariant: epochs and offsets both ascend strictly; only Kafka before 2.0 wrote epochs without records, which share the
-offset of the next. The file is a copy: a log recovers epochs behind its recovery point
-from its batches, so it is written lazily and made durable before the recovery point passes an entry.
+offset of the next. The file is a copy: a log recovers epochs after its recovery point from its batches, so the file is
+written lazily, and made durable before the recovery point passes an entry.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LeaderEpochs:
         entries = self.entries
         if epoch < 0 or (entries and epoch <= entries[-1][0]):
             return
-        while entries and entries[-1][1] >= offset:  # an epoch in which nothing was written
+        while entries and entries[-1][1] >= offset:  # an epoch without records
             entries.pop()
         entries.append((epoch, offset))
         self.dirty = True
@@ -64,7 +64,7 @@ class LeaderEpochs:
             self.dirty = True
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log starts at ``offset`` now: of the epochs before it the last one remains, starting there."""
+        """The log starts at ``offset`` now: of the epochs before it, only the last remains, starting there."""
         older = [entry for entry in self.entries if entry[1] <= offset]
         if older and older[-1] != (older[-1][0], offset):
             self.entries[: len(older)] = [(older[-1][0], offset)]
@@ -74,7 +74,7 @@ class LeaderEpochs:
             self.dirty = True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch at most ``epoch``, and where it ends; (-1, -1) when nothing is known."""
+        """The largest known epoch up to ``epoch``, and its end; (-1, -1) if nothing is known."""
         if not self.entries or epoch < 0 or epoch > self.entries[-1][0]:
             return UNDEFINED, UNDEFINED
         if epoch == self.entries[-1][0]:
@@ -91,7 +91,7 @@ class LeaderEpochs:
         self.unsynced = True
 
     def sync(self) -> None:
-        """fsync what :meth:`save` wrote. Blocking, in any thread."""
+        """fsync the file written by :meth:`save`. Blocking, in any thread."""
         if self.unsynced:
             self.unsynced = False
             try:

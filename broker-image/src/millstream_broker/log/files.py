@@ -130,7 +130,7 @@ class OpenFile:
         return bytes(room[:count])
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Whether a range probably is in the page cache: its first and its last byte are."""
+        """Whether a range is probably in the page cache: its first and its last byte are."""
         return not self._asks or (
             self._has(position + size - 1) and (size <= STRIDE_BYTES or self._has(position))
         )
@@ -211,13 +211,13 @@ class FileCache:
         if (file := self._files.get(path)) is not None:
             try:  # noqa: SIM105
                 self._files.move_to_end(path)
-            except KeyError:  # another thread has closed or forgotten it
+            except KeyError:  # another thread has closed or dropped it
                 pass
             return file
         forgotten = self._forgotten
         file = OpenFile(path, create=create)  # may wait for the disk, so outside the lock
         with self._lock:
-            if forgotten == self._forgotten:  # else the path may mean another file already
+            if forgotten == self._forgotten:  # otherwise the path may already mean another file
                 file = self._files.setdefault(path, file)
                 if len(self._files) > self.limit:
                     self._files.popitem(last=False)

@@ -6,10 +6,11 @@
 As in Kafka, the entry of the offset index names the *last* offset of the batch that starts at its position. Kafka
 preallocates these files; we do not, so a file holds exactly its entries (Kafka reads both).
 
-Memory: nothing of the file is kept. Both members grow about evenly along a segment, so a search guesses where the entry
-is and reads a block around it through the page cache: two or three reads, whatever the size. New entries gather in a
-short tail and are written in one go, because a segment's index can be rebuilt from its log and so need not
-be written entry by entry. Entries are not trusted: whoever uses one checks the batch it points to (see ``segment``).
+Memory: nothing of the file is kept. Both members grow about evenly along a segment, so a search guesses the entry's
+place and reads a block around it through the page cache: two or three reads, whatever the size. New entries gather in a
+short tail and are written together, because a segment's index can be rebuilt from its log and so need not
+be written entry by entry. Entries are not trusted: every user checks the batch that an entry points to (see
+``segment``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SparseIndex:
         self._files = files
         self._path = path
         self.entry = entry
-        # One tuple, so that sync() in its thread sees both members of one moment.
+        # One tuple, so that sync() in its thread sees both members at one moment.
         self._pending: tuple[int, bytearray] = (stored, bytearray())
 
     @classmethod
@@ -60,7 +61,7 @@ class SparseIndex:
             first, second = self.entry.unpack_from(tail, (index - stored) * size)
         else:
             data = self._files.get(self._path).pread(size, index * size)
-            if len(data) < size:  # somebody cut the file: an entry that no batch confirms
+            if len(data) < size:  # the file was cut from outside: return an entry that no batch confirms
                 return 0, 0
             first, second = self.entry.unpack(data)
         return first, second
@@ -76,11 +77,11 @@ class SparseIndex:
 
     @property
     def pending(self) -> int:
-        """How many entries are not in the file yet."""
+        """Number of entries that are not in the file yet."""
         return len(self._pending[1]) // self.entry.size
 
     def at_most(self, target: int, *, member: int = 0) -> tuple[int, tuple[int, int] | None]:
-        """How many entries have a ``member`` (0 or 1) of at most ``target``, and the last of them."""
+        """Number of entries with a ``member`` (0 or 1) of at most ``target``, and the last of them."""
         stored, tail = self._pending
         high = stored if tail else stored - 1
         if high < 0:
@@ -103,7 +104,7 @@ class SparseIndex:
                 guess = (low + high) // 2
             start = max(low, min(guess - _BLOCK // 2, high - _BLOCK))
             block = self._files.get(self._path).pread(min(_BLOCK, high - start) * size, start * size)
-            if len(block) < size:  # somebody cut the file
+            if len(block) < size:  # the file was cut from outside
                 high = start
             elif (first := self.entry.unpack_from(block)[member]) > target:
                 high, above = start, first
@@ -133,7 +134,7 @@ class SparseIndex:
             self._pending = (stored + len(tail) // self.entry.size, bytearray())
 
     def sync(self, file: OpenFile) -> None:
-        """Blocking, in any thread: what is in the index now is on disk after it. ``file`` is its file.
+        """Blocking, in any thread: afterwards, the present entries are on disk. ``file`` is the index's file.
 
         The tail is written but kept: the loop's thread will write the same bytes to the same place once more.
         """
@@ -146,7 +147,7 @@ class SparseIndex:
         file.fsync()
 
     def truncate(self, count: int) -> None:
-        """Keep the first ``count`` entries, and nothing behind them in the file."""
+        """Keep the first ``count`` entries, and nothing after them in the file."""
         stored, tail = self._pending
         size = self.entry.size
         if count >= stored:

@@ -138,7 +138,7 @@ class Log(LogState):
         """The second half of :meth:`append`, for batches from :meth:`admit`."""
         view, headers, append_time = admitted
         if self.offline is not None or self.truncating:
-            raise self._refusal()  # before sequences: what was refused before this one is missing there
+            raise self._refusal()  # before sequences, because earlier refused batches are missing from them
         repeated = self.producers.check(headers)
         if repeated is not None:
             return AppendInfo(

@@ -1,10 +1,10 @@
 """The logs of a broker, in all its log directories.
 
-A directory that fails, at the start or later, leaves ``dirs`` and is noted in ``offline``; the others go on. Its
-partitions are none of ours any more, and :meth:`LogManager.get_or_create` does not make them anew by itself: the
-caller has to know which they are (:meth:`LogManager.let_go`).
+A directory that fails, at the start or later, leaves ``dirs`` and is noted in ``offline``; the others continue. Its
+partitions no longer count as ours, and :meth:`LogManager.get_or_create` does not recreate them by itself: the
+caller must know which they are (:meth:`LogManager.let_go`).
 
-A log belongs to the topic id in its folder (see ``folders``). There is one log of a name; only at the start there may
+A log belongs to the topic id in its folder (see ``folders``). There is one log per name; only at the start there may
 be more, in several directories and of several topics, until :meth:`LogManager.release_others`.
 
 Threads. The loop's thread calls everything except these, which run in another thread: :meth:`LogManager.start`
@@ -39,7 +39,7 @@ from .log import Log
 logger = logging.getLogger(__name__)
 
 _SYNC_AT_CLOSE_BYTES = 64 << 20  # a clean stop fsyncs when no more than this is unwritten,
-_SYNC_AT_CLOSE_S = 0.5  # and for no longer than this (but for the fsyncs that have begun)
+_SYNC_AT_CLOSE_S = 0.5  # and for at most this long (except for fsyncs in progress)
 _THREADS = 4
 _AT_ONCE = 20
 """Most logs to hand to a thread at once."""
@@ -47,7 +47,7 @@ _AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A log: at the start as it was found, later as it was when its directory failed."""
+    """A log's state: at the start as found, later as it was when its directory failed."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class Released(NamedTuple):
 
 
 class LogManager:
-    """``config_of(topic)`` gives a topic's LogConfig; without it every log has ``defaults``."""
+    """``config_of(topic)`` returns a topic's LogConfig; without it every log has ``defaults``."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class LogManager:
         self.config_of = config_of or (lambda topic: self.defaults)
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
-        """Unusable directories, and why; they are no longer in ``dirs``."""
+        """Unusable directories, which are no longer in ``dirs``, and the reasons."""
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -91,8 +91,8 @@ class LogManager:
     def lock(self) -> None:
         """Create and lock the directories, and read their owners. Blocking.
 
-        A directory that the disk does not let us use is left out, as in Kafka. LogDirError when none is left, or one
-        is not ours.
+        A directory that the disk does not let us use is left out, as in Kafka. LogDirError if none is left, or one
+        belongs to another broker.
         """
         for home in list(self.dirs):
             try:
@@ -129,9 +129,9 @@ class LogManager:
         return next((home.cluster_id for home in self.dirs if home.cluster_id is not None), None)
 
     def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
-        """Open every log, in threads, verifying where necessary; returns the partitions found. Blocking.
+        """Open every log, in threads, verifying if necessary; returns the partitions found. Blocking.
 
-        ``generations`` that directories are known to have had, by their ids: one behind is an older copy.
+        ``generations`` are the known ones of directories, by their ids: a directory with a lower one is an older copy.
         """
         boot = boot_id()
         to_open: list[tuple[LogDir, Path, TopicPartition]] = []
@@ -167,7 +167,7 @@ class LogManager:
     def _open(
         self, to_open: list[tuple[LogDir, Path, TopicPartition]]
     ) -> list[tuple[LogDir, Path, TopicPartition, Log | OSError]]:
-        """With the logs in these folders, or why they cannot be opened."""
+        """Open the logs in these folders; returns them, or the errors."""
         for home in self.dirs:
             home.load_checkpoints()
         config_of = functools.cache(self.config_of)
@@ -184,7 +184,7 @@ class LogManager:
             except ApiError as error:
                 return home, path, key, OSError(error.message)
 
-        # Handing a log to a thread costs about as much as opening it; but one that must be read takes long.
+        # Handing a log to a thread costs about as much as opening it; but a log that must be read takes long.
         size = max(1, min(_AT_ONCE, len(to_open) // (8 * _THREADS)))
         portions = [to_open[start : start + size] for start in range(0, len(to_open), size)]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="open-log") as pool:
@@ -224,8 +224,7 @@ class LogManager:
         self._homes[key] = home
 
     def close(self, *, sync_limit: int = _SYNC_AT_CLOSE_BYTES, sync_for_s: float = _SYNC_AT_CLOSE_S) -> None:
-        """Close every log and write the marker of a clean stop. Blocking, but does not wait for gigabytes to be
-        written."""
+        """Close every log and write the marker of a clean stop. Blocking, but does not wait for gigabytes."""
         deadline = time.monotonic() + sync_for_s
 
         def flush(log: Log) -> bool:
@@ -261,7 +260,7 @@ class LogManager:
                     logger.error("%s: no clean shutdown marker: %s", home.path, error)
                 home.unlock()
 
-    # -- directories that fail --------------------------------------------------------------------------------
+    # -- failed directories -----------------------------------------------------------------------------------
 
     def watch(self, on_failure: Callable[[LogDir], None]) -> None:
         """Call `on_failure` once for each directory that fails, in any thread."""
@@ -311,7 +310,7 @@ class LogManager:
         return home.logs[topic, partition] if home is not None else None
 
     def partitions(self) -> Mapping[TopicPartition, LogDir]:
-        """Every partition and the directory it is in."""
+        """Every partition and its directory."""
         return self._homes
 
     def get_or_create(self, topic: str, partition: int, topic_id: uuid.UUID | None = None) -> Log:
@@ -334,16 +333,16 @@ class LogManager:
                 ):
                     self._put_aside(
                         home, key, path.rename
-                    )  # an older topic's, which could not be renamed then
+                    )  # a log of an older topic whose folder could not be renamed
                     is_new = True
                 path.mkdir(exist_ok=True)
-                if topic_id is not None:  # before there are records in it
+                if topic_id is not None:  # before it has records
                     folders.write_topic_id(path, topic_id)
                 config = self.config_of(topic)
                 log = Log.open(path, config, clean=is_new, files=self.files, home=home, topic_id=topic_id)
             except OSError as error:
                 problems.append(f"{path} cannot be made: {describe(error)}")
-                if is_new:  # or the next start would find a partition in two directories
+                if is_new:  # otherwise the next start would find the partition in two directories
                     folders.remove(path)
                 home.check(error)
                 continue
@@ -368,7 +367,7 @@ class LogManager:
         self.put_aside(self.release([(topic, partition)]))
 
     def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
-        """Forget partitions that are deleted. Nothing may be opened in their names before :meth:`put_aside`."""
+        """Forget deleted partitions. Nothing may be opened under their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
         return [self._release(home, key) for key, home in homes if home is not None]
 
@@ -379,7 +378,7 @@ class LogManager:
         return Released(home, key, log)
 
     def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
-        """Of all logs of a name, forget those with topic ids not to keep. See :meth:`release`."""
+        """Forget those logs of a name whose topic ids are not to be kept. See :meth:`release`."""
         released = []
         for home in self.dirs:
             if (log := home.logs.get(key)) is None:
@@ -414,7 +413,7 @@ class LogManager:
         move(target)
         self._deleting.append(target)
 
-    # -- from time to time ------------------------------------------------------------------------------------
+    # -- periodic work ----------------------------------------------------------------------------------------
 
     def next_compaction(
         self,
@@ -424,7 +423,7 @@ class LogManager:
         allowance: Allowance | None = None,
         busy: Collection[Log] = (),
     ) -> Compaction | None:
-        """The dirtiest log that is due and not ``busy``, to be compacted as :class:`Compaction` says."""
+        """The dirtiest log that is due and not ``busy``, for :class:`Compaction`."""
         found: list[tuple[float, int, Log]] = []
         for key, log in self.logs():
             if not log.config.compacts or log.offline is not None or log.truncating or log in busy:
@@ -461,7 +460,7 @@ class LogManager:
             self.files.forget_folders(removed)
 
     def checkpoint(self) -> None:
-        """Write recovery points, log start offsets and how far logs are compacted. Blocking, in any thread."""
+        """Write recovery points, log start offsets, and the ends of compacted parts. Blocking, in any thread."""
         self._write_each(LogDir.checkpoint)
 
     def write_high_watermarks(self, entries: Identified) -> None:

@@ -2,25 +2,25 @@
 
 For each producer id: its epoch and its last five batches (a client has at most five in flight). A batch is then
 
-    a duplicate              same epoch, and exactly the sequences of one of the five: answered with the old offsets
+    a duplicate              same epoch, and exactly the sequences of one of the five: the response has its offsets
     INVALID_PRODUCER_EPOCH   an epoch below the known one: a zombie
-    OUT_OF_ORDER_SEQUENCE…   not the sequence after the last one; of a new epoch: not sequence 0
-    accepted                 otherwise. A producer that is not known may start anywhere: its past may have expired
+    OUT_OF_ORDER_SEQUENCE…   not the next sequence; in a new epoch: not sequence 0
+    accepted                 otherwise. An unknown producer may start anywhere: its past may have expired
 
-A producer is forgotten when it was idle for ``producer.id.expiration.ms``. (Kafka compares the clock with record
-timestamps here, so it forgets producers of old events at once; we take the time of the append.) Where the state is
+A producer is forgotten after it was idle for ``producer.id.expiration.ms``. (Kafka compares the clock with record
+timestamps here, so it forgets producers of old events at once; we take the time of the append.) If the state is
 rebuilt from batches, that time is not in the log: it is the one remembered until then, or else the time of rebuilding,
-for a producer that is forgotten too early has its retries stored twice.
+because the retries of a producer that is forgotten too early are stored twice.
 
 ``%020d.snapshot`` keeps the state as of the offset in its name, in Kafka's format, all integers big-endian:
 
-    version i16 (1) | CRC-32C of what follows u32 | count i32 | count × entry
+    version i16 (1) | CRC-32C of the rest u32 | count i32 | count × entry
     entry: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
            coordinator epoch i32, first offset of the open transaction i64
 
-A snapshot has an entry for each of the five batches, oldest first, for a client may send any of them again after a
-restart. Kafka writes one a producer, and takes the last of several. On opening, the newest valid snapshot is loaded and
-the batch headers behind it are replayed.
+A snapshot has an entry for each of the five batches, oldest first, because a client may resend any of them after a
+restart. Kafka writes one per producer, and takes the last of several. On opening, the newest valid snapshot is loaded
+and the later batch headers are replayed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SnapshotError(ValueError):
 
 
 class AppendedBatch(NamedTuple):
-    """A batch as the log has it."""
+    """A batch in the log."""
 
     first_sequence: int
     last_sequence: int
@@ -69,7 +69,7 @@ class ProducerStateEntry:
     coordinator_epoch: int = -1
     transaction_first_offset: int = -1
     generation: int = 0
-    """Of the :class:`ProducerStateManager` that may change it: see :meth:`ProducerStateManager.frozen`."""
+    """The :class:`ProducerStateManager` generation that may change it: see :meth:`ProducerStateManager.frozen`."""
 
     @property
     def last(self) -> AppendedBatch:
@@ -77,7 +77,7 @@ class ProducerStateEntry:
         return self.batches[-1] if self.batches else NO_BATCH
 
     def find(self, header: BatchHeader) -> AppendedBatch | None:
-        """The batch of exactly these sequences, if it is one of the last five."""
+        """The batch with exactly these sequences, if it is one of the last five."""
         if header.producer_epoch == self.epoch:
             for batch in self.batches:
                 if (
@@ -121,8 +121,8 @@ class ProducerStateManager:
         return copy
 
     def check(self, headers: Sequence[BatchHeader]) -> AppendedBatch | None:
-        """The batch stored earlier if this is a repetition; None if ``headers`` may be appended; ApiError if not."""
-        # Epoch and last sequence of each producer after the batches before in this append.
+        """The batch stored earlier, for a duplicate; None if ``headers`` may be appended; otherwise ApiError."""
+        # Epoch and last sequence of each producer after the previous batches of this append.
         moved: dict[int, tuple[int, int]] = {}
         repeated: list[AppendedBatch] = []
         for header in headers:
@@ -167,7 +167,7 @@ class ProducerStateManager:
             )
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch that is in the log now, with its final offsets."""
+        """Remember a batch that is now in the log, with its final offsets."""
         producer = self.by_id.get(header.producer_id)
         if producer is None:
             producer = ProducerStateEntry(header.producer_epoch, now_ms, generation=self._generation)
@@ -178,13 +178,13 @@ class ProducerStateManager:
         producer.add(header, now_ms)
 
     def keep_last_seen(self, earlier: ProducerStateManager) -> None:
-        """This state was rebuilt; ``earlier``, of the same log, knows when a producer was seen."""
+        """After this state was rebuilt, take the times of producers' last appends from ``earlier``, of the same log."""
         for producer_id, producer in self.by_id.items():
             if (known := earlier.by_id.get(producer_id)) is not None:
                 producer.last_seen_ms = known.last_seen_ms
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers last seen before ``before_ms``; how many."""
+        """Forget producers last seen before ``before_ms``; return their number."""
         idle = [
             producer_id
             for producer_id, producer in self.by_id.items()
@@ -216,7 +216,7 @@ class ProducerStateManager:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerStateManager:
-        """SnapshotError when ``data`` is not a whole snapshot of version 1."""
+        """SnapshotError unless ``data`` is a whole snapshot of version 1."""
         start = _HEAD.size + _COUNT.size
         if len(data) < start:
             raise SnapshotError(f"{len(data)} bytes")

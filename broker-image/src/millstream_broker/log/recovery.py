@@ -4,11 +4,11 @@ A crash may leave: a torn batch at the end of a segment; index entries that were
 being deleted (``.deleted``); a compaction that did not finish (``.cleaned``), or finished but did not replace its
 sources yet (``.swap``); snapshots ahead of the log.
 
-How much must be read depends on what is known (see ``Log.open``):
+The previous stop determines how much to read (see ``Log.open``):
 
-    after a clean stop                         headers behind the last index entry
-    after kill -9, the machine having stayed up  those batches with their CRCs, for the page cache kept every write
-    after a loss of power                      every batch behind the recovery point, that is, the last fsync
+    after a clean stop                           headers after the last index entry
+    after kill -9, if the machine stayed up      those batches with their CRCs, because the page cache kept every write
+    after a loss of power                        every batch after the recovery point, that is, the last fsync
 
 Data written by Kafka before 0.11 (message formats 0 and 1) is no torn tail and must not be cut: OldFormatError.
 """
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 _INTERRUPTED = (".deleted", ".cleaned", ".swap", ".tmp")
 _OLD_HEAD = struct.Struct(">qiIb")
-NOWHERE = 2**62  # an offset behind every log: verify nothing
+NOWHERE = 2**62  # an offset beyond every log: verify nothing
 
 
 class OldFormatError(OSError):
@@ -61,7 +61,7 @@ def is_interrupted(directory: str) -> bool:
 
 
 def tidy(directory: str) -> Folder:
-    """Finish or undo what a crash interrupted; returns the remaining files (blocking)."""
+    """Finish or undo interrupted work; returns the remaining files (blocking)."""
     entries = list(os.scandir(directory))
     if any(entry.name.endswith(_INTERRUPTED) for entry in entries):
         _complete_swaps(directory, [entry.name for entry in entries])
@@ -87,7 +87,7 @@ def tidy(directory: str) -> Folder:
 
 
 def _complete_swaps(directory: str, names: list[str]) -> None:
-    """A ``.log.swap`` is a whole compacted segment: it takes the place of every segment of its range of offsets."""
+    """Complete compactions: a ``.log.swap`` is a whole segment, which replaces all segments in its offset range."""
     swaps = sorted(name for name in names if name.endswith(".log.swap"))
     bases = {int(name[:20]) for name in names if name[:20].isdigit()}  # an index may be left without its log
     for name in swaps:
@@ -131,7 +131,7 @@ def load(
     if not segments:
         segments.create(log_start_offset, now_ms, interval)
     end_offset = _check(segments, folder, from_offset)
-    if end_offset < log_start_offset:  # all that is left lies before what may be read; offsets never go back
+    if end_offset < log_start_offset:  # everything left lies before the log start; offsets never go back
         segments.set_aside(0, len(segments))
         segments.create(log_start_offset, now_ms, interval)
         end_offset = log_start_offset
@@ -204,13 +204,13 @@ def check_tail(segment: Segment, *, from_offset: int, checksums: bool) -> tuple[
     for at, header in segment.headers(position):
         segment.add_index_entries(header, at)
         next_offset, end = header.next_offset, at + header.size
-    if end < segment.size:  # only without checksums: it was not as clean as was claimed
+    if end < segment.size:  # only without checksums: the stop was not as clean as claimed
         return check_tail(segment, from_offset=segment.base_offset, checksums=True)[0], False
     return next_offset, whole
 
 
 def refuse_old_format(segment: Segment, position: int) -> None:
-    """OldFormatError if a message of format 0 or 1 (offset, size, CRC-32, format, …) stands where a batch could."""
+    """OldFormatError for a message of format 0 or 1 (offset, size, CRC-32, format, …) in the place of a batch."""
     if segment.size - position < _OLD_HEAD.size:
         return
     head = segment.read(position, _OLD_HEAD.size)
@@ -230,9 +230,9 @@ def refuse_old_format(segment: Segment, position: int) -> None:
 def restore_producers(
     segments: Segments, snapshots: Sequence[int], end_offset: int, now_ms: int
 ) -> ProducerStateManager:
-    """As of ``end_offset``: the newest valid snapshot before it, and the batches behind that, as if appended now.
+    """The state at ``end_offset``: the newest valid snapshot before it, and the later batches, as if appended now.
 
-    A snapshot from before the first segment does not count: what came in between is not known.
+    A snapshot from before the first segment does not count: the records in between are unknown.
     """
     producers = ProducerStateManager()
     known: int | None = None
@@ -240,7 +240,7 @@ def restore_producers(
     for offset in sorted(snapshots, reverse=True):
         path = snapshot_path(segments.path, offset)
         if known is not None and offset in bases:
-            continue  # an older one, kept in case that a newer one is lost
+            continue  # an older one, kept in case a newer one is lost
         if known is None and segments.first_offset <= offset <= end_offset:
             with contextlib.suppress(OSError, SnapshotError):
                 producers, known = ProducerStateManager.decode(read_file(path)), offset

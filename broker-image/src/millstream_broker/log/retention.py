@@ -24,7 +24,7 @@ def must_roll(
         return True
     start = segment.rolling_timestamp()
     age = now_ms - segment.created_ms
-    if start >= 0:  # as Kafka: counted in the time of the records
+    if start >= 0:  # as in Kafka, by the records' timestamps
         newest = last if len(headers) == 1 else max(headers, key=lambda header: header.max_timestamp)
         age = newest.max_timestamp - start
     return age > config.segment_ms
@@ -33,10 +33,10 @@ def must_roll(
 def count_expired(
     segments: Segments, config: LogConfig, now_ms: int, *, start: int, end: int, limit: int, at_most: int
 ) -> int:
-    """How many segments, from the first on, may go: retention.ms, retention.bytes, or all before ``start``.
+    """Number of first segments that may be deleted: by retention.ms, retention.bytes, or all before ``start``.
 
-    Of a mirror's replica only the last: its start is the source's.
-    ``start`` and ``end`` are the log's. Nothing at or above ``limit`` (the high watermark) goes. OSError.
+    In a mirror's replica only ``start`` counts: it is the source's.
+    ``start`` and ``end`` are the log's. Nothing at or above ``limit`` (the high watermark) is deleted. OSError.
     """
     count, size = 0, segments.size
     for segment in segments:

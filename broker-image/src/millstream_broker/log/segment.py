@@ -1,11 +1,11 @@
 """One segment of a log: ``BASE.log`` with the batches from offset BASE on, ``BASE.index`` and ``BASE.timeindex``.
 
-The .log file is batches one after the other and nothing else. An index entry is added when more than
-``index.interval.bytes`` were appended since the last one, then one to each index (see ``index``). When a segment ends
-(roll, close) its largest timestamp gets a last entry in the time index, so a later start reads it from there.
+The .log file is a sequence of batches and nothing else. After every ``index.interval.bytes`` of batches, one entry is
+added to each index (see ``index``). When a segment ends (roll, close), its largest timestamp gets a last entry in the
+time index, from which a later start reads it.
 
-Invariants: ``size`` is where the next batch goes, and the file has nothing behind it; offsets ascend along the file.
-The indexes are hints: the batch found through one must have the offset that the entry says, else they are rebuilt.
+Invariants: ``size`` is the position of the next batch, and the file ends there; offsets ascend along the file.
+The indexes are hints: the batch found through one must have the offset in the entry, or else they are rebuilt.
 
 A segment that is not in use is a few numbers: no open file, no index in memory.
 """
@@ -51,14 +51,14 @@ class TornWriteError(OSError):
 
 
 class Indexing(NamedTuple):
-    """How far the indexes of a segment are that has ended, for now."""
+    """The state of an ended segment's indexes, so far."""
 
     entries: int
-    """Of the longer one."""
+    """Entries of the longer index."""
     since_index: int
     """Bytes appended since the last entry."""
     max_timestamp: int
-    """Also the last one in the time index; -1 without records."""
+    """The largest timestamp, also the last one in the time index; -1 without records."""
     max_timestamp_offset: int
 
 
@@ -95,7 +95,7 @@ class Segment:
         index_interval_bytes: int = 4096,
         suffix: str = "",
     ) -> None:
-        """``suffix``: of all its files, while it does not belong to the log yet."""
+        """``suffix`` follows the names of all its files while it does not belong to the log yet."""
         self._files = files
         self._suffix = suffix
         self._directory = directory
@@ -104,16 +104,16 @@ class Segment:
         self.size = size
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
-        self.synced = False  # its files are known to the directory on disk
+        self.synced = False  # its files are in the directory on disk
         self.deleted = False
         self._offsets: SparseIndex | None = None
         self._times: SparseIndex | None = None
         self._first_timestamp = _UNKNOWN
         self._since_index = 0
-        self._entries = 0  # of the longer index; known of the active segment
-        self._indexed_timestamp = -1  # the last one in the time index; likewise
+        self._entries = 0  # of the longer index; known for the active segment
+        self._indexed_timestamp = -1  # the last one in the time index; known for the active segment
         self._max_timestamp = -1 if not size else _UNKNOWN
-        self._max_timestamp_offset = base_offset  # of the last one that was added
+        self._max_timestamp_offset = base_offset  # offset of the last timestamp added
 
     def __repr__(self) -> str:
         return f"Segment({self.path()}, {self.size} bytes)"
@@ -122,12 +122,12 @@ class Segment:
         return f"{self._directory}/{self.base_offset:020d}{suffix}{self._suffix}"
 
     def move(self, directory: str) -> None:
-        """The log's folder was renamed."""
+        """Use the new path after the log's folder was renamed."""
         self._directory = directory
         self._log_path = self.path()
 
     def settle(self) -> None:
-        """Its files have their final names now."""
+        """Use the final names of its files."""
         self.unload()
         self._suffix = ""
         self._log_path = self.path()
@@ -157,7 +157,7 @@ class Segment:
         return self._open(".index", OFFSET_ENTRY) if offsets is None else offsets
 
     def _times_as_stored(self) -> SparseIndex:
-        """As `_offsets_as_stored`."""
+        """Like `_offsets_as_stored`."""
         times = self._times
         return self._open(".timeindex", TIME_ENTRY) if times is None else times
 
@@ -165,20 +165,20 @@ class Segment:
         return SparseIndex.open(self._files, self.path(suffix), entry)
 
     def index_entries(self) -> int:
-        """How many the longer of its indexes has. Any thread: it keeps nothing that it opens."""
+        """Number of entries in the longer of its indexes. Any thread: it keeps nothing that it opens."""
         return max(len(self._offsets_as_stored()), len(self._times_as_stored()))
 
     def is_index_full(self, max_bytes: int) -> bool:
         # One entry of the time index stays free for the largest timestamp at the end.
         most = max_bytes // TIME_ENTRY.size - 1
-        if self._entries < most:  # each index has at most so many
+        if self._entries < most:  # neither index has more entries
             return False
         return len(self.offsets) >= max_bytes // OFFSET_ENTRY.size or len(self.times) >= most
 
     def _is_indexed_batch(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that an entry of the offset index names is as it says.
+        """Whether the batch at an entry of the offset index has the entry's offset.
 
-        It never is the first one: zeros are what Kafka leaves at the end of an index when it is killed.
+        It is never the first one: a killed Kafka leaves zeros at the end of an index.
         """
         header = self.header_at(entry[1]) if entry[1] else None
         return header is not None and header.last_offset == self.base_offset + entry[0]
@@ -194,7 +194,7 @@ class Segment:
             self._add_time_entry()
             self._since_index = 0
             if self.offsets.pending >= _PENDING_ENTRIES:
-                with contextlib.suppress(OSError):  # a full disk: the log's own writes tell, these wait
+                with contextlib.suppress(OSError):  # a full disk fails the log's own writes; these wait
                     self._spill_indexes()
         self._since_index += header.batch_length + LOG_OVERHEAD
 
@@ -204,19 +204,19 @@ class Segment:
             self._indexed_timestamp = self._max_timestamp
 
     def _spill_indexes(self) -> None:
-        """Write both out (no fsync); recovery goes by the offset index, so the other one is never behind it."""
+        """Write both out (no fsync); recovery follows the offset index, so the other one is never behind it."""
         self.times.spill()
         self.offsets.spill()
 
     def finish(self) -> None:
-        """The segment ends here for now: complete the time index and write both out (no fsync)."""
+        """End the segment for now: complete the time index and write both out (no fsync)."""
         if not self.size:
             return
         self._add_time_entry()
         self._spill_indexes()
 
     def rebuild_indexes(self) -> None:
-        """Write both indexes anew from the batch headers (blocking: reads through the segment)."""
+        """Rewrite both indexes from the batch headers (blocking: reads through the segment)."""
 
         def rebuild() -> None:
             self.resume_indexing(0)
@@ -228,7 +228,7 @@ class Segment:
         waiting(rebuild)
 
     def resume_indexing(self, offset: int) -> int:
-        """Drop index entries from ``offset`` on; from which position the batches have to be accounted for again."""
+        """Drop index entries from ``offset`` on; return the position from which to account for batches again."""
         self._offsets = self._times = None
         count, time_count, position = 0, 0, 0
         if offset > self.base_offset:
@@ -248,7 +248,7 @@ class Segment:
 
     @property
     def indexing(self) -> Indexing | None:
-        """After :meth:`finish`; None if it is not known. OSError."""
+        """The state of the indexes after :meth:`finish`; None if unknown. OSError."""
         if self._max_timestamp != self._indexed_timestamp:
             return None
         entries = self.index_entries() if self.size else 0
@@ -262,7 +262,7 @@ class Segment:
     # -- timestamps -------------------------------------------------------------------------------------------
 
     def _load_max_timestamp(self) -> None:
-        """From the last entry of the time index, if the batch it names agrees; else from all headers. Any thread."""
+        """Load it from the last entry of the time index if its batch agrees, else from all headers. Any thread."""
         if self._max_timestamp != _UNKNOWN:
             return
         times = self._times_as_stored()
@@ -274,12 +274,12 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in it, -1 when there is none."""
+        """The segment's largest timestamp, -1 without records."""
         self._load_max_timestamp()
         return self._max_timestamp
 
     def retention_timestamp(self) -> int:
-        """What retention compares: the largest timestamp, or when the file was last written."""
+        """The time that retention compares: the largest timestamp, or the file's last modification."""
         if self.max_timestamp >= 0:
             return self._max_timestamp
         try:
@@ -309,14 +309,14 @@ class Segment:
         return None
 
     def _offset_before(self, timestamp: int) -> int:
-        """All batches before this offset's are older than ``timestamp``."""
+        """An offset before which all batches are older than ``timestamp``."""
         _, entry = self._times_as_stored().at_most(timestamp - 1)
         if entry is not None and self._confirms(entry[0], self.base_offset + entry[1]):
             return self.base_offset + entry[1]
         return self.base_offset
 
     def _confirms(self, timestamp: int, offset: int) -> bool:
-        """Whether the batch that a time index entry names is as it says."""
+        """Whether the batch at a time index entry has the entry's timestamp."""
         found = next(self.scan_from(offset), None)
         return found is not None and (found[1].max_timestamp, found[1].last_offset) == (timestamp, offset)
 
@@ -332,7 +332,7 @@ class Segment:
         return FileSlice(self.open_file(), position, end - position)
 
     def header_at(self, position: int) -> BatchHeader | None:
-        """The batch header at ``position``, None where none can be."""
+        """The batch header at ``position``, None if there cannot be one."""
         data = self.open_file().pread(HEADER_SIZE, position) if position >= 0 else b""
         if len(data) < HEADER_SIZE:
             return None
@@ -355,7 +355,7 @@ class Segment:
                 yield found
 
     def scan_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Like :meth:`headers_from`, in any thread: where the index is wrong it is not rebuilt but done without."""
+        """Like :meth:`headers_from`, in any thread: a wrong index is ignored, not rebuilt."""
         _, entry = self._offsets_as_stored().at_most(offset - self.base_offset)
         position = entry[1] if entry is not None and self._is_indexed_batch(entry) else 0
         for found in self.headers(position):
@@ -365,19 +365,19 @@ class Segment:
     def boundary(self, position: int, limit: int, upper: int, end_offset: int) -> tuple[int, int | None]:
         """The end of the last whole batch before position ``limit`` and offset ``upper``, and the offset after it.
 
-        ``position`` is the start of a batch; the segment ends before ``end_offset``. The offset is None when no batch
+        ``position`` is the start of a batch; the segment ends before ``end_offset``. The offset is None if no batch
         fits. IndexMismatchError.
         """
         return self._boundary(self.offsets, position, limit, upper, end_offset)
 
     def load(self, offset: int, max_bytes: int, upper: int, end_offset: int) -> bool:
-        """Bring what finds the batch that has ``offset``, and the end of a read there, into the page cache.
+        """Bring everything needed to find the batch with ``offset``, and the end of a read there, into the page cache.
 
         Returns whether there is such a batch. Blocking, in any thread.
         """
         if (found := next(self.scan_from(offset), None)) is None:
             return False
-        with contextlib.suppress(IndexMismatchError):  # who reads repairs it
+        with contextlib.suppress(IndexMismatchError):  # the next reader repairs it
             self._boundary(self._offsets_as_stored(), found[0], found[0] + max_bytes, upper, end_offset)
         return True
 
@@ -422,7 +422,7 @@ class Segment:
                 os.unlink(self.path(suffix))
 
     def append(self, data: bytes | bytearray | memoryview, headers: Sequence[BatchHeader]) -> None:
-        """Put whole batches at the end. After an OSError the segment is as before; TornWriteError if it is not."""
+        """Append whole batches. After an OSError the segment is unchanged; TornWriteError if it is not."""
         position = self.size
         file = self._files.get(self._log_path)
         try:
@@ -441,14 +441,14 @@ class Segment:
             position += header.batch_length + LOG_OVERHEAD
 
     def sync(self) -> None:
-        """Blocking, any thread: log and indexes are on disk after it.
+        """Blocking, any thread: afterwards, log and indexes are on disk.
 
         FileNotFoundError for a segment that is deleted before its files are open: then the paths may be another log's.
         """
         log = self.open_file()
         indexes: list[tuple[SparseIndex | None, OpenFile]] = []
         for index, suffix in ((self._offsets, ".index"), (self._times, ".timeindex")):
-            with contextlib.suppress(FileNotFoundError):  # a restart makes it anew
+            with contextlib.suppress(FileNotFoundError):  # a restart rebuilds it
                 indexes.append((index, self._files.get(self.path(suffix))))
         if self.deleted:
             raise FileNotFoundError(errno.ENOENT, "it was deleted", log.path)
@@ -456,14 +456,14 @@ class Segment:
         for index, file in indexes:
             if index is not None:
                 index.sync(file)
-            else:  # written out when the segment ended
+            else:  # written out at the end of the segment
                 file.fsync()
 
     def unload(self) -> None:
         """Keep nothing in memory that can be read again."""
         for index in (self._offsets, self._times):
             if index is not None:
-                with contextlib.suppress(OSError):  # reading restores what is lost
+                with contextlib.suppress(OSError):  # reading restores lost entries
                     index.spill()
         self._offsets = self._times = None
         self.release()
@@ -471,7 +471,7 @@ class Segment:
     def truncate(self, size: int) -> None:
         """Cut the .log at a batch boundary; the caller restores the indexes.
 
-        With nothing left, it is a new file: who still reads the old one never sees other records in their place.
+        Without any batch left, it is a new file: readers of the old one never see other records in their place.
         """
         if size:
             self.open_file().truncate(size)
@@ -490,7 +490,7 @@ class Segment:
         return last_offset - self.base_offset <= INT32_MAX
 
     def intact_end(self, position: int, next_offset: int) -> int:
-        """Where the whole, valid batches that start at ``position`` end (blocking; checks CRCs and offsets)."""
+        """The end of the whole, valid batches that start at ``position`` (blocking; checks CRCs and offsets)."""
         file = self.open_file()
         for at, header in self.headers(position):
             if header.base_offset < next_offset or not self.has_room_for(header.last_offset):
@@ -510,13 +510,13 @@ class Segment:
 
 def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from byte ``position`` to ``end``, or to the first that cannot be one."""
-    if position < 0:  # from an index that is garbage
+    if position < 0:  # from a garbled index
         return
     chunk, start, size = b"", position, 0
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
             start = position
-            # Behind a batch that is longer than a chunk, another one is to be expected.
+            # After a batch longer than a chunk, expect another one.
             chunk = file.pread(min(_SCAN_BYTES if size < _SCAN_BYTES else HEADER_SIZE, end - start), start)
             if len(chunk) < HEADER_SIZE:
                 return

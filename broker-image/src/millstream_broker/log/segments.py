@@ -2,8 +2,8 @@
 
 Invariants: base offsets ascend; the last segment is the active one, the only one that grows; there is always one.
 
-Most readers continue where they stopped. So the end of each read is remembered with the offset that comes next, and a
-read that starts there needs no index; one that also ends at the end of the segment reads nothing from the disk at all.
+Most readers continue where they stopped. So the end of each read is remembered with the next offset, and a
+read that starts there needs no index; one that also ends at the end of the segment reads nothing from the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream_kafka.batch import BatchHeader
 from .files import FileCache, FileSlice, fsync_directory, waiting, without_waiting
 from .segment import SUFFIXES, IndexMismatchError, Segment
 
-_HINTS = 64  # readers whose next position is remembered, a log
+_HINTS = 64  # readers whose next position is remembered, per log
 
 
 class Segments:
@@ -31,7 +31,7 @@ class Segments:
         self._list: list[Segment] = []
         self._bases: list[int] = []  # of the segments, for bisect
         self._closed_bytes = 0  # of all but the last
-        self._hints: dict[int, tuple[Segment, int]] = {}  # offset a reader will ask for next -> where it is
+        self._hints: dict[int, tuple[Segment, int]] = {}  # a reader's next offset -> its position
         self._deleted: list[str] = []
         self.truncations = 0
         """Number of truncations; raised before a file changes."""
@@ -66,11 +66,11 @@ class Segments:
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that has ``offset``, and all behind it."""
+        """The segment that has ``offset``, and all later ones."""
         return self._list[self.index_of(offset) :]
 
     def end_of(self, segment: Segment, log_end_offset: int) -> int:
-        """The offset behind the segment."""
+        """The offset after the segment."""
         if segment is self._list[-1]:
             return log_end_offset
         return self._bases[bisect_right(self._bases, segment.base_offset)]
@@ -109,7 +109,7 @@ class Segments:
     def set_aside(self, start: int, end: int, *, suffixes: Sequence[str] = (*SUFFIXES, ".snapshot")) -> None:
         """Take segments out; their files are renamed, and unlinked by :meth:`remove_deleted_files`.
 
-        A crash in the middle leaves no hole: of the log's end the last segment goes first.
+        A crash in the middle leaves no hole: from the log's end, the last segment is renamed first.
         """
         self._set_aside(self._list[start:end], suffixes)
         del self._list[start:end], self._bases[start:end]
@@ -123,7 +123,7 @@ class Segments:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, path + ".deleted")
                     self._deleted.append(path + ".deleted")
-            segment.release()  # not before: another thread may have opened the file until now
+            segment.release()  # not earlier: another thread may have opened the file until now
 
     def prepare(self, base_offset: int, now_ms: int, index_interval_bytes: int) -> Segment:
         """An empty segment for :meth:`replace_all`. OSError: nothing has changed."""
@@ -151,19 +151,19 @@ class Segments:
         self.changed()
 
     def insert(self, index: int, segment: Segment) -> None:
-        """Put a segment into the place of those that were set aside there."""
+        """Insert a segment in the place of those that were set aside there."""
         self._list.insert(index, segment)
         self._bases.insert(index, segment.base_offset)
         self.changed()
 
     def changed(self) -> None:
-        """Something other than an append happened to the files."""
+        """Note a change of the files other than an append."""
         self._hints.clear()
         self._closed_bytes = sum(segment.size for segment in self._list[:-1])
 
     def remove_deleted_files(self) -> None:
         """Blocking, in any thread, in several at a time."""
-        if self._deleted:  # what replaces them is there for good first
+        if self._deleted:  # first make their replacements durable
             fsync_directory(self.path)
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
@@ -176,7 +176,7 @@ class Segments:
             segment.release()
 
     def move(self, path: str) -> None:
-        """Rename the folder; reads that are going on keep their files."""
+        """Rename the folder; reads in progress keep their files."""
         for segment in self._list:
             segment.unload()
         os.rename(self.path, path)
@@ -230,7 +230,7 @@ class Segments:
     def _bounds(
         self, segment: Segment, position: int, limit: int, upper: int, end_offset: int, *, min_one: bool
     ) -> tuple[int, int]:
-        """The end of a read from `position`, and the offset behind it; `position` if not even one batch fits."""
+        """The end of a read from `position`, and the offset after it; `position` if no batch fits."""
         try:
             end, known = segment.boundary(position, limit, upper, end_offset)
         except IndexMismatchError:
@@ -244,7 +244,7 @@ class Segments:
         return position + first.size, first.next_offset
 
     def loading(self, offset: int, max_bytes: int, upper: int, log_end_offset: int) -> Callable[[], None]:
-        """Brings what `read` needs besides the records into the page cache: to be called in a thread."""
+        """A function to run in a thread: it loads what `read` needs, besides the records, into the page cache."""
         segments = [(one, self.end_of(one, log_end_offset)) for one in self.from_offset(offset)[:2]]
 
         def load() -> None:

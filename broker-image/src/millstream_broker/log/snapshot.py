@@ -2,7 +2,7 @@
 
 The snapshot holds the segments' files open. Retention, DeleteRecords, compaction and the deletion of the log only
 rename and unlink files, so they take nothing from a snapshot: the kernel keeps a file until its last descriptor is
-closed. Appends lie behind the sizes in the snapshot. Only truncation changes a file in place; an older snapshot then
+closed. Appends lie beyond the sizes in the snapshot. Only truncation changes a file in place; an older snapshot then
 refuses further reads.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LogSnapshot:
-    """Made by ``Log.snapshot``; immutable. One descriptor a segment is open as long as it lives."""
+    """Made by ``Log.snapshot``; immutable. It keeps one descriptor per segment open."""
 
     __slots__ = ("_files", "_segments", "_truncations", "end_offset", "start_offset")
 
@@ -40,8 +40,8 @@ class LogSnapshot:
     def batches(self) -> Iterator[bytes]:
         """Every whole batch from the one that has ``start_offset`` on, up to ``end_offset``. Blocking, in any thread.
 
-        ApiError: NOT_LEADER_OR_FOLLOWER when the log was truncated meanwhile (this broker follows by then),
-        CORRUPT_MESSAGE where something other than a batch is stored. OSError.
+        ApiError: NOT_LEADER_OR_FOLLOWER if the log was truncated meanwhile (this broker follows by then),
+        CORRUPT_MESSAGE if something other than a batch is stored. OSError.
         """
         for file, size in self._files:
             end = 0
@@ -58,7 +58,7 @@ class LogSnapshot:
                 )
 
     def _check_not_truncated(self) -> None:
-        """To be called after each read: the counter is raised before a file is cut."""
+        """Call it after each read: the counter rises before a file is cut."""
         if self._segments.truncations != self._truncations:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} was truncated while it was read"

@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogProgress(NamedTuple):
-    """What checkpoints say of a log."""
+    """The content of the checkpoints about a log."""
 
     flushed: int
     moved_start: int | None
-    """The log start, where DeleteRecords moved it behind the first segment's."""
+    """The log start, if DeleteRecords has moved it beyond the first segment's."""
     first_dirty: int
 
     @property
@@ -46,16 +46,16 @@ class DeletedError(OSError):
 
 
 class Home(Protocol):
-    """The log directory that a log lies in."""
+    """The log directory of a log."""
 
     rolled: set[Any]
-    """Logs that have closed segments which may not be on the disk yet."""
+    """Logs with closed segments that may not be on disk yet."""
 
     def fail(self, error: OSError) -> None:
-        """The disk is at fault. Any thread."""
+        """Report that the disk is at fault. Any thread."""
 
     def checkpoint(self) -> None:
-        """Write where logs start, among others. Blocking, any thread. OSError."""
+        """Write log starts and other offsets. Blocking, any thread. OSError."""
 
 
 class LogState:
@@ -106,17 +106,17 @@ class LogState:
         self.log_start_offset = start
         self.log_end_offset = end
         self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
-        self.first_dirty_offset = start  # compaction has not been behind this
+        self.first_dirty_offset = start  # compaction has not gone beyond this offset
         self.last_high_watermark = 0
-        """From the time the replica was last served; while it is served, the replica has a newer one."""
+        """As of the replica's last leadership or following; meanwhile, the replica has a newer one."""
         self.closed_at = -1
-        """Where it ended when it was opened from its summary: there is a producer snapshot of then; else -1."""
+        """The end of a log opened from its summary: there is a producer snapshot for it; else -1."""
         self.truncating = False
         """A thread is truncating the log; set and cleared on the loop, which does not use the log meanwhile."""
         self.offline: OSError | None = None
         self.claimed = recovery.NOWHERE
-        """No checkpoint on disk claims that anything behind this offset is on disk or compacted."""
-        self._claims_end = recovery.NOWHERE  # where a truncation that is going on will end
+        """No checkpoint on disk claims that anything after this offset is on disk or compacted."""
+        self._claims_end = recovery.NOWHERE  # the end of a truncation in progress
 
     @property
     def directory(self) -> Path:
@@ -134,7 +134,7 @@ class LogState:
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is on disk for certain (Kafka's recovery point)."""
+        """Everything before it is certainly on disk (Kafka's recovery point)."""
         return self.durability.offset
 
     @property
@@ -143,7 +143,7 @@ class LogState:
 
     @property
     def unflushed_bytes(self) -> int:
-        """At most this much would have to be written by :meth:`flush`."""
+        """Upper bound of the bytes that :meth:`flush` would have to write."""
         if not self.unflushed_messages:
             return 0
         return sum(segment.size for segment in self.segments.from_offset(self.flushed_offset))
@@ -152,12 +152,12 @@ class LogState:
         if self.epochs.dirty:
             try:
                 self.epochs.save()
-            except OSError as error:  # stays dirty; flush and close try again, recovery can do without
+            except OSError as error:  # stays dirty; flush and close retry, recovery can do without it
                 logger.warning("%s: cannot write its leader epochs: %s", self.segments.path, error)
                 self.failed(error)
 
     def ends_at(self, end: int, producers: ProducerStateManager) -> None:
-        """Its segments were cut there."""
+        """Note the new end after the segments were truncated there."""
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
         self.durability.offset = min(self.flushed_offset, end)
@@ -169,10 +169,10 @@ class LogState:
             self.epochs.truncate_from_end(offset)
             self._save_epochs()
 
-    # -- what checkpoints say ---------------------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------------------
 
     def claim_nothing_behind(self, end: int) -> None:
-        """Let no checkpoint claim that anything behind ``end`` is on disk or compacted. Blocking. OSError.
+        """Let no checkpoint claim that anything after ``end`` is on disk or compacted. Blocking. OSError.
 
         Until :meth:`release_claims`: other records will be there, or none.
         """
@@ -189,7 +189,7 @@ class LogState:
         self._claims_end = recovery.NOWHERE
 
     def progress(self) -> LogProgress:
-        """As of one moment, and within what a truncation leaves. In any thread."""
+        """The progress at one moment, limited to what a truncation leaves. In any thread."""
         with self.durability.lock:
             start, limit = self.log_start_offset, self._claims_end
             moved = start if start > self.segments.first_offset else None
@@ -202,7 +202,7 @@ class LogState:
     # -- failures ---------------------------------------------------------------------------------------------
 
     def give_up(self) -> None:
-        """Mark the log as deleted, before its files are: then a missing file is not taken for a failure of the disk.
+        """Mark the log as deleted before its files are, so that a missing file is no disk failure.
 
         A reader that opens a segment's file, and then finds this mark unset, has opened a file of this log.
         """
@@ -213,7 +213,7 @@ class LogState:
     def failed(self, error: OSError) -> ApiError:
         """Handle an error from the disk; returns the error to raise. Any thread.
 
-        The one place that tells a failure of the disk from a file that was deleted with its log.
+        Only this method distinguishes a disk failure from a file that was deleted with its log.
         """
         if is_failure(error) and not (self.is_deleted and isinstance(error, FileNotFoundError)):
             if not self.is_deleted:

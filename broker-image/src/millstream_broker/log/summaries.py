@@ -53,7 +53,7 @@ class Summary(NamedTuple):
     segments: list[tuple[int, int, int]]
     """Base offset, size in bytes, and modification time in ns of each segment."""
     indexing: Indexing
-    """Of the active segment."""
+    """The active segment's."""
 
     def is_of(self, path: str) -> bool:
         """Whether the folder at ``path`` is unchanged since. Blocking."""

@@ -1,10 +1,10 @@
 """Look-ups by time in the segments of a log, in any thread beside the loop's.
 
 Timestamps are the producers' and need not ascend. So the first record that is not older than a time is in the first
-segment whose largest timestamp is not, whatever comes behind; each segment remembers its own once it was read from
-its time index. Nothing here writes: where an index is wrong the batch headers are read instead.
+segment whose largest timestamp is not older, whatever follows; each segment remembers its own after reading it from
+its time index. Nothing here writes: if an index is wrong, the batch headers are read instead.
 
-Segments may be deleted or compacted meanwhile, which shows as a file that is gone: then it starts over.
+Segments may be deleted or compacted meanwhile, which shows as a missing file: then the look-up starts over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ATTEMPTS = 20
 
 
 def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found | None:
-    """The first record at or behind ``start_offset`` that is not older than ``timestamp``. Blocking. OSError."""
+    """The first record from ``start_offset`` on that is not older than ``timestamp``. Blocking. OSError."""
 
     def find() -> Found | None:
         for segment in segments:
@@ -34,10 +34,10 @@ def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found |
 
 
 def latest(segments: Segments) -> Found | None:
-    """The first record that has the largest timestamp. Blocking. OSError."""
+    """The first record with the largest timestamp. Blocking. OSError."""
 
     def find() -> Found | None:
-        segment = max(segments, key=lambda each: each.max_timestamp, default=None)  # the first of these
+        segment = max(segments, key=lambda each: each.max_timestamp, default=None)  # the first of several
         if segment is None or segment.max_timestamp < 0:
             return None
         return segment.records_from_timestamp(segment.max_timestamp, segment.base_offset)

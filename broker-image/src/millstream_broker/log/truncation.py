@@ -4,9 +4,9 @@ The order makes a crash or a failure safe at any point:
 
 1. The replacement is read and prepared. A failure changes nothing.
 2. Checkpoints stop claiming that the removed part is on disk or compacted: other records will have its offsets.
-3. Files change, with nobody flushing. A failure takes the log offline, for it is half done; opening it puts that right.
-4. A log start behind the new end moves down in the checkpoint, too, or a restart would hide what comes next. No sooner,
-   or it would show what DeleteRecords removed.
+3. Files change, while nothing flushes. A failure takes the half-cut log offline; reopening repairs it.
+4. A log start beyond the new end moves down in the checkpoint, too, because a restart would hide later records. Not
+   sooner, because that would show records that DeleteRecords removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def truncate_to(log: LogState, offset: int, now_ms: int) -> None:
                 segments.set_aside(index + 1, len(segments))
                 if found is not None:
                     segments.active.truncate(found[0])
-                # It may have been closed long ago; now it and its indexes grow again.
+                # The segment may have been closed long ago; now it and its indexes grow again.
                 recovery.check_tail(segments.active, from_offset=end - 1, checksums=False)
                 segments.changed()
             segments.remove_deleted_files()

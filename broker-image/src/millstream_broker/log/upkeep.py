@@ -26,7 +26,7 @@ HighWatermarkOf = Callable[[TopicPartition], int]
 
 
 def logs_of(manager: LogManager) -> Iterator[tuple[TopicPartition, Log]]:
-    """Every log that still exists at its turn: some may be deleted in between."""
+    """Every log that still exists at its turn: some may be deleted meanwhile."""
     for key, log in manager.logs():
         if not log.is_deleted:
             yield key, log
@@ -35,7 +35,7 @@ def logs_of(manager: LogManager) -> Iterator[tuple[TopicPartition, Log]]:
 def enforce_retention(
     manager: LogManager, now_ms: int, high_watermark_of: HighWatermarkOf | None = None
 ) -> Iterator[int]:
-    """Delete old segments, roll old active ones, forget idle producers: a step at a time, how many segments went."""
+    """Delete old segments, roll old active ones, forget idle producers, in steps; returns how many were deleted."""
     for key, log in logs_of(manager):
         count = MOST_DELETED
         while count == MOST_DELETED and log.offline is None:
@@ -46,7 +46,7 @@ def enforce_retention(
             except OSError as error:
                 logger.error("%s: retention failed: %s", log.directory, log.failed(error).message)
                 count = 0
-            except Exception:  # of one log: the others have their turn
+            except Exception:  # an error of one log: the others get their turn
                 logger.exception("%s: retention failed", log.directory)
                 count = 0
             yield count
@@ -54,9 +54,9 @@ def enforce_retention(
 
 
 def flush_rolled(home: LogDir) -> None:
-    """fsync the closed segments that are not on the disk yet, so that only active ones are read after a crash.
+    """fsync the closed segments that are not on disk yet, so that only active ones are read after a crash.
 
-    Blocking, in one other thread for each directory. Ends when the directory is being closed.
+    Blocking, in one other thread for each directory. Ends when the directory closes.
     """
     while home.failure is None and not home.closing:
         try:

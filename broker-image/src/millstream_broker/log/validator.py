@@ -1,15 +1,15 @@
 """Applies a topic's configuration to valid batches: refuses or changes them.
 
 message.timestamp.type=LogAppendTime   timestamps are replaced (timestamp, type and CRC, in place)
-message.timestamp.after.max.ms         INVALID_TIMESTAMP beyond it: the header's largest timestamp tells
+message.timestamp.after.max.ms         INVALID_TIMESTAMP beyond it, by the header's largest timestamp
 message.timestamp.before.max.ms        the same, for each record
 cleanup.policy=compact                 INVALID_RECORD for a record without a key
-compression.type                       a codec other than `producer`: recompressed where it differs
+compression.type                       a codec other than `producer`: batches with another codec are recompressed
 
-The last three read the records, which takes long and, where they are compressed, much memory: `LogConfig.reads_records`
-tells, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. Its
+The last three read the records, which takes long and, for compressed ones, much memory: `LogConfig.reads_records`
+tells so, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. Its
 headers can show that a timestamp is too late, but not whose, or claim more records than so few bytes should hold: that
-raises a HeaderRefusedError, after which the caller has the batch read. Kafka reads all.
+raises a HeaderRefusedError, after which the caller has the batch read. Kafka reads everything.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from .config import LogConfig
 logger = logging.getLogger(__name__)
 
 Admitted = tuple[memoryview, list[BatchHeader], int]
-"""Batches to store, without offsets yet; and the append time, -1 unless message.timestamp.type=LogAppendTime."""
+"""Batches to store, still without offsets; and the append time, -1 unless message.timestamp.type=LogAppendTime."""
 
 
 class RecordsRefusedError(ApiError):
-    """Some records, and so all, are refused: their positions in the request, and what is wrong (KIP-467)."""
+    """Some records, and so all, are refused: their positions in the request, and their errors (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -60,11 +60,11 @@ class RecordsRefusedError(ApiError):
 def admit(
     batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, *, where: str, read: bool = False
 ) -> Admitted:
-    """The batches to store; ApiError where one is refused. In any thread.
+    """The batches to store; ApiError if one is refused. In any thread.
 
-    They are changed in place if they can be written. ``where`` is the log's folder; ``read``: read the records in any
-    case. ApiError: what ``batch.validate`` raises, RecordsRefusedError, HeaderRefusedError, MESSAGE_TOO_LARGE of a
-    batch as recompressed, INVALID_RECORD of whatever else cannot be done with these bytes. Nothing but ApiError.
+    Writable batches are changed in place. ``where`` is the log's folder; ``read`` reads the records in any case.
+    ApiError: those of ``batch.validate``, RecordsRefusedError, HeaderRefusedError, MESSAGE_TOO_LARGE for a
+    recompressed batch, INVALID_RECORD for any other problem with these bytes. Raises nothing but ApiError.
     """
     try:
         return _admit(batches, config, now_ms, where, read or config.reads_records)
@@ -111,7 +111,7 @@ def _admit(
 def _check_records(
     view: memoryview, headers: list[BatchHeader], config: LogConfig, now_ms: int, where: str
 ) -> None:
-    """RecordsRefusedError, in Kafka's words, if there is one to refuse."""
+    """RecordsRefusedError, in Kafka's words, if any record is to be refused."""
     stamp = config.message_timestamp_type == "LogAppendTime"
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
@@ -190,11 +190,11 @@ def _recompress(
 
 
 def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> list[BatchHeader]:
-    """Headers of batches that come from another log: whole, valid, ascending from ``log_end_offset`` on.
+    """Headers of batches from another log: whole, valid, ascending from ``log_end_offset`` on.
 
-    The first batch for a log that is empty may begin before its end and reach behind it, for a leader's log may start
-    within a batch (DeleteRecords). Compaction has left some of them with fewer records than offsets, and gaps between
-    them. ApiError: CORRUPT_MESSAGE, also where a batch has more records or offsets than any that a leader lets in;
+    The first batch for an empty log may begin before its end and reach beyond it, because a leader's log may start
+    within a batch (DeleteRecords). Compaction leaves some batches with fewer records than offsets, and gaps between
+    them. ApiError: CORRUPT_MESSAGE, even for a batch with more records or offsets than any leader accepts;
     OFFSET_OUT_OF_RANGE.
     """
     headers: list[BatchHeader] = []
@@ -224,10 +224,10 @@ def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
 
 
 def check_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> list[BatchHeader]:
-    """Headers of a source's batches, for a mirror's replica whose log ends there; as :func:`check_copied`.
+    """Headers of a source's batches, for a mirror's replica whose log ends there; as in :func:`check_copied`.
 
-    Anybody may send them. ApiError also: INVALID_RECORD for transactional and control batches, and for offsets and
-    epochs beyond any source's; FENCED_LEADER_EPOCH where an epoch is below the one before, or below ``latest_epoch``.
+    Any client may send them. ApiError also: INVALID_RECORD for transactional and control batches, and for offsets and
+    epochs beyond any source's; FENCED_LEADER_EPOCH for an epoch below the previous one, or below ``latest_epoch``.
     """
     headers = check_copied(view, log_end_offset)
     for header in headers:

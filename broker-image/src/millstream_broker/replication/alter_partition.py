@@ -1,4 +1,4 @@
-"""Writes the ISRs of the partitions that this broker leads, and higher leader epochs where it needs them.
+"""Writes the ISRs of the partitions that this broker leads, and higher leader epochs if it needs them.
 
 `replication.isr` decides what to write and what a result means; this module has the clock, coordination, and the loop
 that notices silent followers. Each partition has at most one write in flight.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Records(Protocol):
-    """Where partitions' records are kept."""
+    """The store of partitions' records."""
 
     async def write_partition(self, name: str, index: int, record: PartitionRecord) -> PartitionRecord:
         """See `Coordination.write_partition`."""
@@ -73,7 +73,7 @@ class AlterPartitionManager:
     def raise_epoch(self, partition: Partition, epoch: int) -> None:
         """Take a leader epoch that is at least this one. The leader and its ISR stay.
 
-        The write replaces the known record and no other, so it fails if a controller elects another leader.
+        The write replaces only the known record, so it fails if a controller elects another leader.
         """
         key = partition.topic_id, partition.index
         if key not in self._raising:
@@ -89,7 +89,7 @@ class AlterPartitionManager:
             await self._records.write_partition(partition.topic, partition.index, raised)
             log.info("%s: the leader epoch rises from %d to %d", partition, record.leader_epoch, epoch)
         except Conflict:
-            pass  # whoever needs the epoch requests it again
+            pass  # partitions that still need the epoch request it again
         except CoordinationError as error:
             log.warning("%s: leader epoch not written, retrying: %s", partition, error)
         finally:
@@ -116,7 +116,7 @@ class AlterPartitionManager:
             isr.written(stored)
             self._note(partition, before, stored.isr)
         if not is_known:
-            await asyncio.sleep(RETRY_S)  # in flight until then, so that no fetch proposes it at once
+            await asyncio.sleep(RETRY_S)  # in flight until then, so that no fetch proposes it immediately
             if isr.pending is record:
                 isr.unknown()
         if self._replicas.partitions.get((partition.topic, partition.index)) is partition:
@@ -127,7 +127,7 @@ class AlterPartitionManager:
         left, joined = set(before) - set(after), set(after) - set(before)
         self._stats.isr_shrinks += len(left)
         self._stats.isr_expands += len(joined)
-        if left or joined:  # else only the elr changed
+        if left or joined:  # otherwise only the elr changed
             log.info(
                 "%s: the ISR changes from %s to %s",
                 partition,

@@ -1,8 +1,8 @@
-"""Where two logs diverge, by their leader epochs (KIP-101, KIP-279; asked in a Fetch as in KIP-595).
+"""Where two logs diverge, by their leader epochs (KIP-101, KIP-279; requested in a Fetch as in KIP-595).
 
-A follower's Fetch names the epoch of the last record it has. Where the leader's log does not have that epoch, or has
-it ending before the follower's end, the logs diverge, and the leader responds with its largest epoch up to that one,
-and the end of that epoch. The follower truncates by :func:`truncation_offset` and asks again, until the logs agree:
+A follower's Fetch names the epoch of its last record. If the leader's log does not have that epoch, or the epoch ends
+there before the follower's end, the logs diverge, and the leader responds with its largest epoch up to that one, and
+the end of that epoch. The follower truncates by :func:`truncation_offset` and fetches again, until the logs agree:
 each round removes at least one epoch or is the last one. Committed records are in both logs under the same epochs, so
 they are never truncated.
 """
@@ -17,7 +17,7 @@ UNDEFINED = -1
 
 
 class EpochEnds(Protocol):
-    """Where the leader epochs of a log end (`log.epochs`)."""
+    """The ends of a log's leader epochs (`log.epochs`)."""
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
 
@@ -33,11 +33,11 @@ def diverging_epoch(
     *,
     is_mirrored: bool = False,
 ) -> tuple[int, int] | None:
-    """The leader's answer to a follower at `fetch_offset`: epoch and end offset where they part; None if nowhere.
+    """The leader's response to a follower at `fetch_offset`: epoch and end offset of the divergence; None without one.
 
     Raises ApiError OFFSET_OUT_OF_RANGE for an epoch that the leader cannot know: then nothing of the follower's log
-    can be compared. Not in a mirror's replica (`is_mirrored`): its epochs are those of the source, so a leader may lack
-    the follower's, and then all records of it. The follower drops them, as after any other divergence.
+    can be compared. Not in a mirror's replica (`is_mirrored`): its epochs are the source's, so a leader may lack
+    the follower's, and with it all its records. The follower drops them, as after any other divergence.
     """
     if last_fetched_epoch == UNDEFINED:
         return None
@@ -53,14 +53,12 @@ def diverging_epoch(
 
 
 def truncation_offset(epochs: EpochEnds, log_end: int, leader_epoch: int, leader_end: int) -> int:
-    """Where a follower cuts its log, told that it parts after `leader_epoch`, which ends at `leader_end`."""
+    """Where a follower truncates its log, if it diverges after `leader_epoch`, which ends at `leader_end`."""
     if leader_epoch == UNDEFINED:
         return min(leader_end, log_end)
     epoch, end = epochs.end_offset(leader_epoch, log_end)
-    if end == UNDEFINED:  # nothing is known about so early an epoch, or there are no epochs at all
+    if end == UNDEFINED:  # an epoch from before the known ones, or there are none
         return min(leader_end, log_end)
-    if (
-        epoch != leader_epoch
-    ):  # the leader's epoch is not here: what is behind the one before it is not the leader's
+    if epoch != leader_epoch:  # not here: everything after the epoch before it diverges
         return min(end, log_end)
     return min(end, leader_end, log_end)

@@ -1,19 +1,19 @@
 """Fetch sessions (KIP-227), through which consumers and followers read: lasting ones, and those for one request.
 
 A session knows the partitions that a client fetches. Each request names those whose offset changed and those to forget;
-each response contains those with something new: records, an error, a high watermark or a log start that the client does
+each response contains those with news: records, an error, or a high watermark or log start that the client does
 not know. Partitions notify their sessions of changes, so the cost of a request depends on the changes, not on the
 number of partitions. A request without a session gets one that ends with the response.
 
 - Partitions are read in turn until `max_bytes` (or `fetch.max.bytes`) is reached. A batch is never cut: the first one
-  in the response goes out even if it alone is larger than the limits (KIP-74), so that a client always gets on, and an
+  in the response is sent even if it alone exceeds the limits (KIP-74), so that a client always makes progress, and an
   offset inside a batch returns the batch. Partitions that found no room come first the next time.
-- While there is less than `min_bytes` the response waits, on the partitions and not on a timer: each partition is
-  watched from the step that reads it until something happens to it, so nothing can pass a session by.
-- Of many partitions some are looked at in each turn of the loop (`slices`). What others do to them meanwhile counts as
-  if the response waited already.
-- An error in any partition is answered at once. No wait outlasts `connections.max.idle.ms`: whether its client is still
-  there may show only when it is answered.
+- With less than `min_bytes` the response waits, on the partitions and not on a timer: each partition is
+  watched from the step that reads it until it changes, so a session misses no change.
+- In each turn of the loop, a session reads some of many partitions (`slices`). Changes meanwhile count as if the
+  response waited already.
+- An error in any partition is sent at once. No wait outlasts `connections.max.idle.ms`: only the response may show
+  whether the client is still there.
 
 Since v13 requests have the ids of topics (KIP-516): nobody reads on in a topic that was created under the name of a
 deleted one. Older requests have names.
@@ -61,11 +61,11 @@ CONSUMER = -1
 """A consumer's replica id; other negative ones are Kafka's debugging tools, which read like consumers."""
 READ_COMMITTED = 1
 LOAD_S = 1.0
-"""How long a response waits at least for records that are there, but must be looked up on the disk."""
+"""Minimum time that a response waits for existing records that must be looked up on disk."""
 LOADS_AT_ONCE = 20
 """Partitions that threads look up at a time for one session: they have other work, too."""
 AT_ONCE = 20
-"""Partitions looked at in one step: each takes some ten microseconds."""
+"""Partitions read in one step: each takes some ten microseconds."""
 
 
 class Fetched:
@@ -82,23 +82,23 @@ class Fetched:
         self.is_new = True
         """The offset is new to us."""
         self.replica: Replica | None = None
-        """Where it was read last: as long as that is the same, it is the same topic and leadership."""
+        """The replica last read from: while it is the same, topic and leadership are the same."""
         self.sent: tuple[int, int] | None = None
         """High watermark and log start that the client knows."""
         self.is_loading = False
-        """A thread loads what finds the records into the page cache."""
+        """A thread is loading the records' index entries into the page cache."""
         self.is_loaded = False
-        """It has done so: the next read may wait, so that there is an end to it."""
+        """The thread is done: the next read may wait, so that loading ends."""
         self.session: Session | None = None
-        """Notified of the partition's changes; None: it is not watched."""
+        """Notified of the partition's changes; None if it is not watched."""
 
     def advanced(self, size: int) -> None:
-        """There are so many more bytes to read, or something else happened to the partition (size 0)."""
+        """`size` more bytes can be read, or, with size 0, the partition changed otherwise."""
         if self.session is not None:
             self.session.advanced(self, size)
 
     def committed(self) -> None:
-        """The next response has something new."""
+        """The next response has news."""
         if self.session is not None:
             self.session.has_news(self)
 
@@ -118,17 +118,17 @@ class FetchSettings(NamedTuple):
     """This broker's settings for fetches."""
 
     max_bytes: int
-    """Of one response (`fetch.max.bytes`)."""
+    """Limit of one response (`fetch.max.bytes`)."""
     max_wait_s: float
     """No response waits longer than a connection may be silent."""
     max_sessions: int
-    """Of consumers (`max.incremental.fetch.session.cache.slots`)."""
+    """Limit of consumers' sessions (`max.incremental.fetch.session.cache.slots`)."""
     selects_by_rack: bool
     """Whether consumers are sent to replicas near them (KIP-392)."""
 
 
 class Session:
-    """The partitions that one client fetches. Each is watched, or due to be looked at, or both."""
+    """The partitions that one client fetches. Each is watched, or due to be read, or both."""
 
     __slots__ = (
         "_aborted",
@@ -155,7 +155,7 @@ class Session:
     )
 
     epoch: int
-    """Of the next request."""
+    """Epoch of the next request."""
     created: float
     used: float
 
@@ -179,22 +179,22 @@ class Session:
         self._settings = settings
         self._aborted: list[AbortedTransaction] | None = None
         self._rack = ""
-        """Where a consumer is, if it is to be sent to a replica there."""
+        """The consumer's rack, if it may be sent to a replica there."""
         self._reads_followers = reads_followers
         self.watches = False
         """Whether partitions are watched: not for one request that does not wait."""
         self._fetched: dict[Key, Fetched] = {}
         self._due: dict[Fetched, None] = {}
-        """Those to look at for the next response, in the order in which something happened to them."""
+        """Partitions to read for the next response, in the order of their changes."""
         self._delayed: DelayedFetch | None = None
-        """The request that waits: one at most."""
+        """The waiting request: one at most."""
         self._meanwhile: list[int] | None = None
-        """The sizes that `advanced` was called with while a request is handled; None while there is none."""
+        """The sizes passed to `advanced` while a request is handled; None at other times."""
         self._loading = 0
         """Partitions that threads load."""
         self._is_closed = False
         self.counted = 0
-        """Partitions, for whoever bounds those of all sessions."""
+        """Number of partitions, by which the owner limits those of all sessions."""
 
     @property
     def size(self) -> int:
@@ -211,7 +211,7 @@ class Session:
         return self._meanwhile is not None
 
     def identify(self, session_id: int, now: float) -> None:
-        """Make the session last, with this id."""
+        """Keep the session beyond the request, with this id."""
         self.session_id, self.watches, self.epoch = session_id, True, 1
         self.created = self.used = now
 
@@ -219,7 +219,7 @@ class Session:
         to_the_end(self.closed())
 
     def closed(self) -> Steps[None]:
-        """It is closed from the first step on; then it leaves its partitions, even if this is broken off."""
+        """End the session from the first step on; then it leaves its partitions, even if this is cancelled."""
         self._is_closed = True
         try:
             for number, one in enumerate(list(self._fetched.values()), 1):
@@ -237,7 +237,7 @@ class Session:
     def waiters_of(self, replica: Replica) -> set[FetchWaiter]:
         return replica.followers if self.is_follower and isinstance(replica, Partition) else replica.waiters
 
-    # What happens
+    # Changes
 
     def advanced(self, one: Fetched, size: int) -> None:
         self._due[one] = None
@@ -245,7 +245,7 @@ class Session:
             self._meanwhile.append(size)
         elif self._delayed is not None:
             self._delayed.advanced(size)
-        else:  # it will be read: until then nothing more has to be known
+        else:  # it will be read, so until then nothing more matters
             one.leave()
 
     def has_news(self, one: Fetched) -> None:
@@ -260,9 +260,9 @@ class Session:
     # Requests
 
     def answer(self, request: FetchRequest) -> Steps[Answer]:
-        """The response, which waits for records if there are none. An earlier request that still waits is answered.
+        """The response, which waits for records if there are none. An earlier waiting request gets its response.
 
-        One request at a time. Raises ApiError FETCH_SESSION_ID_NOT_FOUND where the session ends meanwhile.
+        One request at a time. Raises ApiError FETCH_SESSION_ID_NOT_FOUND if the session ends meanwhile.
         """
         if self._delayed is not None:
             self._delayed.over()
@@ -270,7 +270,7 @@ class Session:
         meanwhile = self._meanwhile = list[int]()
         try:
             yield from self._take(request)
-            if len(self._due) >= AT_ONCE:  # others have their turn before it is clear whether it waits
+            if len(self._due) >= AT_ONCE:  # others get their turn before it is clear whether it waits
                 self.watches = True
             response, size, urgent = yield from self._read(limit)
         finally:
@@ -323,7 +323,7 @@ class Session:
                 due[one] = None
 
     def _turn(self) -> Steps[None]:
-        """Give the others their turn. Raises ApiError if the session ends meanwhile."""
+        """Give others their turn. Raises ApiError if the session ends meanwhile."""
         yield
         if self._is_closed:
             raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -342,7 +342,7 @@ class Session:
             if not number % AT_ONCE:
                 yield from self._turn()
             if number >= AT_ONCE and self._fetched.get(one.key) is not one:
-                continue  # a later request has forgotten it
+                continue  # a later request has dropped it
             try:
                 data = self._read_one(one, limit - size, first=not size)
             except ApiError as error:
@@ -366,13 +366,13 @@ class Session:
                 else:
                     topic.topic_id = name
             topic.partitions.append(data)
-        for one in again:  # until the client gets on; behind those that found no room
+        for one in again:  # until the client advances; after those that found no room
             self._due.pop(one, None)
             self._due[one] = None
         return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
 
     def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
-        """Read one partition; None if there is nothing new. Raises ApiError."""
+        """Read one partition; None without news. Raises ApiError."""
         asked = one.asked
         if (where := one.where) is None:
             where = one.where = self._find(one.key)
@@ -393,7 +393,7 @@ class Session:
                 return parted
         else:
             if offset > log.log_end_offset and not isinstance(replica, Partition):
-                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # here: the leader may have it
+                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # not here: the leader may have it
             upper = replica.high_watermark if self._aborted is None else replica.last_stable_offset
             if self._rack and (preferred := self._preferred(one)) is not None:
                 return preferred
@@ -429,7 +429,7 @@ class Session:
         )
 
     def _load(self, one: Fetched, room: int) -> None:
-        """Have a thread load what finds the records of a partition; it is due again then."""
+        """Load a partition's index entries for its records in a thread; the partition is due again afterwards."""
         self._due[one] = None
         if one.is_loading or one.replica is None or self._loading >= LOADS_AT_ONCE:
             return
@@ -442,7 +442,7 @@ class Session:
 
     def _loaded(self, one: Fetched, loading: Future[None]) -> None:
         if not loading.cancelled():
-            loading.exception()  # the read meets it again, and can report it
+            loading.exception()  # the read meets the error again, and can report it
         one.is_loading, one.is_loaded = False, True
         self._loading -= 1
         if not self._is_closed and self._fetched.get(one.key) is one:
@@ -465,7 +465,7 @@ class Session:
         return follower
 
     def _preferred(self, one: Fetched) -> PartitionData | None:
-        """A replica nearer to the consumer, instead of records; None if there is none."""
+        """A replica nearer to the consumer, returned instead of records; None if there is none."""
         partition = one.replica
         if not isinstance(partition, Partition) or partition.isr is None:
             return None
@@ -486,7 +486,7 @@ class Session:
         )
 
     def _place(self, one: Fetched) -> PartitionData | None:
-        """Note how far a follower is; where its log parts from ours that is the answer. Raises ApiError."""
+        """Note a follower's progress; if its log diverges from ours, that is the response. Raises ApiError."""
         partition = one.replica
         assert isinstance(partition, Partition)
         asked, log, isr = one.asked, partition.log, partition.isr

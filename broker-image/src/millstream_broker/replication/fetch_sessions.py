@@ -1,11 +1,12 @@
-"""The broker's fetch sessions (KIP-227), and who may continue them (see `fetch_session`).
+"""The broker's fetch sessions (KIP-227), and their owners (see `fetch_session`).
 
 A consumer's session is not authenticated: any client that names its id and next epoch continues it. There are
-`max.incremental.fetch.session.cache.slots` of them. One that was not used for EVICTION_MS makes room for any other, one
-that is older than that for a larger one; else a client is told session 0, and goes without. So it is where all of them
-together would have more than MOST_PARTITIONS, whoever names them; a session that would grow beyond ends.
+`max.incremental.fetch.session.cache.slots` of them. A session unused for EVICTION_MS makes room for any other, and one
+that is older than that for a larger one; otherwise the client gets session 0, and does without. All consumers' sessions
+together have at most MOST_PARTITIONS: a client that would exceed them gets session 0, too, and a session that would
+grow beyond them ends.
 
-A follower's session belongs to a broker in one incarnation, over one connection that has proven to be that broker's
+A follower's session belongs to a broker in one incarnation, over one connection that has authenticated as that broker's
 (`inter_broker`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
 one for each broker.
 """
@@ -37,13 +38,13 @@ from .replicas import Replicas
 
 EVICTION_MS = 120_000
 MOST_PARTITIONS = 500_000
-"""Most partitions in all sessions of consumers together; each takes some 400 bytes."""
+"""Limit of partitions in all consumers' sessions together; each takes some 400 bytes."""
 RACKS_SINCE = 11
 """Only leaders serve consumers that use older versions."""
 
 
 class FollowerSession(Session):
-    """Of one incarnation of a broker, over one connection."""
+    """The session of one incarnation of a broker, over one connection."""
 
     __slots__ = ("follower", "peer")
 
@@ -59,7 +60,7 @@ class FollowerSession(Session):
     ) -> None:
         super().__init__(replicas, alter_partition, settings, peer.broker_id, by_id=by_id)
         self.follower = follower
-        """Of the connection."""
+        """The connection's broker."""
         self.peer = peer
 
 
@@ -74,15 +75,15 @@ class Sessions:
         self._settings = settings
         self._by_replica: dict[int, FollowerSession] = {}
         self._consumers: dict[int, Session] = {}
-        """By their ids, the one that was used last at the end."""
+        """By id; the last used one is at the end."""
         self._partitions = 0
-        """In the sessions of consumers."""
+        """Number of partitions in consumers' sessions."""
 
     def __len__(self) -> int:
         return len(self._by_replica) + len(self._consumers)
 
     def answer(self, request: FetchRequest, client: Authenticator, version: int) -> Steps[Answer]:
-        """Raises ApiError for the request as a whole. Each partition is refused where the replica is made up."""
+        """Raises ApiError for the request as a whole. For a forged replica, each partition is refused."""
         if request.replica_id >= 0:
             if client.peer is None or client.peer.broker_id != request.replica_id:
                 return _refused(request)
@@ -129,7 +130,7 @@ class Sessions:
         return session
 
     def _check_epoch(self, peer: PeerBroker, session: FollowerSession | None) -> None:
-        """Raises ApiError for an earlier incarnation of a broker. A later one may be known to itself first."""
+        """Raises ApiError for an earlier incarnation of a broker. A later one may be known only to itself at first."""
         known = self._replicas.metadata.brokers.get(peer.broker_id)
         if (known is not None and peer.broker_epoch < known.epoch) or (
             session is not None and peer.broker_epoch < session.peer.broker_epoch
@@ -137,7 +138,7 @@ class Sessions:
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
 
     def forget(self, alive: Mapping[int, BrokerRecord]) -> None:
-        """Followers that are gone, or have registered again since, fetch no more."""
+        """Drop the sessions of followers that have left, or have registered again since."""
         for replica, session in list(self._by_replica.items()):
             known = alive.get(replica)
             if known is None or session.peer.broker_epoch < known.epoch:
@@ -173,7 +174,7 @@ class Sessions:
         return found
 
     def _begin(self, session: Session, size: int) -> None:
-        """Give the session an id, if there is room or one that has to make room."""
+        """Give the session an id, if there is room or an evictable session."""
         now = monotonic()
         if not self._has_room(size) and (evicted := self._evictable(size, now)) is not None:
             self._end(evicted)
@@ -194,7 +195,7 @@ class Sessions:
         )
 
     def _evictable(self, size: int, now: float) -> int | None:
-        """Kafka's rules (KIP-227): the one unused for longest; else the smallest of the old ones, if it is smaller."""
+        """Kafka's rules (KIP-227): the least recently used one; else the smallest of the old ones, if it is smaller."""
         before = now - EVICTION_MS / 1000
         oldest = next(iter(self._consumers.values()), None)
         if oldest is None:
@@ -236,7 +237,7 @@ def _next(session: Session, request: FetchRequest, by_id: bool) -> None:
 
 
 def _refused(request: FetchRequest) -> FetchResponse:
-    """As Kafka answers a replica that is not authorised."""
+    """The response to an unauthorised replica, as in Kafka."""
     return FetchResponse(
         responses=[
             FetchableTopicResponse(
@@ -253,7 +254,7 @@ def _refused(request: FetchRequest) -> FetchResponse:
 
 
 def _end_later(session: Session) -> None:
-    """In slices, where there are many partitions."""
+    """End the session later, in slices if it has many partitions."""
     closing = session.closed()
     if begin(closing) is None:
         supervision.run("fetch sessions", finish(closing))

@@ -1,12 +1,12 @@
 """Fetches from one leader for all its followed partitions: one connection, one request at a time.
 
-The request is a fetch session's (KIP-227): after the first one it carries only partitions whose offset changed, and
-the answer only those that have something new, so following a thousand idle partitions costs two short messages each
+The requests use a fetch session (KIP-227): after the first one, a request carries only partitions whose offset changed,
+and a response only those with news, so following a thousand idle partitions costs two short messages each
 `replica.fetch.wait.max.ms`. `_unsent` holds partitions that are new to the session or must be requested again; a
 partition that failed leaves the session and returns after `replica.fetch.backoff.ms`.
 
-A partition added during a long poll does not wait for its end: if the response does not come at once, the connection is
-replaced by a new one.
+A partition added during a long poll does not wait for its end: if the response does not come at once, a new connection
+replaces this one.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ VERSION = 12
 TURN_S = 0.003
 """Longest time one response may hold the event loop."""
 LEAST_PAUSE_S = 0.02
-"""A throttled replica that must wait for less fetches at once."""
+"""A throttled replica fetches at once if its wait would be shorter."""
 PATIENCE_S = 0.01
-"""How long to wait for a request in flight when there is more to fetch."""
+"""How long to wait for a request in flight if there is more to fetch."""
 FIRST_BACKOFF_S = 0.01
 LATEST, EARLIEST = -1, -2
 
@@ -72,24 +72,24 @@ class Fetcher:
         self._config = config
         self._leader = leader
         self._epoch = -1
-        """This broker's, when it connected."""
+        """This broker's epoch when it connected."""
         self._leaders_epoch = -1
-        """The leader's then."""
+        """The leader's epoch at that time."""
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
         self._later: dict[TopicPartition, float] = {}
-        """Partitions that failed or are throttled, and when they are tried again."""
+        """Partitions that failed or are throttled, and the times of their next attempts."""
         self._session = (0, 0)
         """Id and epoch of the next request; (0, 0) begins a session."""
         self._more = asyncio.Event()
-        """There are partitions to fetch for."""
+        """Set while there are partitions to fetch for."""
         self._connection: Connection | None = None
         self._polled: Connection | None = None
-        """Where a request waits for its answer."""
+        """The request that waits for its response."""
         self._given_up = False
         self._nudge = asyncio.Event()
-        """It is worth trying again."""
+        """Set when a retry is worthwhile."""
         self._reachable = True
         self._task: asyncio.Task[None] | None = None
 
@@ -124,7 +124,7 @@ class Fetcher:
     def wake(self) -> None:
         """The cluster changed: retry failed partitions.
 
-        A leader that has registered again answers no earlier request. If its machine is gone, nothing reports that.
+        A leader that has registered again responds to no earlier request. If its machine is lost, nothing reports that.
         """
         self._nudge.set()
         if self._connection is not None and not self._is_current:
@@ -135,7 +135,7 @@ class Fetcher:
             self._ask_more()
 
     def _ask_more(self) -> None:
-        """Do not let the request in flight wait for long."""
+        """Keep the request in flight from waiting long."""
         self._more.set()
         if self._polled is not None and not self._given_up:
             self._given_up = True
@@ -150,7 +150,7 @@ class Fetcher:
         self._later.pop(key, None)
         self._forgotten.add(key)
 
-    # One request after the other
+    # One request after another
 
     async def _run(self) -> None:
         while True:
@@ -175,7 +175,7 @@ class Fetcher:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the connection is between the two brokers as they are registered now."""
+        """Whether the connection is between the two brokers' present registrations."""
         leader = self._leader()
         return self._epoch == self._peers.epoch() and (leader is None or leader.epoch == self._leaders_epoch)
 
@@ -313,7 +313,7 @@ class Fetcher:
         return follower.is_throttled and self._broker_id not in follower.record.isr
 
     def _held_back(self, follower: Follower, data: PartitionData) -> float | None:
-        """When a throttled replica may fetch again; None if at once."""
+        """The time when a throttled replica may fetch again; None if at once."""
         if not data.records or not self._is_throttled(follower):
             return None
         now = asyncio.get_running_loop().time()
@@ -321,7 +321,7 @@ class Fetcher:
         return until if until > now + LEAST_PAUSE_S else None
 
     def _backoff_s(self, failures: int) -> float:
-        """The pause after this many failures; at first short, as the leader may not know yet that it leads."""
+        """The pause after this many failures; short at first, because the leader may not know yet that it leads."""
         return min(self._longest_pause_s(), FIRST_BACKOFF_S * 2.0 ** min(failures, 20))
 
     def _longest_pause_s(self) -> float:

@@ -27,7 +27,7 @@ class ReplicaFetcherManager:
         self._closing = supervision.Tasks()
 
     def add(self, follower: Follower) -> None:
-        """Fetch for it from the leader that its record names, if any."""
+        """Fetch for the follower from the leader in its record, if any."""
         leader = follower.record.leader
         if leader == NO_LEADER:
             return
@@ -53,7 +53,7 @@ class ReplicaFetcherManager:
             fetcher.wake()
 
     def end_idle(self) -> None:
-        """End fetchers that have nothing left to fetch."""
+        """End fetchers without partitions."""
         for leader in [leader for leader, fetcher in self._by_leader.items() if not len(fetcher)]:
             self._closing.add(supervision.run("fetcher's end", self._by_leader.pop(leader).close()))
 

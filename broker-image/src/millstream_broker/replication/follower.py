@@ -1,12 +1,12 @@
 """One partition that this broker follows: its fetch requests, and the handling of the leader's responses.
 
-The log grows by what the leader sends, byte for byte, and is truncated where the two logs diverge (`divergence`).
+The log grows by the leader's batches, byte for byte, and is truncated if the two logs diverge (`divergence`).
 Truncation takes as long as reading the rest of a segment, so it runs in a thread. Meanwhile nothing else may use the
 log: a change of the replica's role, or its removal, first waits for `cutting`.
 
-Producers that waited for all replicas when this broker led get the fate of their records, and so do those that retry
-records which are here (`delayed_produce`). A failure of this log (a full disk) only affects this partition: it is
-retried later.
+Producers that waited for all replicas when this broker led learn the fate of their records, and so do those that retry
+records which are here (`delayed_produce`). A failure of this log (a full disk) affects only this partition, which
+retries later.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Outcome(Enum):
 
     NOTHING_NEW = auto()
     GOES_ON = auto()
-    """The log changed: the next request says so."""
+    """The log changed: the next request has its new end."""
     CUTTING = auto()
     """The log is being truncated: `Follower.cutting` resolves to the outcome."""
     OUT_OF_RANGE = auto()
-    """The leader does not have the offset: ask it for the range of its log."""
+    """The leader does not have the offset: request the range of its log."""
     FAILED = auto()
     """Retry later."""
 
@@ -62,11 +62,11 @@ class Follower(Replica):
     def __init__(
         self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Purgatory
     ) -> None:
-        """`waiting`: producers whose records this broker appended when it led."""
+        """`waiting` holds producers whose records this broker appended when it led."""
         super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
         self._held_back = 0
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.is_throttled = False
         """Whether the broker's throttle limits how fast it catches up."""
         self._problem = ""
@@ -85,7 +85,7 @@ class Follower(Replica):
             wake(self.waiters, 0)
 
     def step_up(self) -> Purgatory:
-        """This broker leads now: returns the producers that wait for all replicas; consumers ask again."""
+        """This broker leads now: return the producers that wait for all replicas; consumers fetch again."""
         wake(self.waiters, 0)
         return self.purgatory
 
@@ -134,7 +134,7 @@ class Follower(Replica):
         return self._told(data, before)
 
     def _told(self, data: PartitionData, before: tuple[int, int]) -> Outcome:
-        """The records of this answer are in the log, which was from and to `before`: the rest of what it says."""
+        """Apply the rest of a response, after its records are in the log, which had the range `before`."""
         end = self.log.log_end_offset
         if (offset := min(data.high_watermark, end)) > self.high_watermark:
             self.high_watermark = offset
@@ -185,9 +185,9 @@ class Follower(Replica):
     def append(
         self, batches: memoryview, now_ms: int, *, acks: int, timeout_ms: int
     ) -> AppendInfo | DelayedProduce:
-        """Answer a client that asks again, of a broker which led when it asked first; ApiError for other batches.
+        """Handle the retry of a client whose first attempt met this broker as the leader; ApiError for other batches.
 
-        As `Partition.append`.
+        Same parameters and result as `Partition.append`.
         """
         if acks != -1 or (info := repeated(self.log, batches)) is None:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,22 +1,23 @@
-"""A leader's view of its followers: which replicas are in sync, and how far the high watermark may go.
+"""A leader's view of its followers: which replicas are in sync, and how far the high watermark may advance.
 
 Events in (a follower fetched, the log grew, a write of the ISR ended), decisions out (the high watermark, an ISR to
 write). No clock and no input or output: the caller passes milliseconds.
 
 - A follower's *log end* is the offset it fetches from: it has everything before. It is *caught up* as long as that is
-  the leader's log end, or, fetching while records pour in, at the time of its previous fetch if it now reaches the end
-  the log had then (Kafka's rule).
-- The ISR is what coordination stores. While a change of it is being written nobody knows which of the two is stored:
+  the leader's log end, or, while records pour in, at the time of its previous fetch if it has now reached the log end
+  of that time (Kafka's rule).
+- The ISR is the one in coordination. During a write of the ISR nobody knows which of the two is stored:
   then both count (the *maximal* ISR, KIP-497). There is one such write at a time; it carries the version it replaces.
-- The *high watermark* is the smallest log end in the maximal ISR. It moves only while the stored ISR has
-  min.insync.replicas members (KIP-966), and never back. It also waits for followers which keep up and are about to
+- The *high watermark* is the smallest log end in the maximal ISR. It advances only while the stored ISR has
+  min.insync.replicas members (KIP-966), and never moves back. It also waits for followers that keep up and are about to
   join: under load they would otherwise chase it endlessly.
-- Who leaves an ISR that thereby has too few members is kept in `elr`: the high watermark stands still from then on, so
-  these replicas go on having every acknowledged record. It does not move again before a state without them is stored.
-- A follower leaves the ISR when it was not caught up for `max_lag_ms`, or when it fetches below the high watermark,
-  for then it has lost records. It joins when it keeps up and its log end has reached the high watermark and the start
-  of the leader's epoch.
-- A new leader epoch begins with nothing known but the log.
+- A replica that leaves an ISR, which then has too few members, is kept in `elr`: the high watermark stands still from
+  then on, so such replicas still have every acknowledged record. It does not move again before a state without them is
+  stored.
+- A follower leaves the ISR if it was not caught up for `max_lag_ms`, or if it fetches below the high watermark, because
+  it has then lost records. It joins if it keeps up and its log end has reached the high watermark and the start of the
+  leader's epoch.
+- A new leader epoch begins with no knowledge but the log.
 
 So each record below the high watermark is in the log of every member of the stored ISR, whichever that is.
 """
@@ -92,7 +93,7 @@ class Isr:
         alive: Collection[int],
         now_ms: int,
     ) -> None:
-        """`log_end`: of the leader, as it takes over. `high_watermark`: the last it knew, as follower or before."""
+        """``log_end`` is the leader's at the takeover; ``high_watermark`` the last it knew, as a follower or before."""
         self.broker_id = broker_id
         self.min_isr = min_isr
         self.max_lag_ms = max_lag_ms
@@ -111,11 +112,11 @@ class Isr:
             if one != self.broker_id
         }
 
-    # What there is
+    # State
 
     @property
     def maximal(self) -> frozenset[int]:
-        """The stored ISR, and what is being written."""
+        """The stored ISR, and the one being written."""
         stored = frozenset(self.record.isr)
         return stored if self.pending is None else stored.union(self.pending.isr)
 
@@ -124,7 +125,7 @@ class Isr:
         return len(self.record.isr) < min(self.min_isr, len(self.record.replicas))
 
     def max_lag(self) -> int:
-        """The largest number of records that a follower has still to fetch."""
+        """The largest number of records that any follower still has to fetch."""
         ends = [max(one.log_end, 0) for one in self.followers.values()]
         return max(0, self._log_end - min(ends, default=self._log_end))
 
@@ -136,15 +137,16 @@ class Isr:
         return self.high_watermark >= self._epoch_start
 
     def low_watermark(self, log_start: int) -> int:
-        """From where on there are records in the leader, whose log starts there, or in any follower that is there."""
+        """The largest log start among the leader, whose log starts there, and all live followers."""
         starts = [one.log_start for replica, one in self.followers.items() if replica in self._alive]
         return min(log_start, *starts) if starts else log_start
 
     def fetched(self, replica: int, offset: int, log_end: int, now_ms: int, log_start: int = UNKNOWN) -> None:
-        """A follower asks for records from `offset` on; `log_end` is the leader's.
+        """A follower requests records from `offset` on; `log_end` is the leader's.
 
-        Raises ApiError, and nothing has changed then: OFFSET_OUT_OF_RANGE where the leader has nothing before that
-        offset, so that nobody is taken to have what the leader has not; UNKNOWN_LEADER_EPOCH for what is no replica.
+        Raises ApiError, with nothing changed: OFFSET_OUT_OF_RANGE if the leader has nothing before that offset, so that
+        no follower is credited with records that the leader lacks; UNKNOWN_LEADER_EPOCH for a broker that is no
+        replica.
         """
         if not 0 <= offset <= log_end:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -160,7 +162,7 @@ class Isr:
     def advance(self, log_end: int, now_ms: int, own_end: int | None = None) -> int:
         """Move the high watermark as far as it may go, and return it.
 
-        `own_end`: up to where the leader's own log counts, where the flush policy holds that before its end.
+        `own_end` is the end of the leader's own log, or less if the flush policy holds it back.
         """
         if log_end > self._log_end:
             for follower in self.followers.values():
@@ -178,7 +180,7 @@ class Isr:
         return self.high_watermark
 
     def update(self, record: PartitionRecord, log_end: int, now_ms: int) -> bool:
-        """Coordination has this record; whether it is newer. Another leader's must not come here."""
+        """Take coordination's record; returns whether it is newer. Not for a record with another leader."""
         known = self.record
         if record.leader_epoch > known.leader_epoch:
             self._begin(record, log_end, now_ms)
@@ -189,7 +191,7 @@ class Isr:
                 self._keep_followers()
             return False
         self.record = record
-        self.pending = None  # it was conditional on a version that is no more
+        self.pending = None  # it was conditional on a replaced version
         self._keep_followers()
         return True
 
@@ -202,13 +204,13 @@ class Isr:
         }
 
     def set_alive(self, alive: Collection[int]) -> None:
-        """Brokers that are registered: no other joins an ISR."""
+        """Set the registered brokers: no others join an ISR."""
         self._alive = frozenset(alive)
 
     def cut(self, log_end: int, now_ms: int) -> None:
-        """The leader's log was cut there, perhaps below the high watermark: followers have to cut theirs, too.
+        """The leader's log was truncated there, perhaps below the high watermark: followers must truncate theirs, too.
 
-        Until they fetch again nothing is known of them. They have as much time for it as after an election.
+        Until they fetch again nothing is known about them. They have as much time for it as after an election.
         """
         self.high_watermark = min(self.high_watermark, log_end)
         self._log_end = self._epoch_start = log_end
@@ -219,7 +221,7 @@ class Isr:
 
     @property
     def all_are_level(self) -> bool:
-        """Whether each replica that may be the next leader has the leader's whole log, and nothing behind it."""
+        """Whether each replica that may be the next leader has exactly the leader's log."""
         may_lead = self.maximal.union(self.record.elr)
         return all(
             one.log_end == self._log_end for replica, one in self.followers.items() if replica in may_lead
@@ -228,9 +230,9 @@ class Isr:
     # The ISR
 
     def propose(self, now_ms: int) -> PartitionRecord | None:
-        """The ISR to write now, if any; from then on it is `pending`, until one of the three below is told.
+        """The ISR to write now, if any; it is `pending` until one of the three methods below is called.
 
-        A write whose outcome is not known is proposed again as it was.
+        A write with an unknown outcome is proposed again unchanged.
         """
         if self.pending is not None:
             if self._settled:
@@ -249,15 +251,15 @@ class Isr:
         return self.pending
 
     def written(self, record: PartitionRecord) -> bool:
-        """The write succeeded; returns whether that is still new."""
+        """The write succeeded; returns whether the record is news."""
         return self._outcome(record)
 
     def conflicted(self, stored: PartitionRecord) -> bool:
-        """The write failed for what is stored, which counts if it is of this epoch; another epoch will be told."""
+        """The write failed because of the stored record; take it if it is of this epoch. Another arrives later."""
         return self._outcome(stored)
 
     def unknown(self) -> None:
-        """Whether the write succeeded is not known: it must be repeated."""
+        """The write's outcome is unknown: it must be repeated."""
         self._settled = False
 
     def _outcome(self, record: PartitionRecord) -> bool:
@@ -266,7 +268,7 @@ class Isr:
         return self.update(record, self._log_end, 0)
 
     def _wanted(self, now_ms: int) -> tuple[int, ...]:
-        """The ISR as it should be, in the order of the replicas."""
+        """The desired ISR, in the order of the replicas."""
         stored = self.record.isr
         wanted = []
         for replica in self.record.replicas:
@@ -285,7 +287,7 @@ class Isr:
         return self._has_lost_records(follower) or not self._is_caught_up(follower, now_ms)
 
     def _has_lost_records(self, follower: ReplicaState) -> bool:
-        """Of a member of the ISR, or one that was when the high watermark came to stand where it is."""
+        """Whether a member of the ISR, now or at the last advance of the high watermark, fetches below it."""
         return UNKNOWN < follower.log_end < self.high_watermark
 
     def _is_caught_up(self, follower: ReplicaState, now_ms: int) -> bool:

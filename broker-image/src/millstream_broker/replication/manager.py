@@ -1,11 +1,11 @@
 """Applies coordination's state to the replicas on this broker: which it leads, and which it follows.
 
-`follow` makes the `Replicas` what coordination's state says they are. A partition has a log here while this broker is
-among its replicas. It is led or followed, never both. Changes are followed one at a time, and always to the newest
+`follow` brings the `Replicas` to coordination's state. A partition has a log here while this broker is
+among its replicas. It is led or followed, never both. Changes are applied one at a time, and always to the newest
 state.
 
-A log is deleted when its name belongs to another topic, or when a controller says so (`stop_replicas`); a partition
-that is merely not mentioned any more stops being served.
+A log is deleted if its name belongs to another topic, or if a controller requests it (`stop_replicas`); a partition
+that is merely no longer mentioned stops being served.
 
 State of a partition that is not served is kept by topic id, or in its log, and deleted with it. High watermarks
 outlive the process in `replication-offset-checkpoint` of each log directory.
@@ -62,10 +62,10 @@ log = logging.getLogger(__name__)
 
 
 class Groups(Protocol):
-    """The group coordinator, as far as it has to know which partitions of its topic are led here."""
+    """The group coordinator's interest in the partitions of its topic that are led here."""
 
     def has_partitions(self, count: int) -> None:
-        """Its topic has so many."""
+        """Set its topic's number of partitions."""
 
     def lead(self, index: int) -> None:
         """This broker leads the partition from now on."""
@@ -78,7 +78,7 @@ class Groups(Protocol):
 
 
 class ReplicaManager:
-    """Makes `Replicas` what coordination says they are. All calls are made on the loop."""
+    """Brings `Replicas` to coordination's state. All calls are made on the loop."""
 
     def __init__(
         self,
@@ -94,8 +94,10 @@ class ReplicaManager:
         unwritable: Callable[[], None],
         raise_epoch: Callable[[Partition, int], None],
     ) -> None:
-        """`unwritable` is called when records cannot be written here, to move leadership away; `raise_epoch` when a
-        leader needs a higher leader epoch."""
+        """`unwritable` is called if records cannot be written here, to move leadership away.
+
+        `raise_epoch` is called if a leader needs a higher leader epoch.
+        """
         self._replicas = replicas
         self._logs = logs
         self._config = config
@@ -106,23 +108,23 @@ class ReplicaManager:
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
         self._lost: set[TopicIdPartition] = set()
-        """Partitions that are in a log directory which is offline."""
+        """Partitions in a log directory that is offline."""
         self._removed: dict[TopicIdPartition, int] = {}
-        """Deleted by the controller's word, though the last record has them here: leader epoch of it."""
+        """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
         self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
         self._is_closed = False
         self._catching_up: asyncio.Task[None] | None = None
         self._unsettled = 0
-        """Partitions that were opened since the collector was told of those that stay."""
+        """Number of opened partitions that the garbage collector still scans."""
         self._strays: set[TopicPartition] = set()
         """Logs without a topic that have been reported."""
 
     # Following coordination
 
     def changed(self, state: ClusterState) -> None:
-        """Called by coordination: starts `follow`. `Replicas.caught_up` waits for its end."""
+        """Start `follow`; coordination calls it. `Replicas.caught_up` waits for its end."""
         self._replicas.want(state)
         if self._catching_up is None:
             self._catching_up = supervision.keep("following", self._catch_up, pause_s=RETRY_S)
@@ -209,7 +211,7 @@ class ReplicaManager:
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replicas and key not in self._replicas.unopened:  # it was never here
                     self._lost.discard((topic.topic_id, index))
-                if not self._is_lost(topic, index):  # else it cannot be deleted yet
+                if not self._is_lost(topic, index):  # otherwise it cannot be deleted yet
                     self._replicas.unopened.pop(key, None)
             elif (held := self._replicas.held(key)) is not None:
                 self._assume(topic, index, held.log)
@@ -320,10 +322,10 @@ class ReplicaManager:
                 self._groups.resign(key[1])
 
     async def cut_led(self, key: TopicPartition, check: Callable[[Partition], None], offset: int) -> None:
-        """Cut the log of a partition that this broker leads, and lead it again with what is left. Raises ApiError.
+        """Truncate the log of a partition that this broker leads, and continue to lead it. Raises ApiError.
 
-        `check` raises ApiError if it must not be cut; nothing happens between it and the end of serving. To fetches it
-        is as if another leadership had begun: followers compare their logs with this one.
+        `check` raises ApiError if truncation is not allowed; nothing happens between the check and the end of serving.
+        To fetches it looks like a new leadership: followers compare their logs with this one.
         """
         async with self._following:
             if self._is_closed:
@@ -332,7 +334,7 @@ class ReplicaManager:
             check(partition)
             topic, led, isr = self._replicas.metadata.topics.get(key[0]), partition.log, partition.isr
             if topic is None or topic.topic_id != partition.topic_id or key[1] >= len(topic.partitions):
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # its state is being followed
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # a newer state is being applied
             before = led.log_end_offset
             self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             led.truncating = True
@@ -352,7 +354,7 @@ class ReplicaManager:
                     self._replicas.unopened[key] = "its log directory is offline"
 
     def _lead_on(self, before: Partition, topic: TopicRecord, isr: Isr | None) -> None:
-        """Lead the same log under the same record and ISR, whose write may be on its way."""
+        """Lead the same log under the same record and ISR, with an ISR write perhaps in flight."""
         config, index = self._configs.of(topic), before.index
         partition = Partition(
             topic,
@@ -441,12 +443,12 @@ class ReplicaManager:
     def _settle(self, opened: int) -> None:
         """Exclude lasting objects from garbage collection: a pass over 10,000 partitions takes a fifth of a second.
 
-        Deleted partitions are still freed, since they are in no reference cycle.
+        Deleted partitions are still freed, because they are in no reference cycle.
         """
         self._unsettled += opened
         if self._unsettled >= MANY:
             self._unsettled = 0
-            gc.collect(1)  # what is garbage already, as far as that takes no time
+            gc.collect(1)  # collect present garbage, as far as that takes no time
             gc.freeze()
 
     async def _open_in_thread(self, new: list[tuple[TopicRecord, int]]) -> dict[TopicPartition, str]:
@@ -457,7 +459,7 @@ class ReplicaManager:
     def _open(
         self, new: list[tuple[TopicRecord, int]], cancelled: threading.Event
     ) -> dict[TopicPartition, str]:
-        """In a thread, until it is cancelled; returns why which could not be opened."""
+        """In a thread, until it is cancelled; returns the errors of those that could not be opened."""
         failed: dict[TopicPartition, str] = {}
         logs = self._logs
         for topic, index in new:
@@ -474,7 +476,7 @@ class ReplicaManager:
     def lose(self, logs: Iterable[Found], reason: str) -> None:
         """The directory of these logs has failed: treat it as if it had been missing at the start.
 
-        So it is for logs that are not served yet: `follow` must not make them anew in another directory.
+        This covers logs that are not served yet, too: `follow` must not recreate them in another directory.
         """
         for one in logs:
             key = one.topic, one.partition
@@ -487,9 +489,9 @@ class ReplicaManager:
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def find_lost(self) -> None:
-        """Partitions that are not in the directories we have must be in those we have not: never made anew.
+        """Find partitions that belong to missing directories because ours lack them; these are never recreated.
 
-        Of some it is not told yet whose they are (`controller.machine`, `may_tell`).
+        A partition whose replicas are not announced yet (`controller.machine`, `may_tell`) may be ours, and counts.
         """
         for topic in self._replicas.wanted.topics.values():
             for index, record in enumerate(topic.partitions):
@@ -503,7 +505,7 @@ class ReplicaManager:
         return (topic.topic_id, index) in self._lost
 
     def report_strays(self) -> None:
-        """Log which logs belong to no topic, for example because it was deleted while their disk was missing."""
+        """Log the logs that belong to no topic, for example because it was deleted while their disk was missing."""
         topics = self._replicas.wanted.topics
         strays = {key for key in self._logs.partitions() if key[0] not in topics}
         for key in sorted(strays - self._strays):
@@ -513,14 +515,14 @@ class ReplicaManager:
     # High watermarks
 
     async def keep_watermarks(self) -> None:
-        """Write the high watermarks from time to time, until it is cancelled."""
+        """Write the high watermarks periodically, until it is cancelled."""
         interval_s = self._config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000
         while True:
             await asyncio.sleep(max(interval_s, 0.01))
             await self.write_watermarks()
 
     async def write_watermarks(self) -> None:
-        """Those of replicated partitions, in directories where any has changed."""
+        """Write those of replicated partitions, in directories where any has changed."""
         now: dict[TopicPartition, tuple[uuid.UUID | None, int]] = {}
         async for one in turns(list(self._replicas.all())):
             if isinstance(one, Follower) or one.isr is not None:
@@ -528,7 +530,7 @@ class ReplicaManager:
         await asyncio.to_thread(self._logs.write_high_watermarks, now)
 
     async def close(self) -> None:
-        """Stop following and leading, after a cut that has begun; the logs stay open."""
+        """Stop following and leading, after a running truncation; the logs stay open."""
         async with self._following:
             self._is_closed = True
         if self._catching_up is not None:

@@ -3,11 +3,11 @@
 The *high watermark* is the offset below which records are safe, and so may be read, and acknowledged for `acks=all`.
 Two things hold it back:
 
-- The flush policy: at most `flush.messages - 1` records above what is known to be on the disk. When it holds records
-  back, one fsync runs in a thread at a time and covers all that was appended before it began (group commit);
+- The flush policy: at most `flush.messages - 1` records above the part known to be on disk. If it holds records
+  back, one fsync runs in a thread at a time and covers everything appended before it began (group commit);
   acknowledgements wait for it, not the loop. `acks=1` waits for this only.
-- The followers, where there are any: every replica in sync has the record (`replication.isr`). A sole replica has no
-  `isr`, and its high watermark goes with its log.
+- The followers, if there are any: every in-sync replica has the record (`replication.isr`). A sole replica has no
+  `isr`, and its high watermark follows its log.
 
 Waiting fetches (long polls) are notified of each advance, and have no timer except their own limit: consumers wait for
 the high watermark, followers for the end of the log.
@@ -89,33 +89,33 @@ class Partition(Replica):
         waiting: Purgatory | None = None,
         raise_epoch: Callable[[Partition, int], None] = lambda partition, epoch: None,
     ) -> None:
-        """`queue`: for batches that cannot be appended at once.
+        """`queue` takes batches that cannot be appended at once.
 
-        `unwritable` is called when the disk takes no records and another replica might lead instead, `raise_epoch`
-        when this leader needs at least that leader epoch; it may be called again until `lead` has it.
+        `unwritable` is called if the disk takes no records and another replica might lead instead, `raise_epoch` if
+        this leader needs at least that leader epoch; it may be called again until `lead` has it.
 
-        `waiting`: producers that waited while this broker did not lead.
+        `waiting` holds producers that waited while this broker did not lead.
         """
         super().__init__(topic, index, log, log.log_start_offset if isr is None else isr.high_watermark)
         self._refusals = Refusals()
         self.isr = isr
         self.followers: set[FetchWaiter] = set()
-        """Followers: told when the log grows."""
+        """Followers' fetches, notified when the log grows."""
         self._secured = self.high_watermark
-        """Up to where this broker's own log counts, by the flush policy."""
+        """The end of this broker's own log, by the flush policy."""
         self._flushing: asyncio.Future[None] | None = None
         self._held_back = 0
         self._queue = queue
         self._queued = 0
         """Batches that wait for their turn."""
         self._ended: ErrorCode | None = None
-        """Why this broker no longer leads the partition."""
+        """The reason why this broker no longer leads the partition."""
         self._undeleted = Purgatory()
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
         self._look_at_epoch()
         self.source = ""
-        """Of which topic this is a mirror's read-only replica (millstream.mirror.source)."""
+        """The topic of which this is a mirror's read-only replica (millstream.mirror.source)."""
         self._unflushed = Purgatory()
         self._unreplicated = Purgatory() if waiting is None else waiting
         self.configure(config)
@@ -133,11 +133,11 @@ class Partition(Replica):
         self._choose_path()
         self._goes_with_log = is_lazy and self.isr is None
         self._grown(0)
-        if is_lazy:  # perhaps it was not until now
+        if is_lazy:  # it may not have been lazy until now
             self._unflushed.passed(self.log.log_end_offset)
 
     def _look_at_epoch(self) -> None:
-        """A leader's epoch may only be below that of its log when coordination was restored from an older copy."""
+        """Check the leader's epoch: it is below its log's only if coordination was restored from an older copy."""
         self._is_outdated = self.log.epochs.latest > self.record.leader_epoch
 
     def _choose_path(self) -> None:
@@ -170,8 +170,7 @@ class Partition(Replica):
         self.isr_changed()
 
     def isr_changed(self) -> None:
-        """The stored ISR, or the replicas that may join it, changed: the high watermark may move, or must not any
-        more."""
+        """The stored ISR, or the replicas that may join it, changed: the high watermark may move, or must stop."""
         isr = self.isr
         assert isr is not None
         self.record = isr.record
@@ -197,11 +196,11 @@ class Partition(Replica):
         timeout_ms: int | None = None,
         own: bool = False,
     ) -> AppendInfo | DelayedProduce:
-        """Append record batches: what was appended where it is as safe as `acks` says, else what waits for that.
+        """Append record batches: returns the result if it is as safe as `acks` requires, else the wait for that.
 
-        Batches that have to wait for their turn are copied. ApiError: they are refused. `acks` as in Produce;
-        `timeout_ms` bounds the wait for all replicas. `own`: this broker has made the batches, so their records are
-        read on the loop where they have to be. (The markers of transactions would come this way.)
+        Batches that must wait for their turn are copied. ApiError refuses them. `acks` as in Produce; `timeout_ms`
+        limits the wait for all replicas. With `own`, this broker has built the batches, so it reads their records on
+        the loop if they must be read. (The markers of transactions would come this way.)
         """
         if self._appends_at_once or (not self._queued and (own or is_cheap(batches))):
             try:
@@ -232,11 +231,11 @@ class Partition(Replica):
         now_ms: int,
         timeout_ms: int,
     ) -> DelayedProduce | None:
-        """Append the batches that the source has from the end of this log on; what waits for their replication.
+        """Append the batches that the source has from the end of this log on; returns the wait for their replication.
 
-        `source`: the topic they come from. `log_start`: the start of the source's log, which this log follows as far
-        as its high watermark. Without batches only this happens; a log that ends before the source's start begins
-        anew there. None: nothing was appended, or it is safe. Raises ApiError; see `protocol.mirror_append`.
+        `source` is the topic they come from. `log_start` is the start of the source's log, which this log follows up to
+        its high watermark. Without batches only this happens; a log that ends before the source's start restarts there.
+        None: nothing was appended, or it is safe. Raises ApiError; see `protocol.mirror_append`.
         """
         self.check_source(source)
         end = self.log.log_end_offset
@@ -284,14 +283,14 @@ class Partition(Replica):
     def check_epoch_above_records(self) -> None:
         """Raises ApiError, and requests another leader epoch, unless this one is above those of all records.
 
-        Only then can followers tell what is appended behind a cut from what was cut there. The next epoch is enough: it
-        has to stay below the source's.
+        Only then can followers tell records appended after a truncation from removed ones. The next epoch is enough: it
+        must stay below the source's.
         """
         if (latest := self.log.epochs.latest) >= self.record.leader_epoch:
             self._need_epoch(latest, latest + 1)
 
     def _need_epoch(self, above: int, least: int | None = None) -> NoReturn:
-        """Request a leader epoch above that of the log's batches; until it is here the client has to retry."""
+        """Request a leader epoch above that of the log's batches; until it arrives, the client must retry."""
         self._raise_epoch(self, above + EPOCHS_ABOVE if least is None else least)
         raise ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -301,9 +300,9 @@ class Partition(Replica):
     def append_admitted(
         self, delayed: DelayedProduce, admitted: Admitted, batches: bytearray, now_ms: int
     ) -> None:
-        """For the queue alone: append what `Log.admit` made of the batches whose turn it is. Raises ApiError.
+        """For the queue alone: append batches that `Log.admit` has prepared, at their turn. Raises ApiError.
 
-        The next wait begins in the step that appends: nothing that happens afterwards can pass it by.
+        The next wait begins in the step that appends, so it misses no later change.
         """
         delayed.info = info = self._append(batches, delayed.acks, now_ms, admitted)
         if (purgatory := self._purgatory_of(info, delayed.acks)) is None:
@@ -312,7 +311,7 @@ class Partition(Replica):
             purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
 
     def turn_over(self) -> None:
-        """For the queue alone: what was put there first is appended, or never will be."""
+        """For the queue alone: its first batches are appended, or never will be."""
         self._queued -= 1
         self._choose_path()
 
@@ -323,9 +322,9 @@ class Partition(Replica):
         now_ms: int,
         mirrored: list[BatchHeader] | None = None,
     ) -> None:
-        """Raises ApiError where the batches may not be appended now, whatever they are.
+        """Raises ApiError if the batches may not be appended now, whatever they are.
 
-        An ordinary batch gets this leader's epoch, so it must not be below the log's last one: then followers could
+        An ordinary batch gets this leader's epoch, so that must not be below the log's last one: then followers could
         not tell where logs diverge. It never is, unless coordination was restored from an older copy.
         """
         try:
@@ -352,7 +351,7 @@ class Partition(Replica):
         admitted: Admitted | None = None,
         mirrored: list[BatchHeader] | None = None,
     ) -> AppendInfo:
-        """The one place where a leader's log grows: by its own batches, or by its source's. Raises ApiError."""
+        """Append to a leader's log; only this method does, both producers' and a source's batches. Raises ApiError."""
         self.check(batches, acks, now_ms, mirrored)
         epoch = self.record.leader_epoch
         try:
@@ -372,12 +371,12 @@ class Partition(Replica):
             self.received_bytes += size
             self._grown(size)
         elif info.last_offset >= self.high_watermark:
-            # Its fsync has failed, perhaps, and nobody else tries again.
+            # Its fsync may have failed, and nothing else retries it.
             self._grown(0)
         return info
 
     def _purgatory_of(self, info: AppendInfo, acks: int) -> Purgatory | None:
-        """Where a producer waits for these records; None: they are as safe as `acks` says."""
+        """The purgatory in which a producer waits for these records; None if they are as safe as `acks` requires."""
         if info.last_offset < self.high_watermark or not acks:
             return None
         if acks == -1 and self.isr is not None:
@@ -387,7 +386,7 @@ class Partition(Replica):
     def _check_led(self, batches: bytearray | memoryview) -> None:
         """Raises ApiError after `release`.
 
-        NOT_LEADER_OR_FOLLOWER says that no log has the records (`delayed_produce`), which is not true of a repetition.
+        NOT_LEADER_OR_FOLLOWER means that no log has the records (`delayed_produce`), which is not true for a duplicate.
         """
         if (code := self._ended) is None:
             return
@@ -396,7 +395,7 @@ class Partition(Replica):
         raise ApiError(code)
 
     def _refused(self, error: ApiError, batches: bytearray | memoryview, now_ms: int) -> None:
-        """Move leadership away where the disk is at fault and the ISR is large enough without this replica."""
+        """Move leadership away if the disk is at fault and the ISR is large enough without this replica."""
         self._refusals.note(batches, error, now_ms)
         if self.log.offline is not None:  # readers need not wait
             wake(self.waiters, 0)
@@ -409,7 +408,7 @@ class Partition(Replica):
             self._unwritable()
 
     def delete_records_before(self, offset: int, timeout_ms: int) -> Delayed | None:
-        """Move the start of the log; what waits for the followers to move theirs, None: they have. Raises ApiError."""
+        """Move the start of the log; returns the wait for the followers' moves, None without any. Raises ApiError."""
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if self._move_start(offset):
@@ -417,7 +416,7 @@ class Partition(Replica):
         return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
 
     def _move_start(self, offset: int) -> bool:
-        """Move the start of the log; whether all live followers have moved theirs."""
+        """Move the start of the log; returns whether all live followers have moved theirs."""
         self.log.delete_records_before(offset)
         for waiter in tuple(self.waiters):
             waiter.committed()
@@ -434,7 +433,7 @@ class Partition(Replica):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the high watermark is known not to be behind what an earlier leader said it was (KIP-207)."""
+        """Whether the high watermark has reached all values that earlier leaders may have reported (KIP-207)."""
         return self.isr is None or self.isr.is_settled
 
     def fetched(self, replica: int, offset: int, log_start: int) -> None:
@@ -446,7 +445,7 @@ class Partition(Replica):
             self._undeleted.passed(self.low_watermark)
 
     def _grown(self, size: int) -> None:
-        """Move the high watermark as far as the flush policy and the followers allow, and see to the rest."""
+        """Move the high watermark as far as the flush policy and the followers allow, and handle the consequences."""
         end = self.log.log_end_offset
         if self._goes_with_log:
             self._advance(end, size)
@@ -459,14 +458,14 @@ class Partition(Replica):
             self._flushing = supervision.keep("acknowledged flush", self._flush)
 
     def _secure(self, offset: int) -> None:
-        """This broker's own log counts up to `offset`."""
+        """This broker's own log is safe up to `offset`."""
         if offset > self._secured:
             self._secured = offset
             self._unflushed.passed(offset)
         self._replicated()
 
     def _replicated(self) -> None:
-        """The log, the followers or the ISR are not what they were: the high watermark may move."""
+        """The log, the followers or the ISR have changed: the high watermark may move."""
         if self.isr is None:
             offset = self._secured
         else:
@@ -500,7 +499,7 @@ class Partition(Replica):
         self._flushing = None
 
     def step_down(self) -> Purgatory:
-        """Another broker leads: returns the producers that wait for all replicas, and ends all other waits."""
+        """Another broker leads: return the producers that wait for all replicas, and end all other waits."""
         waiting, self._unreplicated = self._unreplicated, Purgatory()
         self.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return waiting

@@ -15,10 +15,10 @@ class FetchWaiter(Protocol):
     """A fetch that waits for records."""
 
     def advanced(self, size: int) -> None:
-        """So many more bytes may be read; or the replica changed so that it is worth asking again (size 0)."""
+        """This many more bytes can be read; or, with size 0, the replica changed so that a retry is worthwhile."""
 
     def committed(self) -> None:
-        """The next response has something new: the high watermark moved, or the start of the log."""
+        """The next response has news: the high watermark moved, or the start of the log."""
 
 
 class Replica:
@@ -44,15 +44,15 @@ class Replica:
         self.log = log
         self.record = topic.partitions[index]
         self.high_watermark = high_watermark
-        """Below it records are safe, and may be read."""
+        """Records below it are safe, and may be read."""
         self.waiters: set[FetchWaiter] = set()
-        """Consumers: told when the high watermark moves."""
+        """Consumers' fetches, notified when the high watermark moves."""
         self.received_bytes = 0
-        """Appended by a leader, since this replica was made."""
+        """Bytes appended as the leader, since this object was created."""
         self.sent_bytes = 0
-        """Read by consumers."""
+        """Bytes read by consumers."""
         self.replicated_bytes = 0
-        """Read by followers."""
+        """Bytes read by followers."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -63,7 +63,7 @@ class Replica:
         return self.high_watermark
 
     def check_epoch(self, epoch: int) -> None:
-        """Compare the leader epoch a client knows (-1: none); raises ApiError (KIP-320)."""
+        """Compare the leader epoch that a client knows (-1: none); raises ApiError (KIP-320)."""
         if epoch == -1 or epoch == self.record.leader_epoch:
             return
         if epoch < self.record.leader_epoch:
@@ -71,7 +71,7 @@ class Replica:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def check_online(self) -> None:
-        """Raises ApiError KAFKA_STORAGE_ERROR where the log cannot be used."""
+        """Raises ApiError KAFKA_STORAGE_ERROR if the log cannot be used."""
         if (error := self.log.offline) is not None:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self} is offline: {error.strerror or error}")
 

@@ -28,13 +28,13 @@ class Replicas:
     """All calls are made on the loop."""
 
     def __init__(self, broker_id: int, state: ClusterState) -> None:
-        """`state`: the first one from coordination, not applied yet."""
+        """`state` is the first one from coordination, not applied yet."""
         self.broker_id = broker_id
         self.partitions: dict[TopicPartition, Partition] = {}
-        """The partitions that this broker leads: all that the hot path uses."""
+        """The partitions that this broker leads; the hot path uses nothing else."""
         self.followers: dict[TopicPartition, Follower] = {}
         self.unopened: dict[TopicPartition, str] = {}
-        """Partitions that should be here and are not, and why."""
+        """Partitions that should be here and are not, with the reasons."""
         self.wanted = state
         """The latest state from coordination."""
         self.metadata = Metadata(replace(state, brokers={}, topics={}))
@@ -80,7 +80,7 @@ class Replicas:
             message = f"it is written, but this broker does not do it yet after {CATCH_UP_S:g} s"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
-    # What is here
+    # Replicas here
 
     def partition(self, topic: str, index: int) -> Partition:
         """Raises ApiError NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, UNKNOWN_TOPIC_OR_PARTITION."""
@@ -135,7 +135,7 @@ class Replicas:
         return key in self.unopened if held is None else held.log.offline is not None
 
     def high_watermark(self, key: TopicPartition) -> int:
-        """Below it records are safe; 0 for what is not served."""
+        """Records below it are safe; 0 for a partition that is not served."""
         held = self.held(key)
         return 0 if held is None else held.high_watermark
 

@@ -11,7 +11,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def select(isr: Isr, brokers: Mapping[int, BrokerRecord], rack: str, offset: int) -> int | None:
-    """The replica in sync in the consumer's rack that has the offset and most records; None: the leader."""
+    """The in-sync replica in the consumer's rack that has the offset and the most records; None: the leader."""
     leader = brokers.get(isr.broker_id)
     if leader is None or leader.rack == rack:
         return None

@@ -1,9 +1,9 @@
-"""The brokers of a cluster: finds leaders and coordinators, connects to them, and again after a failure.
+"""The brokers of a cluster: finds leaders and coordinators, connects to them, and reconnects after a failure.
 
-One connection for each broker, opened on first use and shared by all callers. Connecting and looking up metadata
-are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``, except where TLS or SASL
-failed; a caller's request is sent once. Leaders and coordinators are remembered until a call to them fails. Only the
-caller sees the error codes in a response: when one says that the leader or coordinator has moved, it calls
+There is one connection per broker, opened on first use and shared by all callers. Connecting and looking up metadata
+are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``, unless TLS or SASL failed; a
+caller's request is sent once. Leaders and coordinators are cached until a call to them fails. Only the
+caller sees the error codes in a response: if one says that the leader or coordinator has moved, it calls
 ``forget_leaders`` or ``forget_coordinator``, and retries.
 
 Raises the exceptions of ``errors``, and ApiError if the cluster refuses: no such topic, leader or coordinator.
@@ -39,12 +39,12 @@ Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 T = TypeVar("T")
 REFUSED_S = 1.0
-"""For how long a broker that refused our credentials is left alone: accounts may be locked after many attempts."""
+"""How long to leave a broker alone that refused our credentials: many attempts may lock an account."""
 Address = tuple[str, int]
 
 
 def parse_bootstrap(bootstrap: str | Iterable[str]) -> list[Address]:
-    """``"host:port,host:port"`` as addresses; raises ValueError that names the part that is wrong."""
+    """``"host:port,host:port"`` as addresses; raises ValueError that names the wrong part."""
     addresses = []
     for part in bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap:
         host, _, port = part.strip().rpartition(":")
@@ -73,7 +73,7 @@ class ClusterClient:
         ssl: SSLContext | None = None,
         security: Security | None = None,
     ) -> None:
-        """All times are in seconds. ``security``, in place of ``ssl``, is read for each new connection."""
+        """All times are in seconds. ``security`` replaces ``ssl``, and is read for each new connection."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.timeout = timeout
@@ -111,7 +111,7 @@ class ClusterClient:
             await connection.close()
         self._connections.clear()
 
-    # --- what the cluster is ---
+    # --- metadata ---
 
     async def metadata(self, topics: Collection[str] | None) -> MetadataResponse:
         """Get the metadata of topics (None: all) from any broker. Creates no topic; remembers brokers and leaders."""
@@ -217,7 +217,7 @@ class ClusterClient:
             try:
                 return await self._connect(self.brokers[node_id])
             except ConnectFailed:
-                self.brokers.pop(node_id, None)  # it may have moved: ask again
+                self.brokers.pop(node_id, None)  # it may have moved: look it up again
                 raise
 
         return await self._retry(attempt)
@@ -228,13 +228,13 @@ class ClusterClient:
         try:
             return await connection.call(api, None, request, timeout=timeout or self.timeout)
         except RequestTimedOut:
-            await connection.close()  # the broker hangs; the next call starts anew
+            await connection.close()  # the broker hangs; the next call reconnects
             raise
 
     # --- connections ---
 
     async def _any_connection(self) -> Connection:
-        """An open connection, or a new one to the first address that takes one."""
+        """An open connection, or a new one to the first address that accepts."""
         for connection in self._connections.values():
             if _is_usable(connection):
                 return connection

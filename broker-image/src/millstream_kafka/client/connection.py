@@ -44,11 +44,11 @@ Res = TypeVar("Res", bound=Struct)
 
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
 MAX_BEFORE_LOGIN: Final = 64 * 1024
-"""Bytes of a response until the login is done: until then anybody may be at the other end."""
+"""Largest response, in bytes, before the login: until then anybody may be at the other end."""
 CONNECT_S: Final = 2.5
-"""Time limit for connecting, in seconds: the address of a machine that is gone may not even refuse."""
+"""Time limit for connecting, in seconds: the address of a lost machine may not even refuse."""
 SESSION_SHARE: Final = 0.8
-"""Of a session's lifetime, after which a connection is replaced by a new one: the broker would end it (KIP-368)."""
+"""Share of a session's lifetime after which a new connection replaces this one: the broker would end it (KIP-368)."""
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
@@ -65,9 +65,9 @@ class Connection(asyncio.BufferedProtocol):
         self.timeout = timeout
         self.max_response_bytes = max_response_bytes
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the broker serves: API key to the lowest and highest version."""
+        """The broker's APIs: API key to the lowest and highest version."""
         self.expires = float("inf")
-        """When to connect anew, as ``time.monotonic`` counts."""
+        """Time to reconnect, as ``time.monotonic`` counts."""
         self._transport: asyncio.WriteTransport | None = None
         self._is_made = False
         """Whether the loop has handed the connection over: before that, uvloop does not report its end."""
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._turn = asyncio.Lock()
-        """Whose turn it is to write: requests leave in the order of their calls, also after back-pressure."""
+        """Orders writes: requests leave in the order of their calls, even after back-pressure."""
         self._correlation_id = 0
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
         self._responses = 0
@@ -99,10 +99,10 @@ class Connection(asyncio.BufferedProtocol):
         ssl: SSLContext | None = None,
         login: Login | None = None,
     ) -> Connection:
-        """Connect, ask for the broker's versions and log in; ``timeout`` (s) is for this and for each call after it.
+        """Connect, request the broker's versions and log in; ``timeout`` (s) covers this, and each call after it.
 
         The name is resolved each time; an address that does not accept within CONNECT_S is skipped. Raises
-        ConnectFailed, or its SecurityFailed where trying again is of no use.
+        ConnectFailed, or its SecurityFailed if a retry is pointless.
         """
         connection = cls(host, port, client_id, timeout, min(max_response_bytes, MAX_BEFORE_LOGIN))
         try:
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def address(self) -> tuple[int, Any] | None:
-        """The broker's address family and address, as sockets take them; None where the connection is gone already."""
+        """The broker's address family and address, as sockets take them; None if the connection has ended."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         try:
             return None if sock is None else (int(sock.family), sock.getpeername())
@@ -190,9 +190,9 @@ class Connection(asyncio.BufferedProtocol):
     async def call(
         self, api: Api[Req, Res], version: int | None, request: Req, *, timeout: float | None = None
     ) -> Res:
-        """Send a request and wait for its response; ``version`` None is the highest that both sides speak.
+        """Send a request and wait for its response; ``version`` None is the highest that both sides support.
 
-        A Produce request with acks 0 has no response: an empty one is returned when it has been written.
+        A Produce request with acks 0 has no response: the call returns an empty one once it is written.
         """
         version = self.version(api) if version is None else version
         parts = api.encode_request_parts(version, request)
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
     async def call_encoded(
         self, api: Api[Any, Res], version: int, parts: Iterable[Any], *, timeout: float | None = None
     ) -> Res:
-        """``call`` with a body that is encoded already, as buffers; they must not change until it returns."""
+        """``call`` with a body that is already encoded, as buffers; they must not change until it returns."""
         timeout = self.timeout if timeout is None else timeout
         response: asyncio.Future[memoryview] = self._loop.create_future()
         try:
@@ -226,17 +226,17 @@ class Connection(asyncio.BufferedProtocol):
             raise malformed from None
 
     def abandon(self) -> None:
-        """Close without waiting for it; calls that are open raise ConnectionLost."""
+        """Close without waiting for the end; open calls raise ConnectionLost."""
         self._fail(ConnectionLost(self.host, self.port, "the connection was closed here"))
 
     async def close(self) -> None:
-        """Close; calls that are open raise ConnectionLost."""
+        """Close; open calls raise ConnectionLost."""
         self.abandon()
         if self._is_made:
             await asyncio.shield(self._closed)
 
     async def retire(self) -> None:
-        """Close when the calls so far have ended."""
+        """Close once the calls so far have ended."""
         if self._waiting:
             await asyncio.wait(list(self._waiting.values()))
         await self.close()
@@ -297,7 +297,7 @@ class Connection(asyncio.BufferedProtocol):
                 response.set_exception(self._error)
         self._waiting.clear()
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f"the connection was lost ({exc})" if exc else "the broker closed the connection"
         if isinstance(exc, tls.SSLError):
             self._tls_failure = _tls_problem(exc)
-        elif self._responses <= 1:  # at most that to ApiVersions, which needs no login
+        elif self._responses <= 1:  # no more than the response to ApiVersions, which needs no login
             reason += " before it answered: its listener may require TLS or SASL, or have no TLS"
         self._fail(ConnectionLost(self.host, self.port, reason))
         if not self._closed.done():
@@ -349,13 +349,13 @@ class Connection(asyncio.BufferedProtocol):
         if response is None:
             problem = f"a response with the correlation id {correlation_id}, which nothing waits for"
             self._fail(MalformedResponse(self.host, self.port, problem))
-        elif not response.done():  # done: it timed out or was cancelled
+        elif not response.done():  # done means that it timed out or was cancelled
             self._responses += 1
             response.set_result(frame)
 
 
 def _tls_problem(error: tls.SSLError) -> str:
-    """In words, and what to do."""
+    """Describe the problem and the remedy."""
     if isinstance(error, tls.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}: check CA certificates and bootstrap"
     reason = (error.reason or str(error)).replace("_", " ").lower()

@@ -5,12 +5,12 @@
     ConnectionError
      └ BrokerError               has .host and .port, and names them
         ├ ConnectFailed          the broker cannot be reached, or does not speak the protocol
-        │  └ SecurityFailed      it was reached, but TLS or SASL failed; somebody has to change something
+        │  └ SecurityFailed      it was reached, but TLS or SASL failed; a retry is pointless before somebody fixes it
         │     ├ CredentialsMissing    a credential of ours is missing or unusable; nothing was sent
         │     ├ TlsFailed             one side refused the other's certificate, or one of them speaks no TLS
         │     └ AuthenticationFailed  one side refused the other's SASL messages
         ├ ConnectionLost         the connection ended before the response came; the request may have been carried out
-        ├ RequestTimedOut        likewise, but the connection is still there
+        ├ RequestTimedOut        no response in time; the request may have been carried out, the connection stays
         ├ UnsupportedApi         the broker and this client have no version of the API in common; nothing was sent
         └ MalformedResponse      the response cannot be read, or is too large; the connection is closed
 """
@@ -23,7 +23,7 @@ SHOWN: Final = 200
 
 
 def one_line(text: str) -> str:
-    """A broker's text as it goes into an error or a log: one line of at most SHOWN printable characters."""
+    """A broker's text for an error or a log: one line of at most SHOWN printable characters."""
     return "".join(one if one.isprintable() else " " for one in text[:SHOWN])
 
 

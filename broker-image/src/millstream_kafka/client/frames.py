@@ -1,4 +1,4 @@
-"""Buffers for large responses, which are used again once nothing refers to their bytes.
+"""Buffers for large responses, reused once nothing refers to their bytes.
 
 A new buffer is not free: the kernel maps it page by page, and Python fills it with zeros. In programs that only pass
 records on (a mirror's worker, a follower), that was a tenth of the CPU time.
@@ -13,11 +13,11 @@ import sys
 from typing import Final
 
 SMALLEST: Final = 64 * 1024
-"""Bytes below which a buffer is not kept: a new one costs less than the search."""
+"""Smaller buffers, in bytes, are not kept: a new one costs less than the search."""
 MOST_KEPT: Final = 8 * 1024 * 1024
-"""Bytes of kept buffers of one connection. A buffer beyond them serves one response."""
+"""Limit of one connection's kept buffers, in bytes. A buffer beyond it serves one response."""
 _UNUSED: Final = 3
-"""References to a buffer that nothing reads: the list's, the loop variable's and the argument's of the count."""
+"""References to an unused buffer: the list's, the loop variable's, and the argument's of the count."""
 
 
 class Frames:
@@ -44,7 +44,7 @@ class Frames:
         return None
 
     def _keep(self, added: bytearray) -> None:
-        """Keep it, in place of unused ones of other sizes if need be; not where that would exceed MOST_KEPT."""
+        """Keep a buffer, in place of unused ones of other sizes if need be; not if that would exceed MOST_KEPT."""
         excess = sum(map(len, self._kept)) + len(added) - MOST_KEPT
         still: list[bytearray] = []
         for buffer in self._kept:

@@ -1,6 +1,7 @@
-"""SASL on a connection (KIP-43, KIP-152): the client proves who it is before it sends anything else.
+"""SASL on a connection (KIP-43, KIP-152): the client authenticates before it sends anything else.
 
-Each mechanism is a generator of the client's messages, which is sent the server's. Errors name no user and no password.
+Each mechanism is a generator: it yields the client's messages and receives the server's. Errors name no user and no
+password.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from .scram import DIGESTS, ScramClient, ScramError
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *DIGESTS)
 HANDSHAKE_VERSION = 1
-"""With it, messages travel in SaslAuthenticate requests."""
+"""From this version on, messages travel in SaslAuthenticate requests."""
 MIN_SESSION_MS = 10_000
-"""With less, clients would do little but connect and log in."""
+"""With shorter sessions, clients would do little but connect and log in."""
 
 Exchange = Generator[bytes, bytes, None]
 
 
 class SaslConnection(Protocol):
-    """A connection, as far as this module needs one."""
+    """The part of a connection that this module needs."""
 
     host: str
     port: int
@@ -57,7 +58,7 @@ class Login:
 
 
 async def authenticate(connection: SaslConnection, login: Login) -> float | None:
-    """Log in; returns after how many seconds the broker ends the session (KIP-368), None if it does not.
+    """Log in; returns the seconds until the broker ends the session (KIP-368), None if it does not.
 
     Raises AuthenticationFailed, BrokerError.
     """

@@ -4,7 +4,7 @@
     final(server)  server-first-message  -> client-final-message
     verify(server) server-final-message: proves that the server knows the password, too
 
-As in Kafka, names and passwords are UTF-8 as they are, without SASLprep, and there is no channel binding.
+As in Kafka, names and passwords are plain UTF-8 without SASLprep, and there is no channel binding.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .errors import one_line
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 100_000
-"""Kafka's own bounds end at 16,384: a hostile server must not keep the client busy for long."""
+"""Kafka's own range ends at 16,384: a hostile server must not keep the client busy for long."""
 _GS2_HEADER: Final = "n,,"
 
 
 class ScramError(ValueError):
-    """The server's message is not as the RFC says, or does not prove that it knows the password."""
+    """The server's message violates the RFC, or does not prove that it knows the password."""
 
 
 class ScramClient:
@@ -43,7 +43,7 @@ class ScramClient:
         return (_GS2_HEADER + self._bare).encode()
 
     def final(self, server: bytes) -> bytes:
-        """Takes milliseconds of CPU: thousands of rounds of HMAC. Raises ScramError."""
+        """Takes milliseconds of CPU for thousands of rounds of HMAC. Raises ScramError."""
         said = _attributes(server)
         nonce, salt, iterations = said.get("r", ""), _base64(said.get("s", "")), _number(said.get("i", ""))
         if not nonce.startswith(self._nonce) or nonce == self._nonce:

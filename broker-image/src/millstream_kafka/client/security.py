@@ -1,7 +1,7 @@
-"""What a client needs to connect to a secured listener, read from files again for each new connection.
+"""Settings for connecting to a secured listener, read from files again for each new connection.
 
-So a renewed certificate or a changed password counts from the next connection on, and one that is missing is noticed
-when it is there. Connections that are open stay as they are, as those of Kafka's own clients do.
+So a renewed certificate or a changed password applies from the next connection on, and a missing one once it exists.
+Open connections stay open, as with Kafka's own clients.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from pathlib import Path
 from .sasl import Login
 
 MAX_FILE_BYTES = 1 << 20
-"""Of a Secret of Kubernetes, all values together."""
+"""Limit of a Secret in Kubernetes, for all its values together."""
 
 
 class CredentialsError(ValueError):
-    """A credential is missing or unusable; the message names it, and holds nothing of it."""
+    """A credential is missing or unusable; the message names it, and contains nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One value: a file, or the value itself. ``where`` (a field) and ``origin`` say to people which it is."""
+    """One value: a file, or the value itself. ``where`` (a field) and ``origin`` name it in messages."""
 
     where: str
     origin: str
@@ -48,7 +48,7 @@ class Credential:
         return found
 
     def text(self) -> str:
-        """The value without the line ends at its end. Raises CredentialsError."""
+        """The value without newlines at its end. Raises CredentialsError."""
         try:
             found = self.read().decode().rstrip("\r\n")
         except UnicodeDecodeError:
@@ -64,7 +64,7 @@ class Credential:
 @dataclass(frozen=True, slots=True)
 class Tls:
     ca_certificates: Sequence[Credential] = ()
-    """PEM; left out, the certificate authorities of the system."""
+    """In PEM; without any, the system's certificate authorities."""
     certificate: Credential | None = None
     key: Credential | None = None
     verify_hostname: bool = True
@@ -74,7 +74,7 @@ class Tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verify_hostname
-        # A certificate of the list is trusted even if another one has issued it, as in Java's trust stores.
+        # A certificate in the list is trusted even if another one has issued it, as in Java's trust stores.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for one in self.ca_certificates:
             try:
@@ -121,7 +121,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """TLS, SASL, or both; with neither, connections are in plain text."""
+    """TLS, SASL, or both; without either, connections are in plain text."""
 
     tls: Tls | None = None
     sasl: Sasl | None = None

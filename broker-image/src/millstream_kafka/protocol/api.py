@@ -12,13 +12,13 @@ Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
 MAX_ELEMENTS = 200_000
-"""How many elements the arrays of a request may have together: two bytes may become an object of a hundred."""
+"""Limit of the elements in all arrays of a request together: two bytes may become an object of a hundred."""
 FEW_ELEMENTS = 500
-"""How many are read in one go, so that the event loop is not held up: reading one takes about a microsecond."""
+"""Elements read in one go; more would hold up the event loop, because one takes about a microsecond."""
 
 
 class Api(Generic[Req, Res]):
-    """Key, name, versions and messages of an API. Bodies only: ``header`` has what stands before them."""
+    """Key, name, versions and messages of an API. Bodies only: ``header`` has the headers."""
 
     __slots__ = (
         "_request",
@@ -44,7 +44,7 @@ class Api(Generic[Req, Res]):
         served_from: int | None = None,
         is_advertised: bool = True,
     ) -> None:
-        """``versions``: the first and last that are advertised; ``flexible``: the first in KIP-482's forms, if any.
+        """``versions`` are the first and last advertised ones; ``flexible`` is the first in KIP-482's forms, if any.
 
         ``served_from``: the first version that can be decoded, where it is not the first advertised.
         ``is_advertised``: False for a client's selection of the versions of an API.
@@ -68,26 +68,26 @@ class Api(Generic[Req, Res]):
         return self.flexible is not None and version >= self.flexible
 
     def has_flexible_response_header(self, version: int) -> bool:
-        """Response header v1; never for ApiVersions, whose asker does not yet know what the other side speaks."""
+        """Response header v1; never for ApiVersions, whose sender does not know the other side's versions yet."""
         return self.key != 18 and self.is_flexible(version)
 
     def serves(self, version: int) -> bool:
         return self.served[0] <= version <= self.served[1]
 
     def decode_request(self, version: int, buf: memoryview | bytes, offset: int = 0) -> Req:
-        """Raises MalformedRequest, also for a version that is not served."""
+        """Raises MalformedRequest, even for a version that is not served."""
         self._check(version)
         return self._request.decode(version, buf, offset)
 
     def decode_few(self, version: int, buf: memoryview | bytes, offset: int = 0) -> Req:
-        """As `decode_request`, but raises TooManyElements where there are more than FEW_ELEMENTS."""
+        """Like `decode_request`, but raises TooManyElements for more than FEW_ELEMENTS."""
         self._check(version)
         return self._request.decode(version, buf, offset, few=FEW_ELEMENTS)
 
     def decode_request_in_steps(
         self, version: int, buf: memoryview | bytes, offset: int = 0
     ) -> Generator[None, None, Req]:
-        """As `decode_request`; yields after each element of an array."""
+        """Like `decode_request`; yields after each element of an array."""
         self._check(version)
         return self._request.decode_in_steps(version, buf, offset)
 
@@ -96,7 +96,7 @@ class Api(Generic[Req, Res]):
         return self._request.encode(version, request)
 
     def encode_request_parts(self, version: int, request: Req) -> list[Any]:
-        """Buffers to send in order; records are among them as they were given, uncopied."""
+        """Buffers to send in order; records are among them unchanged, without a copy."""
         self._check(version)
         return self._request.encode_parts(version, request)
 
@@ -109,12 +109,12 @@ class Api(Generic[Req, Res]):
         return self._response.encode(version, response)
 
     def encode_response_parts(self, version: int, response: Res) -> list[Any]:
-        """Encoded bytes and, where records stand in the response, the very objects that were given for them."""
+        """The response as encoded bytes and, in the places of records, the very objects that were given."""
         self._check(version)
         return self._response.encode_parts(version, response)
 
     def encode_response_in_steps(self, version: int, response: Res) -> Generator[None, None, list[Any]]:
-        """As `encode_response_parts`; yields after each element of an array."""
+        """Like `encode_response_parts`; yields after each element of an array."""
         self._check(version)
         return self._response.encode_parts_in_steps(version, response)
 

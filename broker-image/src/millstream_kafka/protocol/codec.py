@@ -1,7 +1,7 @@
-"""Reads and writes a struct in any of its versions, by functions that are compiled when a version is first met.
+"""Reads and writes a struct in any of its versions, with functions that are compiled when a version is first used.
 
 A message with many elements is read and written in steps: by a generator that yields after each element of an array,
-and returns what was made.
+and returns the result.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Codec(Generic[S]):
         self.max_elements = max_elements
         self.flexible = NEWEST + 1 if flexible is None else flexible
         self._functions: dict[tuple[int, int | str | None], Any] = {}
-        """By version, and what they are for: decoders by the elements that they take."""
+        """Functions by version and purpose; decoders also by their limit of elements."""
 
     def decode(self, version: int, buf: memoryview | bytes, offset: int = 0, *, few: int | None = None) -> S:
         """Read the struct that fills ``buf`` from ``offset`` to its end; raises MalformedRequest.
 
-        TooManyElements where it has more than ``few``, by default ``max_elements``.
+        TooManyElements if it has more than ``few``, by default ``max_elements``.
         """
         most = self.max_elements if few is None else few
         decoder = self._functions.get((version, most))
@@ -52,7 +52,7 @@ class Codec(Generic[S]):
     def decode_in_steps(
         self, version: int, buf: memoryview | bytes, offset: int = 0
     ) -> Generator[None, None, S]:
-        """As `decode`."""
+        """Like `decode`."""
         decoder = self._functions.get((version, "decode in steps"))
         if decoder is None:
             flexible = version >= self.flexible
@@ -68,17 +68,17 @@ class Codec(Generic[S]):
         return b"".join(parts)
 
     def encode_parts(self, version: int, value: S) -> list[Any]:
-        """Write the struct as buffers to be sent one after another.
+        """Write the struct as buffers to send in order.
 
-        Records are handed over as they were given (bytes, a memoryview or a ``Sized`` of some other sort),
-        so that no byte of them is copied; all between them is joined.
+        Records are passed on as they were given (bytes, a memoryview or another ``Sized``), so that no byte of them is
+        copied; everything between them is joined.
         """
         parts: list[Any] = []
         self._encoder(version)(value, parts)
         return _joined(parts)
 
     def encode_parts_in_steps(self, version: int, value: S) -> Generator[None, None, list[Any]]:
-        """As `encode_parts`."""
+        """Like `encode_parts`."""
         encoder = self._functions.get((version, "encode in steps"))
         if encoder is None:
             encoder = compile_encoder(self.struct, version, version >= self.flexible, in_steps=True)
@@ -101,7 +101,7 @@ class Codec(Generic[S]):
 
 
 def _joined(parts: list[Any]) -> list[Any]:
-    """All but long buffers and what is no bytes, joined."""
+    """Join all parts but long buffers and objects that are not bytes."""
     joined: list[Any] = []
     head: list[bytes] = []
     for part in parts:

@@ -1,20 +1,20 @@
-"""What ``decoder`` and ``encoder`` share, which generate the functions that read and write a struct in one version.
+"""The common part of ``decoder`` and ``encoder``, which generate the functions that read and write a struct version.
 
 A message becomes one flat function: nested structs are loops in it, not calls. Runs of fixed-size fields, with the
-length or count that follows them, go through one ``struct.Struct``. What a decoder for two fields of a Fetch request
-looks like, much shortened::
+length or count that follows them, go through one ``struct.Struct``. A decoder for two fields of a Fetch request
+looks like this, much shortened::
 
     def decode(b, o):
         v1, v2, v3, n4 = unpack_iiih(b, o); o += 14
         if not 0 <= n4 <= end - o: raise bad_length(n4, end - o)
         v4 = str(b[o:o + n4], "utf-8"); o += n4
 
-Invariants of every decoder: nothing is read beyond the buffer; nothing is allocated before the bytes it stands for
-are known to be there (a count is checked against the least size of an element, and all counts of a request together
-against a maximum, for an element of two bytes becomes an object of a hundred); what is not understood raises
-MalformedRequest. Which field it was is found out afterwards, from the line of the generated source that failed, so
-that it costs nothing while all is well. Tracebacks and profilers show that source: every function has a file name of
-its own, as `<encode FetchResponse v12>`, by which `linecache` has it.
+Invariants of every decoder: it reads nothing beyond the buffer; it allocates nothing before it knows that the bytes
+are there (it checks a count against the least size of an element, and all counts of a request together
+against a maximum, because an element of two bytes becomes an object of a hundred); anything else raises
+MalformedRequest. The failed line of the generated source tells which field it was, so finding it costs nothing while
+all is well. Tracebacks and profilers show that source: every function has its own file name, such as
+`<encode FetchResponse v12>`, under which `linecache` has it.
 
 Primitive types (https://kafka.apache.org/protocol#protocol_types): big-endian integers; a string or bytes has an
 int16 or int32 length before it, -1 for null; in flexible versions lengths and counts are unsigned varints of n + 1,
@@ -42,7 +42,7 @@ FIXED: Final = {
     "float64": "d",
     "uuid": "16s",
 }
-"""The kinds of a fixed size, as ``struct`` formats."""
+"""The kinds of fixed size, as ``struct`` formats."""
 
 SMALL_VARINTS: Final = [bytes([n]) for n in range(128)]
 
@@ -71,7 +71,7 @@ def read_varint(b: memoryview, o: int) -> tuple[int, int]:
 
 
 def finish_varint(b: memoryview, o: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint of at most 32 bits of which the first byte has been read."""
+    """The rest of an unsigned varint of at most 32 bits, after its first byte."""
     value = first & 127
     shift = 7
     while first > 127:
@@ -85,7 +85,7 @@ def finish_varint(b: memoryview, o: int, first: int) -> tuple[int, int]:
 
 
 def skip_tags(b: memoryview, o: int, count: int) -> int:
-    """Step over tagged fields, none of which this version knows (KIP-482: they are to be ignored)."""
+    """Skip tagged fields, none of which this version knows (KIP-482 requires readers to ignore them)."""
     if count > 127:
         count, o = finish_varint(b, o, count)
     for _ in range(count):
@@ -140,14 +140,14 @@ def file_name(function: str, target: type[Struct], version: int, bound: str, in_
 
 
 class FunctionSource:
-    """Lines of a function as they are written, with the field that each is about."""
+    """Lines of a function as they are written, with each line's field."""
 
     def __init__(self, file: str, version: int, flexible: bool, head: str, in_steps: bool = False) -> None:
         self.file = file
         self.version = version
         self.flexible = flexible
         self.in_steps = in_steps
-        """Whether the function is a generator, which yields after each element of an array."""
+        """Whether the function is a generator that yields after each element of an array."""
         self.lines = [head]
         self.about: list[list[tuple[str, int]]] = [[]]
         self.names: dict[str, Any] = dict(_RUNTIME)
@@ -169,7 +169,7 @@ class FunctionSource:
         return name
 
     def method(self, layout: str, method: str) -> str:
-        """``pack`` or ``unpack_from`` of a layout, as a name in the generated code."""
+        """The name of a layout's ``pack`` or ``unpack_from`` in the generated code."""
         name = f"{method}_{layout.replace('?', 't')}"
         if name not in self.names:
             self.names[name] = getattr(struct.Struct(">" + layout), method)
@@ -197,7 +197,7 @@ class FunctionSource:
         self.path.pop()
 
     def fixed(self, layout: str, expression: str) -> None:
-        """Put off a fixed-size value until the run that it is in ends."""
+        """Postpone a fixed-size value until its run ends."""
         self.run.append((layout, expression, ".".join(self.path)))
 
     def compile(self, function: str) -> Any:
@@ -207,7 +207,7 @@ class FunctionSource:
         return self.names[function]
 
     def field_at(self, trace: TracebackType | None, end: int) -> str:
-        """The field that the failed line is about, from the traceback of a failure in the generated function."""
+        """The field of the failed line, from the traceback of a failure in the generated function."""
         while trace is not None and trace.tb_frame.f_code.co_filename != self.file:
             trace = trace.tb_next
         if trace is None:

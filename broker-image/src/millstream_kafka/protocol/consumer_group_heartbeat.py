@@ -37,7 +37,7 @@ class ConsumerGroupHeartbeatResponse(Struct):
     member_epoch: int = int32()
     heartbeat_interval_ms: int = int32()
     assignment: int = int8(default=-1)
-    """-1, which is a null: this broker assigns nothing."""
+    """-1 is null: this broker assigns nothing."""
 
 
 API = Api(

@@ -1,8 +1,8 @@
-"""ControlledShutdown (key 7): a stopping broker has the controller move its leaders away.
+"""ControlledShutdown (key 7): a stopping broker makes the controller move its leaders away.
 
-Kafka's v3, of ZooKeeper's time (KIP-380 added the broker epoch; Kafka 4 has dropped the request). The answer names the
-partitions that the broker still leads, as nobody else can; a broker asks again until there are none, or its patience
-ends.
+Kafka's v3, from the time of ZooKeeper (KIP-380 added the broker epoch; Kafka 4 dropped the request). The response names
+the partitions that the broker still leads because no other broker can; the broker repeats the request until there are
+none, or a deadline passes.
 """
 
 from __future__ import annotations

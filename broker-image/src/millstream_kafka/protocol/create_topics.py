@@ -66,4 +66,4 @@ class CreateTopicsResponse(Struct):
 
 API = Api(19, "CreateTopics", (0, 7), flexible=5, request=CreateTopicsRequest, response=CreateTopicsResponse)
 CONFIG = Codec(CreatableTopicConfigs, API.flexible)
-"""A part of a response, for those that are shared (`schema.Encoded`)."""
+"""A part of responses that many share (`schema.Encoded`)."""

@@ -10,7 +10,7 @@ from .schema import Decoder, FieldType, MalformedRequest, Struct, TooManyElement
 
 
 def least_size(kind: str, nested: type[Struct] | None, version: int, flexible: bool) -> int:
-    """The fewest bytes that an element of an array can take."""
+    """The smallest size of an array's element."""
     if kind in FIXED:
         return struct.calcsize(">" + FIXED[kind])
     if nested is None:
@@ -48,7 +48,7 @@ class _DecoderSource(FunctionSource):
         self.run.clear()
 
     def struct(self, nested: type[Struct]) -> str:
-        """Read the fields of a struct; returns the expression that makes it of them."""
+        """Read the fields of a struct; returns the expression that builds it from them."""
         values: list[str] = []
         tagged: list[tuple[str, FieldType, str]] = []
         for name, wire in nested.FIELDS:
@@ -201,7 +201,7 @@ def compile_decoder(
         source.add(f"room = {max_elements}")
     value = source.struct(target)
     source.flush()
-    # What stands behind the last field is ignored, as Kafka does: librdkafka's Metadata request for all topics
+    # Bytes after the last field are ignored, as in Kafka: librdkafka's Metadata request for all topics
     # (v9 and later) ends in three bytes that it reserved for a count and did not use.
     source.add(f"return {value}")
     decode = source.compile("decode")

@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): brokers, controller and cluster id, without the topics (KIP-700).
 
-Flexible from v0. v1 asks for brokers (endpoint_type 1) or controllers (2) (KIP-919).
+Flexible from v0. v1 requests brokers (endpoint_type 1) or controllers (2) (KIP-919).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DescribeConfigs (key 32): the configuration of topics (resource_type 2) and brokers (4), and where a value is from.
+"""DescribeConfigs (key 32): the configuration of topics (resource_type 2) and brokers (4), with each value's source.
 
-v0 says is_default; v1 config_source and synonyms instead (KIP-226); v3 adds type and documentation (KIP-569); v4 is
+v0 has is_default; v1 config_source and synonyms instead (KIP-226); v3 adds type and documentation (KIP-569); v4 is
 flexible. config_source: 1 topic, 2 dynamic broker, 3 dynamic default broker, 4 static broker, 5 default, 6 logger.
 """
 
@@ -63,4 +63,4 @@ API = Api(
     response=DescribeConfigsResponse,
 )
 CONFIG = Codec(DescribeConfigsResourceResult, API.flexible)
-"""A part of a response, encoded by itself (`schema.Encoded`)."""
+"""A part of a response that is encoded separately (`schema.Encoded`)."""

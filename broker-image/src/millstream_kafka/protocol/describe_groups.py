@@ -1,7 +1,7 @@
 """DescribeGroups (key 15): the state of groups, their members and assignments.
 
 v1 adds throttle_time_ms; v3 authorized operations (KIP-430); v4 static members (KIP-345); v5 is flexible; v6
-says of a group that it does not exist (KIP-1043).
+reports unknown groups with an error (KIP-1043).
 """
 
 from __future__ import annotations

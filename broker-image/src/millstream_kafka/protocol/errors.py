@@ -1,7 +1,7 @@
-"""Kafka's error codes: number, whether asking again may help, and what it means.
+"""Kafka's error codes: number, whether a retry may help, and meaning.
 
 Numbers, names and the retriable flag are Kafka's (https://kafka.apache.org/protocol#protocol_error_codes), those of
-4.1; the texts are ours, but for those that Kafka too sends to clients.
+4.1; the texts are ours, except those that Kafka itself sends to clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The error of a number; one that is not known is an unknown server error."""
+        """The error of a number; an unknown number is an unknown server error."""
         try:
             return cls(code)  # type: ignore[call-arg]
         except ValueError:
@@ -168,11 +168,11 @@ class ErrorCode(IntEnum):
 
 
 MAX_MESSAGE = 8000
-"""Characters. A client's own text may stand in a message several times; the protocol has 32,767 bytes for all of it."""
+"""Limit in characters. A client's text may occur in a message several times; the protocol allows 32,767 bytes."""
 
 
 class ApiError(Exception):
-    """An error that the protocol has a code for; ``message`` says more than the code's own text, where it can."""
+    """An error with a protocol code; ``message`` says more than the code's own text, if possible."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         message = code.message if message is None else message

@@ -119,5 +119,5 @@ BY_NAME = Api(
 
 
 def next_session_epoch(epoch: int) -> int:
-    """Of a session's next request: 0 would begin a session, so 1 follows the largest."""
+    """Epoch of a session's next request: 0 would start a session, so 1 follows the largest."""
     return epoch % 0x7FFFFFFF + 1

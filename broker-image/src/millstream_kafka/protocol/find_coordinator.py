@@ -1,6 +1,6 @@
 """FindCoordinator (key 10): the broker that coordinates a group (key_type 0) or a transactional id (key_type 1).
 
-v1 adds key_type; v3 is flexible; v4 asks for many keys at once, in coordinator_keys and coordinators (KIP-699).
+v1 adds key_type; v3 is flexible; v4 looks up many keys at once, in coordinator_keys and coordinators (KIP-699).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What stands before the body of a request and of a response.
+"""The headers of requests and responses.
 
     request  v1:  api_key int16, api_version int16, correlation_id int32, client_id nullable string
              v2:  the same, then tagged fields; with flexible versions. The client_id is never compact.
     response v0:  correlation_id int32
              v1:  the same, then tagged fields; with flexible versions, but never for ApiVersions (KIP-511)
 
-Both follow an int32 with the size of all that comes after it.
+Both follow an int32 with the size of the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(buf: memoryview | bytes) -> tuple[RequestHeader, int]:
-    """The header at the start of ``buf`` and where the body begins; raises MalformedRequest.
+    """The header at the start of ``buf``, and the body's position; raises MalformedRequest.
 
     The header of an unknown API is read as v1: its body cannot be read anyway.
     """
@@ -63,7 +63,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_response_header(buf: memoryview | bytes, flexible: bool) -> tuple[int, int]:
-    """The correlation id and where the body begins; raises MalformedRequest.
+    """The correlation id, and the body's position; raises MalformedRequest.
 
     ``flexible`` is ``Api.has_flexible_response_header(version)``.
     """

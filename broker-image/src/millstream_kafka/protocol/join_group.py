@@ -1,6 +1,6 @@
 """JoinGroup (key 11): a member joins a group and waits for the others; the leader gets the list of members.
 
-v1 adds rebalance_timeout_ms; v2 throttle_time_ms; v4 makes a new member come twice, with the id it was given
+v1 adds rebalance_timeout_ms; v2 throttle_time_ms; v4 makes a new member join twice, the second time with the id it got
 (MEMBER_ID_REQUIRED, KIP-394); v5 adds static members (KIP-345); v6 is flexible; v7 returns protocol_type (KIP-559);
 v8 sends a reason (KIP-800); v9 lets a static leader skip the assignment.
 """

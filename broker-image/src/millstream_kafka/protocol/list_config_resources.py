@@ -1,6 +1,6 @@
 """ListConfigResources (key 74): resources with configuration: topics, brokers, groups and others (KIP-1142).
 
-v0, of client metrics alone, is flexible (KIP-714); v1 takes the types that are wanted, and answers with them.
+v0, for client metrics only, is flexible (KIP-714); v1 names the types to list, and returns each resource's type.
 """
 
 from __future__ import annotations

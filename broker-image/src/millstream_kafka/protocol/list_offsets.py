@@ -11,7 +11,7 @@ from .schema import Struct, array, int8, int16, int32, int64, string
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 DEBUGGING_REPLICA_ID = -2
-"""As `replica_id` of another broker: any replica answers, of its own log."""
+"""A `replica_id` of debugging tools: any replica responds, from its own log."""
 
 
 class ListOffsetsPartition(Struct):

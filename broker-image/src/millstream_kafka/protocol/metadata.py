@@ -1,9 +1,9 @@
 """Metadata (key 3): brokers, and topics with their partitions, leaders and replicas.
 
-v0 asks for all topics by an empty list, v1 and later by null, and an empty list is none. v1 adds rack, controller_id
-and is_internal; v2 cluster_id; v3 throttle_time_ms; v4 allow_auto_topic_creation; v5 offline_replicas; v7
+In v0 an empty list requests all topics; from v1 on null does, and an empty list requests none. v1 adds rack,
+controller_id and is_internal; v2 cluster_id; v3 throttle_time_ms; v4 allow_auto_topic_creation; v5 offline_replicas; v7
 leader_epoch (KIP-320); v8 to v10 carry authorized operations (KIP-430); v9 is flexible; v10 adds topic ids (KIP-516),
-which v12 allows to ask by, with a null name.
+and v12 allows requests by id, with a null name.
 """
 
 from __future__ import annotations
@@ -65,4 +65,4 @@ class MetadataResponse(Struct):
 API = Api(3, "Metadata", (0, 12), flexible=9, request=MetadataRequest, response=MetadataResponse)
 TOPIC = Codec(MetadataResponseTopic, API.flexible)
 PARTITION = Codec(MetadataResponsePartition, API.flexible)
-"""Parts of a response, for those that are shared (`schema.Encoded`)."""
+"""Parts of responses that many share (`schema.Encoded`)."""

@@ -1,19 +1,19 @@
 """MirrorAppend (key 31000, Millstream's own): appends a source's batches to a mirror's replica of its topic.
 
 Batches keep their offsets, leader epochs and bytes. ``from_offset`` must be the end of the target's log: the
-batches are those that the source has from this offset on. -1 appends nothing and reports the partition.
-``log_start_offset`` is the source's; the target's log start follows it. Answered when all replicas in sync have them.
+batches are the source's from this offset on. -1 appends nothing and reports the partition. ``log_start_offset`` is the
+source's; the target's log start follows it. The response comes once all in-sync replicas have the batches.
 
-Each partition's response has the state of the target's log, unless it is not led here: ``log_end_offset``,
+Each partition's response has the state of the target's log, if this broker leads it: ``log_end_offset``,
 ``last_epoch`` (the leader epoch of its last batch, -1 if it has none), ``log_start_offset``. With from_offset -1 also
 ``last_header``, the first 61 bytes of its last batch, if it has one: a source with the same history has the same batch.
 
-    OFFSET_OUT_OF_RANGE      from_offset is not the end of the log: nothing is written, go on from log_end_offset
+    OFFSET_OUT_OF_RANGE      from_offset is not the end of the log: nothing is written, continue from log_end_offset
     POLICY_VIOLATION         the topic is not a mirror's replica: it is an ordinary one, or was promoted
     INCONSISTENT_TOPIC_ID    it is the replica of another topic
     FENCED_LEADER_EPOCH      the batches are older than the last one here: the two logs have diverged
     NOT_LEADER_OR_FOLLOWER   also while the partition takes a leader epoch above those of the batches: retry
-    INVALID_REQUEST          log_start_offset is so far behind the end of the log that no source can start there
+    INVALID_REQUEST          log_start_offset is so far beyond the end of the log that no source can start there
     INVALID_RECORD           transactional or control batches, which brokers do not store yet
 """
 

@@ -1,15 +1,15 @@
-"""MirrorTruncate (key 31001, Millstream's own): cuts the end of a topic that becomes a mirror's replica.
+"""MirrorTruncate (key 31001, Millstream's own): truncates a topic that becomes a mirror's replica.
 
 Served only while the topic's ``millstream.mirror.source`` is this source, with ``/rejoin`` (`mirror_source`): nobody
-writes to the topic then. The log is cut at ``offset`` if its end and its last leader epoch are still ``end_offset`` and
-``last_epoch``, under the leader epoch ``leader_epoch``: what is sent twice or late changes nothing. Followers cut their
-logs by leader epochs, as always (KIP-101). -1 as ``offset`` cuts nothing and reports the partition.
+writes to the topic then. The log is truncated at ``offset`` if its end and its last leader epoch are still
+``end_offset`` and ``last_epoch``, under the leader epoch ``leader_epoch``: repeated or late requests change nothing.
+Followers truncate their logs by leader epochs, as always (KIP-101). -1 as ``offset`` only reports the partition.
 
-Each partition's response has the state of the leader's log, unless it is not led here. ``in_sync``: every replica that
-may lead next has exactly this log.
+Each partition's response has the state of the leader's log, if this broker leads it. ``in_sync`` means that every
+replica that may lead next has exactly this log.
 
-    OFFSET_OUT_OF_RANGE      the log has another end or last epoch: nothing is cut
-    FENCED_LEADER_EPOCH,     another leader epoch than the partition's: nothing is cut
+    OFFSET_OUT_OF_RANGE      the log has another end or last epoch: nothing is truncated
+    FENCED_LEADER_EPOCH,     another leader epoch than the partition's: nothing is truncated
     UNKNOWN_LEADER_EPOCH
     NOT_ENOUGH_REPLICAS      records are not replicated yet: retry
     POLICY_VIOLATION         the topic does not rejoin a source: it is an ordinary one, or a replica in service

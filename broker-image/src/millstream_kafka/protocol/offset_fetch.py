@@ -1,7 +1,7 @@
 """OffsetFetch (key 9): a group's stored positions; offset -1 if there is none.
 
-v2 asks for all topics by null and adds a top-level error; v3 throttle_time_ms; v5 committed_leader_epoch (KIP-320); v6
-is flexible; v7 adds require_stable (KIP-447); v8 asks for many groups at once, in groups (KIP-709).
+v2 requests all topics by null and adds a top-level error; v3 throttle_time_ms; v5 committed_leader_epoch (KIP-320); v6
+is flexible; v7 adds require_stable (KIP-447); v8 serves many groups at once, in groups (KIP-709).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, by which a reader finds where logs diverge.
 
-v2 adds current_leader_epoch (KIP-320); v3 replica_id, -1 for a consumer, -2 for one that only looks (KIP-392); v4 is
-flexible. A consumer that sees leader epochs in Metadata v9 and later checks its position with this.
+v2 adds current_leader_epoch (KIP-320); v3 replica_id, -1 for a consumer, -2 for a debugging tool (KIP-392); v4 is
+flexible. A consumer that gets leader epochs in Metadata (v9 and later) checks its position with this request.
 """
 
 from __future__ import annotations

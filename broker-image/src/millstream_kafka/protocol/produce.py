@@ -1,11 +1,11 @@
 """Produce (key 0): appends record batches to partitions.
 
-v3 is the first for record batches of format 2 and is the oldest that is served; v5 adds log_start_offset; v7 allows
+v3 is the first for record batches of format 2, and the oldest version served; v5 adds log_start_offset; v7 allows
 zstd; v8 names the records of a batch that were refused (KIP-467); v9 is flexible; v10 names the new leader in an
 error (KIP-951); v11 is v10 with transactions of KIP-890. acks is 0, 1 or -1 (all in sync); with 0 there is no response.
 
-Versions 0 to 2 are advertised although nothing can be decoded in them: librdkafka before 2.11.1 stops to compress
-when they are not (librdkafka issue 4956); Kafka 4.0 does the same.
+Versions 0 to 2 are advertised although no request in them can be decoded: without them, librdkafka before 2.11.1 stops
+compressing (librdkafka issue 4956); Kafka 4.0 does the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""StopReplica (key 5): the controller stops replicas on a broker, and has some of their logs deleted.
+"""StopReplica (key 5): the controller stops replicas on a broker, and deletes some of their logs.
 
-Kafka's v3, of ZooKeeper's time (KIP-570 added the leader epoch; Kafka 4 has dropped the request). A request of an
-older leader epoch than the replica's is answered FENCED_LEADER_EPOCH; epoch -2 means that the topic is being deleted
-and -1 that the epoch is not known: both hold whatever the replica's epoch is.
+Kafka's v3, from the time of ZooKeeper (KIP-570 added the leader epoch; Kafka 4 dropped the request). A request with an
+older leader epoch than the replica's gets FENCED_LEADER_EPOCH. Epoch -2 means that the topic is being deleted,
+and -1 that the epoch is unknown: both apply whatever the replica's epoch.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """UpdateMetadata (key 6): the controller sends leaders, replicas and live brokers to a broker.
 
-Kafka's v7, of ZooKeeper's time (KIP-516 added the topic ids; Kafka 4 has dropped the request). A request has the
+Kafka's v7, from the time of ZooKeeper (KIP-516 added the topic ids; Kafka 4 dropped the request). A request has the
 topics and partitions that changed, and always all live brokers. `leader` -2 means that the topic is being deleted
-(LEADER_DURING_DELETE): the partition goes out of the metadata. An answer means that the broker does what it was told.
+(LEADER_DURING_DELETE): the partition leaves the metadata. A response means that the broker has applied the request.
 
-`elr` is ours, a tagged field that others pass over: the replicas outside the ISR that have every acknowledged record
-(KIP-966), for the leader writes them back beside the ISR. So is `epoch`: the broker epoch of a registration, by which
-a leader knows the followers of an earlier one.
+`elr` is ours, a tagged field that others skip: the replicas outside the ISR that have every acknowledged record
+(KIP-966), because the leader writes them back beside the ISR. So is `epoch`: the broker epoch of a registration, by
+which a leader recognises followers of an earlier registration.
 
 The elements of all arrays together are bounded (`api.MAX_ELEMENTS`), so more than about 20,000 partitions need
 several requests.

@@ -1,4 +1,4 @@
-"""`millstream completion`: what a shell needs to complete commands, options, topics and groups."""
+"""`millstream completion`: completes commands, options, topics and groups in a shell."""
 
 from __future__ import annotations
 

@@ -91,13 +91,13 @@ def consume_command(
     out, read, shown = sys.stdout.buffer, 0, 0
     found = consume(settings.cluster, name, group=group_id, start=begin, maximum=maximum, follow=follow)
     interrupts = Interrupts()
-    interrupts.install()  # for SIGTERM, too: a group member leaves, its offsets committed
+    interrupts.install()  # for SIGTERM, too: a group member leaves, with its offsets committed
     try:
         with closing(found):
             for record in interrupts.each(found):
-                read += 1  # before the write: SIGTERM may come as soon as its reader has it
+                read += 1  # before the write, because SIGTERM may come as soon as its reader has it
                 out.write(_json_line(record) if settings.output == "json" else _text_line(record, separator))
-                if follow or group_id:  # a group commits only what is out
+                if follow or group_id:  # a group commits only printed records
                     out.flush()
                 shown = read
         out.flush()
@@ -166,7 +166,7 @@ def _json_line(record: Record) -> bytes:
 
 
 def _text(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Bytes as JSON: text if they are, else base64 under a name that says so."""
+    """Bytes as JSON: text if possible, else base64 under a name that says so."""
     if content is None:
         return {name: None}
     try:

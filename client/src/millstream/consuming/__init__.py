@@ -1,1 +1,1 @@
-"""Consuming: connectors, message streams, and two ways to divide partitions among them."""
+"""Consuming: connectors, message streams, and two ways to share partitions among them."""

@@ -1,4 +1,4 @@
-"""The consumer API of the Kafka paper: a connector makes message streams, over which a topic's messages are divided.
+"""The consumer API of the Kafka paper: a connector creates message streams, which share a topic's messages.
 
     with millstream.connect("localhost:9092", group="boards") as connector:
         streams = connector.create_message_streams({"flights": 4})
@@ -77,7 +77,7 @@ def _consumer(group: str, settings: ConnectorSettings) -> Any:
 
 
 class Connector:
-    """Takes part in a group. Close it, or use it as a context manager: others then take over at once."""
+    """A member of a group. Close it, or use it as a context manager: then others take over at once."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Connector:
         self._closed = False
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """For each topic so many streams; each partition belongs to one stream of the group at a time.
+        """Create this number of streams per topic; each partition belongs to one stream of the group at a time.
 
-        More streams in a group than a topic has partitions leave some without messages. Raises UnknownTopic,
+        If a group has more streams than a topic has partitions, some streams get no messages. Raises UnknownTopic,
         BadInput for counts, Closed. With ``coordination="zookeeper"`` it can be called once.
         """
         if self._closed:
@@ -132,15 +132,15 @@ class Connector:
         return found
 
     def commit(self) -> None:
-        """Commit the position of each stream after the last message that was taken from it; waits for it.
+        """Commit the position of each stream after the last message taken from it, and wait for the commits.
 
-        The messages must be processed: call it from the thread that processes them, or while none is in work.
+        The messages must be processed: call it from the thread that processes them, or while none is being processed.
         """
         for stream in self._streams:
             stream.commit()
 
     def close(self) -> None:
-        """Commit what is processed (unless ``commit="manual"``), leave the group, and end all streams."""
+        """Commit processed messages (unless ``commit="manual"``), leave the group, and end all streams."""
         self._closed = True
         if self._consumer is not None:
             self._consumer.stop()

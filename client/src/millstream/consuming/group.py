@@ -31,7 +31,7 @@ from millstream.errors import BufferFull, Failed, MillstreamError, NotOwned, Unr
 
 COMMIT_TIMEOUT_S: Final = 10.0
 REJOIN_S: Final = 0.05
-"""Time between two looks whether librdkafka has left the group."""
+"""Time between checks whether librdkafka has left the group."""
 FENCED: Final = (
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -49,7 +49,7 @@ SILENT: Final = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
-"""The coordinator is away, or its response to a rebalance is due first: no other comes before it."""
+"""The coordinator is unavailable, or its response to a rebalance is due first: no other comes before it."""
 
 log = logging.getLogger("millstream.streams")
 
@@ -66,7 +66,7 @@ class GroupMembership:
         self.proofs = Proofs(settings.session_timeout_s)
         self._midway = False  # still True after an interrupt in a call back
         self._problem: MillstreamError | None = None
-        self._leaving_since: float | None = None  # when it unsubscribed to join anew
+        self._leaving_since: float | None = None  # when it unsubscribed in order to rejoin
         self._revoked = False  # whether librdkafka has called back since
 
     def begin(self, stream: MessageStream) -> None:
@@ -116,9 +116,9 @@ class GroupMembership:
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
         if self._problem is not None:
             problem, self._problem = self._problem, None
-            self._rejoin(stream, commit=True)  # the partitions are nobody's until they are assigned again
+            self._rejoin(stream, commit=True)  # nobody owns the partitions until they are assigned again
             raise problem
-        if self._midway:  # librdkafka and the stream may not agree about what it owns
+        if self._midway:  # librdkafka and the stream may disagree about the owned partitions
             self._rejoin(stream, commit=True)
             self._midway = False
         if elapsed_s > self._longest_s and stream.owned:
@@ -188,7 +188,7 @@ class GroupMembership:
 
 
 def _within(call: Any) -> list[TopicPartition]:
-    """What a blocking call returns; BufferFull rather than wait longer than COMMIT_TIMEOUT_S for a coordinator."""
+    """The result of a blocking call; BufferFull rather than waiting longer than COMMIT_TIMEOUT_S for a coordinator."""
     found: list[Any] = []
 
     def run() -> None:
@@ -196,7 +196,7 @@ def _within(call: Any) -> list[TopicPartition]:
             found.append(call() or [])
         except KafkaException as error:
             found.append(error)
-        except RuntimeError:  # closed meanwhile: nobody waits for an answer any more
+        except RuntimeError:  # closed meanwhile: nothing waits for the result
             pass
 
     thread = threading.Thread(target=run, name="millstream-commit", daemon=True)

@@ -1,4 +1,4 @@
-"""A message as a stream hands it out: a thin face of librdkafka's, which keeps the bytes."""
+"""A stream's message: a thin wrapper around librdkafka's, which keeps the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Partition: TypeAlias = tuple[str, int]
 
 
 class Position(NamedTuple):
-    """How far a consumer is in a partition: ``offset`` is that of the next message it processes."""
+    """A consumer's progress in a partition: ``offset`` is that of the next message to process."""
 
     topic: str
     partition: int
@@ -24,7 +24,7 @@ class Position(NamedTuple):
 
 
 class Decoders(NamedTuple):
-    """A stream's deserializers; None leaves bytes as they are."""
+    """A stream's deserializers; None leaves bytes unchanged."""
 
     key: Callable[[bytes], Any] | None
     value: Callable[[bytes], Any] | None
@@ -34,30 +34,33 @@ NO_DECODERS: Final = Decoders(None, None)
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A message, with the bytes of its key and value. Made by a stream.
+    """A message, with the bytes of its key and value. Created by a stream.
 
-    A struct without garbage collection is the cheapest object to make and to read.
+    A struct without garbage collection is the cheapest object to create and to read.
     """
 
     value: Any
-    """Deserialized; None for a tombstone. PoisonedMessage when it cannot be deserialized."""
+    """The deserialized value; None for a tombstone. Raises PoisonedMessage if deserializing fails."""
     _kafka: Any
 
     @property
     def topic(self) -> str:
+        """The name of the message's topic."""
         return self._kafka.topic()  # type: ignore[no-any-return]
 
     @property
     def partition(self) -> int:
+        """The number of the message's partition, from 0."""
         return self._kafka.partition()  # type: ignore[no-any-return]
 
     @property
     def offset(self) -> int:
+        """The message's offset in its partition: the number of its place in the log, from 0."""
         return self._kafka.offset()  # type: ignore[no-any-return]
 
     @property
     def key(self) -> Any:
-        """Deserialized; None when there is none. PoisonedMessage when it cannot be deserialized."""
+        """The deserialized key; None without one. Raises PoisonedMessage if deserializing fails."""
         return self._kafka.key()
 
     @property
@@ -72,17 +75,17 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since 1970; -1 when it has none."""
+        """Milliseconds since 1970; -1 without a timestamp."""
         return self._kafka.timestamp()[1]  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """Names and values in their order; a name may repeat."""
+        """Names and values in order; a name may repeat."""
         return tuple(self._kafka.headers() or ())
 
     @property
     def position(self) -> Position:
-        """Where its partition continues after this message: what to commit, or to keep with its results."""
+        """The position after this message: commit it, or store it with your results."""
         return Position(self.topic, self.partition, self.offset + 1)
 
     def __repr__(self) -> str:
@@ -90,7 +93,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class DecodedMessage(Message, frozen=True, eq=False, gc=False):
-    """A message of a stream with deserializers: they run when a part is read, and each time again."""
+    """A message of a stream with deserializers, which run whenever key or value is read."""
 
     _decoders: Decoders
 
@@ -113,7 +116,7 @@ class DecodedMessage(Message, frozen=True, eq=False, gc=False):
 
 
 def messages(found: list[Any], decoders: Decoders) -> list[Message | None]:
-    """librdkafka's messages as a stream hands them out, in a list that may lose some later."""
+    """librdkafka's messages as a stream's, in a list that may lose some later."""
     values = map(confluent_kafka.Message.value, found)
     if decoders == NO_DECODERS:
         return list(map(Message, values, found))

@@ -1,4 +1,4 @@
-"""Where partitions begin: offsets for "earliest", "latest", a time, or an offset within what the log holds."""
+"""Start offsets of partitions, for "earliest", "latest", a time, or an offset within the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream.topics import list_offsets, watermarks
 
 
 def within_logs(cluster: Cluster, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Those offsets that a log still holds, or its end. Partitions without a leader keep theirs: nobody knows.
+    """The nearest offsets within the logs. Partitions without a leader keep theirs, because nobody knows their logs.
 
     UnknownTopic, Failed.
     """

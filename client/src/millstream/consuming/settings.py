@@ -1,4 +1,4 @@
-"""What a connector may be given, checked before anything connects, and librdkafka's names for it."""
+"""A connector's options, validated before it connects, and translated to librdkafka's names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Strategy: TypeAlias = Literal["cooperative-sticky", "range", "roundrobin"]
 Commit: TypeAlias = Literal["processed", "manual"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime
 Target: TypeAlias = int | Start
-"""An offset, the begin or the end of a partition, or a time."""
+"""An offset, the start or the end of a partition, or a time."""
 Positions: TypeAlias = Callable[[Sequence[Partition]], Mapping[Partition, int]]
-"""Where to continue in partitions that a stream gets; partitions that it leaves out continue at their commits."""
+"""Start positions for a stream's new partitions; omitted partitions start at their commits."""
 
 OURS: Final = {
     "bootstrap.servers": "bootstrap",
@@ -53,32 +53,36 @@ class ConnectorSettings:
     """Every option of a connector. Times end in ``_s`` (seconds), sizes in ``_bytes``."""
 
     coordination: Coordination = "group"
-    """Who divides partitions among consumers: the brokers' group protocol, or the consumers themselves in ZooKeeper."""
+    """The way to divide partitions among consumers: the brokers' group protocol, or by the consumers in ZooKeeper."""
     strategy: Strategy = "cooperative-sticky"
     """With "group": the assignor. "range" and "roundrobin" are eager: each rebalance revokes everything first."""
     zookeeper: str = ""
-    """With "zookeeper": HOST:PORT,…/CHROOT of the ensemble, that of the brokers."""
+    """With "zookeeper": HOST:PORT,…/CHROOT of the brokers' ensemble."""
     commit: Commit = "processed"
-    """"processed": positions are committed in the background, after the next message was taken. "manual": only by
-    `Connector.commit`, or not at all."""
+    """"processed": positions are committed in the background, once the next message was taken.
+
+    "manual": only `Connector.commit` commits, or nothing does.
+    """
     commit_interval_s: float = 5
     start: Start = "earliest"
-    """Where to start in a partition without a commit, or when the committed offset is no longer in the log. With a
-    time, a stream that falls behind retention while it reads continues at the begin of the log."""
+    """Start in a partition without a commit, or whose committed offset is no longer in the log.
+
+    With a time, a stream that falls behind retention while it reads continues at the start of the log.
+    """
     positions: Positions | None = None
-    """Called with the partitions that a stream gets; what it returns goes before commits."""
+    """Called with a stream's new partitions; returned positions take precedence over commits."""
     session_timeout_s: float = 45
-    """How long a consumer may be silent until others take over its partitions."""
+    """How long a consumer may be silent before others take over its partitions."""
     processing_timeout_s: float = 300
     """With "group": how long the processing of one message may take; others take over within three times
     ``session_timeout_s`` after that."""
     max_buffered_bytes: int = 32 * 1024 * 1024
-    """Bound of what a stream fetches ahead; one fetch may exceed it by ``fetch.max.bytes``."""
+    """Limit of the messages that a stream fetches ahead; one fetch may exceed it by ``fetch.max.bytes``."""
     unreachable_timeout_s: float = 60
-    """How long a stream waits for brokers that are all away before it raises Unreachable."""
+    """How long a stream waits while no broker responds before it raises Unreachable."""
     client_id: str = "millstream"
     config: Mapping[str, Any] = field(default_factory=dict)
-    """More settings of librdkafka's, such as those of TLS and SASL."""
+    """Other settings of librdkafka, such as those of TLS and SASL."""
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -122,7 +126,7 @@ class ConnectorSettings:
         return min(max(self.processing_timeout_s + session, 3 * session), LONGEST_REBALANCE_S)
 
     def client_config(self, cluster: Cluster, group: str) -> dict[str, Any]:
-        """As librdkafka has it, for one stream."""
+        """The settings for librdkafka, for one stream."""
         return cluster.client_config() | {
             "client.id": self.client_id,
             "group.id": group,
@@ -132,19 +136,19 @@ class ConnectorSettings:
             "max.poll.interval.ms": int(self.rebalance_timeout_s * 1000),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # For what the log loses while it is read; a time then means what is left, or records would be skipped.
+            # If the log loses records while it is read; a time then means the first remaining record, to skip none.
             "auto.offset.reset": "latest" if self.start == "latest" else "earliest",
             "queued.max.messages.kbytes": self.max_buffered_bytes // 1024,
             "fetch.message.max.bytes": 1_048_576,
             "fetch.wait.max.ms": 100,
-            # librdkafka looks again after a second whether a full queue has room: a fast reader empties it sooner.
+            # By default librdkafka checks a full queue after a second; a fast reader empties it sooner.
             "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
             **self.config,
         }
 
 
 def check_target(option: str, target: object, *, offsets: bool = True) -> None:
-    """BadInput for what is no place to start."""
+    """BadInput for an invalid start."""
     if isinstance(target, datetime):
         if target.tzinfo is None:
             raise BadInput(f"{option}: {target} has no time zone", "give one, such as tzinfo=datetime.UTC")

@@ -1,9 +1,9 @@
-"""A message stream: an iterator over the messages of the partitions that it owns at the moment.
+"""A message stream: an iterator over the messages of the partitions that it currently owns.
 
-Each stream has a librdkafka consumer of its own, so nothing is handed from thread to thread and the only buffers are
-librdkafka's and one batch. The batch is a list that the iterating thread walks; whoever takes partitions away
-overwrites their messages in it, so that they are not handed out any more. Between runs of
-messages that take about a millisecond there is one look at the clock: when its time has come, `_attend` lets the
+Each stream has its own librdkafka consumer, so nothing passes between threads, and the only buffers are
+librdkafka's and one batch. The batch is a list that the iterating thread walks; a thread that takes partitions away
+overwrites their messages in it, so that they are not returned any more. The stream reads the clock between runs of
+messages, which take about a millisecond. When it is time, `_attend` lets the
 stream's membership work (serve rebalances, check the session, commit). Within a run no Python code of ours is involved,
 which is fast, and keeps interrupts away: a message that has left the batch has reached the caller.
 
@@ -42,7 +42,7 @@ POLL_S: Final = 0.1
 CLOSE_TIMEOUT_S: Final = 10.0
 UNCERTAIN_S: Final = 0.02
 ATTEND_S: Final = 0.5
-"""Longest time between two looks of a stream at its membership, while messages are taken."""
+"""Longest time between two checks of a stream's membership, while messages are taken."""
 RUN_S: Final = 0.001
 MAX_RUN: Final = 64
 NOT_YET: Final = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
@@ -52,16 +52,16 @@ log = logging.getLogger("millstream.streams")
 
 
 def _next_run(some: int, took_s: float) -> int:
-    """How many messages to hand out until the clock is read again: about a millisecond's worth."""
+    """Number of messages to return before the next read of the clock: about a millisecond's worth."""
     return min(some * 2, MAX_RUN) if took_s < RUN_S / 2 else max(some // 4, 1)
 
 
 class MessageStream:
-    """Messages of one topic for one thread or task: iterate with ``for`` or ``async for``. Made by a Connector.
+    """Messages of one topic for one thread or task: iterate with ``for`` or ``async for``. Created by a Connector.
 
-    Iteration waits for messages and ends when the connector is closed. It raises UnknownTopic when the topic is
-    deleted, Unreachable when no broker has answered for ``unreachable_timeout_s``; iterating again continues after the
-    last message. Only one thread or task may iterate; every other method may be called from any thread.
+    Iteration waits for messages and ends when the connector is closed. It raises UnknownTopic if the topic is deleted,
+    and Unreachable if no broker has responded for ``unreachable_timeout_s``; iterating again continues after the last
+    message. Only one thread or task may iterate; any thread may call every other method.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class MessageStream:
         self._closed = False
         self._consuming = False  # still True after an interrupt between librdkafka's queue and the batch
         self._serving = False  # whether this is one of librdkafka's calls back
-        self._gaps = False  # whether the batch has lost messages: its runs say nothing about the time
+        self._gaps = False  # whether the batch has lost messages, so that its runs say nothing about time
         self._problem: Exception | None = None
         self._thread: ThreadPoolExecutor | None = None
         try:
@@ -129,12 +129,12 @@ class MessageStream:
                 return
 
     def _fetch(self) -> bool:
-        """Replace the batch, all of which is processed, by the next; False when the stream is closed."""
+        """Replace the batch, which is fully processed, by the next one; False if the stream is closed."""
         while True:
             with self.turns:
                 if self._closed:
                     return False
-                if self._left.__length_hint__():  # a fetch whose caller was cancelled has brought it
+                if self._left.__length_hint__():  # a fetch with a cancelled caller has brought it
                     return True
                 self._set_batch([])
                 if self._problem is not None:
@@ -151,13 +151,13 @@ class MessageStream:
                 self._wait()
 
     def _consume(self) -> bool:
-        """Get a batch; whether there is one. The lock is held."""
+        """Get a batch; returns whether there is one. The lock is held."""
         self._settle()
         self._consuming = True
         found = self._poll(BATCH, 0)
         if not found and (
             found := self._poll(1, POLL_S)
-        ):  # a call that waits would wait for all that it may bring
+        ):  # a call that waits would wait for everything that it may return
             found += self._poll(BATCH - 1, 0)
         kept = bool(found) and self._keep(found)
         self._consuming = False
@@ -183,12 +183,12 @@ class MessageStream:
                 self.kafka.seek(TopicPartition(*at, self._next[at]))
             except KafkaException as error:
                 if error.args[0].code() in NOT_YET:
-                    continue  # what was assigned a moment ago, or moves now: the next try is soon
+                    continue  # just assigned, or moving now: the next try follows soon
                 raise failed(error) from None
             self._astray.discard(at)
 
     def _keep(self, found: list[Any]) -> bool:
-        """Make the messages that are ours the batch; whether there are any. The lock is held."""
+        """Make our messages the batch; returns whether there are any. The lock is held."""
         if any(map(confluent_kafka.Message.error, found)):
             found = [kafka for kafka in found if self._is_message(kafka)]
         if not found:
@@ -197,7 +197,7 @@ class MessageStream:
         numbers = list(map(confluent_kafka.Message.partition, found))
         if numbers.count(numbers[0]) == len(
             numbers
-        ):  # mostly: librdkafka returns one partition after the other
+        ):  # usually: librdkafka returns one partition after the other
             last: dict[Any, Any] = {numbers[0]: found[-1]}
         else:
             last = dict(zip(numbers, found, strict=True))
@@ -207,16 +207,16 @@ class MessageStream:
             return False
         self.patience.heard()
         self._set_batch(messages(found, self._decoders))
-        # Last: an interrupt before this repeats messages and loses none.
+        # Last, because an interrupt before this repeats messages and loses none.
         for partition, kafka in last.items():
             if (topic, partition) in ours:
                 self._next[topic, partition] = kafka.offset() + 1
         return True
 
     def _attend(self) -> bool:
-        """The membership's turn between two messages: what the stream no longer owns leaves the batch.
+        """Let the membership work between two messages; messages of lost partitions leave the batch.
 
-        False when the stream is closed.
+        False if the stream is closed.
         """
         while True:
             with self.turns:
@@ -250,7 +250,7 @@ class MessageStream:
         self._consuming = False
 
     def _membership_turn(self) -> bool:
-        """Let the membership look, and commit what is due; False while it is uncertain. The lock is held."""
+        """Let the membership check, and commit what is due; False while ownership is uncertain. The lock is held."""
         at = now()
         elapsed, self._seen = at - self._seen, at
         wait = self._membership.attend(self, elapsed)
@@ -264,7 +264,7 @@ class MessageStream:
         return True
 
     def _is_message(self, kafka: Any) -> bool:
-        """False for an error, which librdkafka reports among messages; one that does not heal is raised after them."""
+        """False for an error, which librdkafka reports among messages; a lasting one is raised after them."""
         error = kafka.error()
         if error is None:
             return True
@@ -297,17 +297,17 @@ class MessageStream:
         return len(self._batch) - int(self._left.__length_hint__())
 
     def _positions(self, done: int) -> dict[Partition, int]:
-        """Where each owned partition continues if the first ``done`` messages of the batch are processed."""
+        """The position in each owned partition once the first ``done`` messages of the batch are processed."""
         found = {at: self._next[at] for at in self._owned}
         for message in filter(None, reversed(self._batch[done:])):
             found[self.topic, message.partition] = message.offset
         return found
 
     def _commit_processed(self, *, wait: bool, only: Collection[Partition] | None = None) -> None:
-        """Commit what is processed and not committed; problems are logged: the next commit covers this one."""
+        """Commit processed messages; problems are logged, because the next commit covers this one."""
         positions = self._positions(max(self._handed_out() - 1, 0))
         wanted = {
-            at: max(offset, self._by_caller.get(at, 0))  # the caller knows that more is processed
+            at: max(offset, self._by_caller.get(at, 0))  # the caller may have committed more
             for at, offset in positions.items()
             if only is None or at in only
         }
@@ -333,9 +333,9 @@ class MessageStream:
                 self._committed.pop((at.topic, at.partition), None)
 
     def commit(self, position: Position | None = None) -> None:
-        """Commit the position after the last message that was taken, in each partition, or the one given; waits for it.
+        """Commit the position after the last message taken, in each partition, or the one given; waits for it.
 
-        NotOwned when another consumer may own the partition now; nothing is committed then.
+        NotOwned if another consumer may own the partition now; then nothing is committed.
         """
         with self.turns:
             self._check_open()
@@ -351,10 +351,10 @@ class MessageStream:
                 self._by_caller.update(new)
 
     def seek(self, target: Target, partition: int | None = None) -> None:
-        """Continue elsewhere, in one partition or in each that the stream owns: at an offset, "earliest", "latest", or
-        the first message of a time or later (a datetime with a zone).
+        """Continue elsewhere, in one partition or in each owned one.
 
-        An offset outside the log becomes its begin or end. NotOwned when the stream does not own the partition.
+        At an offset, "earliest", "latest", or the first message at or after a time (a datetime with a zone). An offset
+        outside the log becomes its start or end. NotOwned if the stream does not own the partition.
         """
         check_target("seek", target)
         with self.turns:
@@ -372,13 +372,13 @@ class MessageStream:
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """The partitions that the stream owns now."""
+        """Numbers of the topic's partitions that the stream owns now, in ascending order."""
         return tuple(sorted(partition for _, partition in self._owned))
 
-    # For memberships: partitions come and go. The lock is held.
+    # For memberships: partitions are taken and given up. The lock is held.
 
     def take(self, partitions: Mapping[Partition, int]) -> None:
-        """These are ours now, at these offsets."""
+        """Take these partitions, at these offsets."""
         self._next.update(partitions)
         self._began.update(partitions)
         self._owned.update(partitions)
@@ -387,9 +387,9 @@ class MessageStream:
         self._due = 0.0
 
     def start_of(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Where new partitions begin: as the caller says, else at the commit, else at ``start``. Needs no lock.
+        """Start offsets of new partitions: the caller's, else the commit, else ``start``. Needs no lock.
 
-        An offset that is not in the log counts as none.
+        An offset outside the log counts as none.
         """
         found: dict[Partition, int] = {}
         if self.settings.positions is not None:
@@ -406,22 +406,22 @@ class MessageStream:
         return found | starting_offsets(self._cluster, without, self.settings.start)
 
     def give_up(self, partitions: Collection[Partition], *, commit: bool) -> None:
-        """These are no longer ours: hand out nothing more of them. ``commit``: first, what is processed of them."""
+        """Give up these partitions: return no more of their messages. ``commit``: first commit the processed ones."""
         mine = self._owned.intersection(partitions)
         if commit and mine and self.settings.commit == "processed":
-            # In librdkafka's own call another thread could not commit, so there is no bounded wait; what is sent in it
-            # reaches the coordinator before the member joins again.
+            # In librdkafka's own call another thread could not commit, so there is no bounded wait; its requests
+            # reach the coordinator before the member joins again.
             self._commit_processed(wait=not self._serving, only=mine)
         for at in mine:
             self._forget(at)
         self._owned -= mine
 
     def report(self, problem: Exception) -> None:
-        """Iteration raises this once all messages of the batch are handed out."""
+        """Iteration raises this after all messages of the batch."""
         self._problem = problem
 
     def base(self, at: Partition) -> int:
-        """Where a partition begins that was just taken."""
+        """The start offset of a partition that was just taken."""
         return self._next[at]
 
     def standing(self) -> Position:
@@ -431,10 +431,11 @@ class MessageStream:
 
     @property
     def owned(self) -> frozenset[Partition]:
+        """The partitions that the stream owns now, as pairs of topic and number. Raises nothing."""
         return frozenset(self._owned)
 
     def _forget(self, at: Partition) -> None:
-        """Drop what the batch has of a partition. The iterating thread may walk the batch meanwhile."""
+        """Drop a partition's messages from the batch. The iterating thread may walk the batch meanwhile."""
         self._gaps = True
         batch = self._batch
         for index, message in enumerate(batch):
@@ -445,7 +446,7 @@ class MessageStream:
         self._by_caller.pop(at, None)
 
     def _drop_batch(self) -> None:
-        self._batch[:] = [None] * len(self._batch)  # the iterating thread may be in it
+        self._batch[:] = [None] * len(self._batch)  # the iterating thread may be walking it
         self._set_batch([])
 
     def _set_batch(self, batch: list[Message | None]) -> None:
@@ -467,7 +468,7 @@ class MessageStream:
         return ", ".join(map(str, self.partitions)) or "none"
 
     def close(self) -> None:
-        """Commit what is processed, leave, and end the iteration. The connector calls it."""
+        """Commit processed messages, leave, and end the iteration. The connector calls it."""
         with self.turns:
             if self._closed:
                 return
@@ -480,7 +481,7 @@ class MessageStream:
                 self._membership.end(self)
                 self._owned.clear()
                 self._drop_batch()
-                # librdkafka waits for answers of a coordinator that may be gone; that may not take for ever.
+                # librdkafka waits for a coordinator that may be gone; the wait must end.
                 closing = threading.Thread(target=self.kafka.close, name="millstream-close", daemon=True)
                 closing.start()
                 closing.join(CLOSE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A lock that threads get in turn: the one that has just released it is not served before those that wait."""
+"""A lock that threads get in turn: a thread that has just released it comes after waiting ones."""
 
 from __future__ import annotations
 

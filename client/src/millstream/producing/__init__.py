@@ -1,1 +1,1 @@
-"""Producing: the producer, its asyncio face, and partitioners."""
+"""Producing: the producer, its asyncio version, and partitioners."""

@@ -43,7 +43,7 @@ class AsyncProducer:
         self._closed = False
 
     async def start(self) -> Self:
-        """Connect; the same errors as those of a Producer's constructor. `send` does it if nobody did."""
+        """Connect; the same errors as those of a Producer's constructor. `send` does it if needed."""
         await self._started()
         return self
 
@@ -66,7 +66,7 @@ class AsyncProducer:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """As `Producer.send`; while there is no room, others run. ``on_delivery`` runs in the producer's thread."""
+        """Like `Producer.send`; other tasks run while it waits. ``on_delivery`` runs in the producer's thread."""
         producer = self._producer or await self._started()
         if producer.must_learn(topic):
             await asyncio.to_thread(producer.learn, topic)
@@ -119,12 +119,12 @@ class AsyncProducer:
         return future
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """As `Producer.flush`."""
+        """Like `Producer.flush`."""
         if self._producer is not None:
             await asyncio.to_thread(self._producer.flush, timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """As `Producer.close`."""
+        """Like `Producer.close`."""
         async with self._starting:
             self._closed = True
         if self._producer is not None:

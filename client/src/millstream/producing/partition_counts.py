@@ -1,4 +1,4 @@
-"""Which topics exist and how many partitions they have; partitions that are added count within a minute."""
+"""Existing topics and their numbers of partitions; added partitions count within a minute."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class PartitionCounts:
         self.known: dict[str, tuple[int, float]] = {}
 
     def of(self, topic: str) -> int:
-        """UnknownTopic if there is none of that name."""
+        """The topic's number of partitions. UnknownTopic."""
         if self.is_old(topic):
             self.known[topic] = (len(self._cluster.partitions(topic)), time.monotonic())
         return self.known[topic][0]
 
     def is_old(self, topic: str) -> bool:
-        """Whether the count is not known, or too old."""
+        """Whether the count is unknown or too old."""
         known = self.known.get(topic)
         return known is None or time.monotonic() - known[1] > MAX_AGE_S
 
     def choose(self, partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None) -> int:
-        """The partition that it chooses; BadPartition when there is no such one."""
+        """The partitioner's choice; BadPartition if that partition does not exist."""
         count = self.of(topic)
         chosen = partitioner(topic, key, value, count)
         if type(chosen) is int and 0 <= chosen < count:

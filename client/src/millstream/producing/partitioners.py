@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Kafka's own rules, and a user's.
+"""Choose a record's partition: Kafka's own rules, and a user's.
 
 `Murmur2` and `Random` run in librdkafka. Any callable of `Partitioner`'s shape runs in Python, for each record.
 """
@@ -22,7 +22,7 @@ class Partitioner(Protocol):
 
 
 class Murmur2:
-    """By the key's murmur2 hash, as Kafka's Java clients do; without a key, batch by batch at random. The default."""
+    """By the key's murmur2 hash, as in Kafka's Java clients; without a key, batch by batch at random. The default."""
 
     librdkafka = "murmur2_random"
 
@@ -40,7 +40,7 @@ class Random:
 
 
 class RoundRobin:
-    """One partition after the other, whatever the key; each topic has a turn of its own."""
+    """One partition after the other, whatever the key; each topic has its own order."""
 
     def __init__(self) -> None:
         self._turns: dict[str, itertools.count[int]] = {}

@@ -1,8 +1,8 @@
-"""The producer: records into topics, within bounds of memory and time, and no failure goes unsaid.
+"""The producer: records into topics, within bounds of memory and time, and every failure is reported.
 
 librdkafka batches, compresses, retries and partitions. This module adds what Python users otherwise write themselves:
 serializers, partitioners with a checked result, waiting for room instead of BufferError, delivery reports without
-polling, and an error for what was not delivered.
+polling, and an error for undelivered records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("millstream.producer")
 Headers: TypeAlias = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
 POLL_S: Final = 0.05
 REPORT_S: Final = 1.0
-"""How often a producer that is idle looks for windows of its audit that have ended."""
+"""How often an idle producer checks for windows of its audit that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Delivery:
 
 
 OnDelivery: TypeAlias = Callable[[Delivery | None, MillstreamError | None], object]
-"""Called once for each record: with where it is, or with why it was not delivered."""
+"""Called once for each record: with its place, or with the reason why it was not delivered."""
 Prepared: TypeAlias = tuple[str, Any, Any, dict[str, Any]]
 """A record for librdkafka: topic, value, key, and the other arguments of its ``produce``."""
 
@@ -69,7 +69,7 @@ class Producer:
 
     ``bootstrap``: "HOST:PORT", several separated by commas, or a Cluster. Serializers: a Serde or a callable to bytes;
     without one, keys and values are bytes, text or None. ``options``: the fields of `ProducerSettings`. The producer
-    connects in the background; raises Unreachable within seconds when no broker answers, UnknownTopic when the topic of
+    connects in the background; raises Unreachable within seconds if no broker responds, UnknownTopic if the topic of
     the audit does not exist, BadInput for options.
     """
 
@@ -117,9 +117,9 @@ class Producer:
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> None:
-        """Hand a record over for delivery, and wait for room in the buffer if there is none.
+        """Pass a record on for delivery; wait if the buffer is full.
 
-        ``partition``: that one, whatever the partitioner says. ``timestamp``: milliseconds since 1970 (default: now).
+        ``partition`` overrides the partitioner. ``timestamp`` is in milliseconds since 1970 (default: now).
         ``on_delivery`` is called from the producer's own thread and should be quick; without it, `flush` and `close`
         report a failure. Raises UnknownTopic, BufferFull after ``buffer_timeout_s``, NotSerializable, BadPartition,
         RecordTooLarge, Closed; then the record was not sent.
@@ -159,7 +159,7 @@ class Producer:
         return topic, value, key, more
 
     def hand_over(self, record: Prepared) -> None:
-        """The second half: after BufferFull, the same record can be handed over again."""
+        """The second half: after BufferFull, the same record can be passed on again."""
         topic, value, key, more = record
         try:
             self._produce(topic, value, key, **more)
@@ -178,12 +178,12 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Future[Delivery]:
-        """The same with a future: a `Delivery`, or the exception that says why there is none.
+        """The same with a future: a `Delivery`, or the exception that explains the failure.
 
-        A failure in the future is not reported by `flush` and `close` again.
+        `flush` and `close` do not report a failure in the future again.
         """
         future: Future[Delivery] = Future()
-        future.set_running_or_notify_cancel()  # a record that was handed over cannot be taken back
+        future.set_running_or_notify_cancel()  # a record that was passed on cannot be taken back
 
         def settle(delivery: Delivery | None, error: MillstreamError | None) -> None:
             if error is not None:
@@ -199,16 +199,16 @@ class Producer:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until each record sent so far is acknowledged or has failed.
 
-        NotDelivered names what failed since the last `flush`. BufferFull when records are still in flight after
-        ``timeout_s`` (default: until each has its delivery timeout); they stay in flight.
+        NotDelivered names the records that failed since the last `flush`. BufferFull if records are still in flight
+        after ``timeout_s`` (default: until each has its delivery timeout); they stay in flight.
         """
         self._check_open()
         self._flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was sent, or raise NotDelivered; then the producer is closed. A second call does nothing.
+        """Deliver sent records, or raise NotDelivered; then the producer is closed. A second call does nothing.
 
-        Records that are still in flight after ``timeout_s`` are given up and named, too.
+        Records that are still in flight after ``timeout_s`` are abandoned, and named, too.
         """
         if self._closed:
             return
@@ -220,7 +220,7 @@ class Producer:
                     self._await_answers(timeout_s)
                 self._stamps.counts.close()
             self._flush(timeout_s)
-        except (BufferFull, BufferError):  # the latter for a report
+        except (BufferFull, BufferError):  # BufferError for a report
             self._kafka.purge()
             self._kafka.flush(POLL_S)
             self._failures.raise_any()
@@ -231,7 +231,7 @@ class Producer:
             self._kafka.close()
 
     def __len__(self) -> int:
-        """How many records are not acknowledged yet."""
+        """Number of records without an acknowledgement so far."""
         return len(self._kafka)
 
     def __enter__(self) -> Self:
@@ -240,7 +240,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close. An error of the body is not hidden by one of the close, which becomes a note of it."""
+        """Close. An error of the body is not hidden by an error of the close, which becomes its note."""
         try:
             self.close()
         except MillstreamError as undelivered:
@@ -260,14 +260,14 @@ class Producer:
     # Delivery
 
     def _reported(self, error: Any, message: Any) -> None:
-        """librdkafka's report of a record without a callback of its own."""
+        """Handle librdkafka's report of a record without its own callback."""
         if error is not None:
             self._failures.add(message.topic(), _partition(message), message.key(), error)
         elif self._stamps is not None:
             self._stamps.delivered(message)
 
     def _callback(self, on_delivery: OnDelivery) -> Callable[[Any, Any], None]:
-        """The same for a record with a callback of its own."""
+        """The same for a record with its own callback."""
 
         def called(error: Any, message: Any) -> None:
             if error is not None:
@@ -289,12 +289,12 @@ class Producer:
         return called
 
     def _send_report(self, report: bytes) -> None:
-        """The audit's counts of a window; a report that is not delivered is named like a record."""
+        """Send the audit's counts of a window; an undelivered report is named like a record."""
         assert self.settings.audit is not None
         topic = self.settings.audit.topic
         try:
             self._kafka.produce(topic, report)
-        except confluent_kafka.KafkaException as error:  # at once, such as for a topic that was deleted
+        except confluent_kafka.KafkaException as error:  # at once, for example for a deleted topic
             self._failures.add(topic, -1, None, error.args[0])
 
     def _poll(self) -> None:
@@ -302,7 +302,7 @@ class Producer:
         while not self._stopped.is_set():
             try:
                 self._kafka.poll(POLL_S)
-            except Exception:  # of a callback in ``config``: later records must get their reports
+            except Exception:  # from a callback in ``config``: later records must get their reports
                 log.exception("a callback failed")
             if self._stamps is not None and time.monotonic() - checked > REPORT_S:
                 checked = time.monotonic()
@@ -346,7 +346,7 @@ class Producer:
             raise Closed("the producer is closed", "create another one")
 
     def _refused(self, error: Exception, topic: str, key: Any, value: Any) -> Exception:
-        """Why librdkafka did not take a record, as ours."""
+        """Our error for librdkafka's refusal of a record."""
         if isinstance(error, confluent_kafka.KafkaException):
             if error.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
                 size = len(key or b"") + len(value or b"")
@@ -365,7 +365,7 @@ class Producer:
 
 
 def _closed(*_: Any, **__: Any) -> None:
-    """In place of librdkafka's produce, so that a check of each record costs nothing."""
+    """Replaces librdkafka's produce, so that checking each record costs nothing."""
     raise Closed("the producer is closed", "create another one")
 
 
@@ -384,7 +384,7 @@ def _check_audit(cluster: Cluster, topic: str) -> None:
 
 
 def _tell(on_delivery: OnDelivery, delivery: Delivery | None, error: MillstreamError | None) -> None:
-    """Call the user's callback; what it raises is logged, as there is nobody to raise it to."""
+    """Call the user's callback; its exceptions are logged, because nothing could catch them."""
     try:
         on_delivery(delivery, error)
     except Exception:

@@ -1,4 +1,4 @@
-"""The audit's side of a producer: each record is stamped, and what was acknowledged is reported by windows.
+"""The audit's side of a producer: stamps each record, and reports acknowledged ones by windows.
 
     audit = Audit(topic="audits", server="web-1")
     with Producer("localhost:9092", audit=audit) as producer: …
@@ -26,7 +26,7 @@ STAMP_HEADER: Final = "audit"
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """``topic`` gets the reports; ``server`` names the machine; ``window_s``: seconds of a window of counts."""
+    """``topic`` gets the reports; ``server`` names the machine; ``window_s`` is the length of a window in seconds."""
 
     topic: str
     server: str

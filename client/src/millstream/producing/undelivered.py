@@ -1,4 +1,4 @@
-"""What a producer could not deliver, since somebody was last told: bounded, whatever fails and however often."""
+"""A producer's undelivered records since the last report: bounded, whatever fails and however often."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from millstream.errors import NotDelivered, Undelivered
 from millstream.retriable import is_retriable
 
 KEYS = 3
-"""How many keys are kept for each topic, partition and reason."""
+"""Limit of kept keys for each topic, partition and reason."""
 REASONS = 100
-"""How many of those are kept; further ones count under the last."""
+"""Limit of kept reasons; further failures count under the last one."""
 
 
 class Failures:
@@ -33,7 +33,7 @@ class Failures:
             self._found[where] = (count + 1, keys, retriable and is_retriable(error))
 
     def raise_any(self) -> None:
-        """NotDelivered if there are any, which then count as told."""
+        """NotDelivered if there are any, which then count as reported."""
         with self._lock:
             found, self._found = self._found, {}
         if found:

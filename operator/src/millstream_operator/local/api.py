@@ -1,4 +1,4 @@
-"""The part of the Kubernetes API that reconciling needs, played by the local state.
+"""The part of the Kubernetes API that reconciling needs, on top of the local state.
 
 The operator's own reconciles of Topic and ConsumerGroup run on it unchanged: they talk to brokers, and to the API
 server only to write a status or a finalizer.
@@ -18,7 +18,7 @@ from .state import State, key_of
 
 
 class LocalApi(Kube):
-    """Resources of a `State`; of Kubernetes' own kinds there are none."""
+    """The resources of a `State`; it has no objects of Kubernetes' own kinds."""
 
     def __init__(self, state: State) -> None:  # no connection to set up
         self._state = state
@@ -42,14 +42,14 @@ class LocalApi(Kube):
         return copy.deepcopy(resource)
 
     def merge(self, live: Mapping[str, Any], change: Mapping[str, Any]) -> Manifest:
-        """Only finalizers are merged; nobody else writes them meanwhile."""
+        """Merge finalizers only; nobody else writes them meanwhile."""
         metadata = live["metadata"]
         resource = self._state.resources[f"{live['kind']}/{metadata['namespace']}/{metadata['name']}"]
         resource["metadata"]["finalizers"] = list(change["metadata"]["finalizers"])
         return copy.deepcopy(resource)
 
     def record_event(self, key: Key, uid: str, event: Event, now: datetime) -> None:
-        """Nobody looks for Events here: the commands say what they do."""
+        """Drop the Event: commands report their own steps."""
 
     def delete(self, api_version: str, kind: str, namespace: str, name: str, *, uid: str) -> bool:
         return False

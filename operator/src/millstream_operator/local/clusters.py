@@ -1,12 +1,12 @@
-"""A Cluster here: a process for each broker, with the configuration it has on Kubernetes, and one for its ZooKeeper.
+"""A local Cluster: a process for each broker, with the same configuration as on Kubernetes, and one for its ZooKeeper.
 
     DATA/clusters/NAME/N/                       broker N's data
-    DATA/clusters/NAME/broker-N.properties      what it was started with
-    DATA/clusters/NAME/broker-N.log             what it says
-    DATA/clusters/NAME/zookeeper/, .cfg, .log   the same of ZooKeeper, where the Cluster brings its own
+    DATA/clusters/NAME/broker-N.properties      its configuration file
+    DATA/clusters/NAME/broker-N.log             its output
+    DATA/clusters/NAME/zookeeper/, .cfg, .log   the same for ZooKeeper, if the Cluster runs its own
 
-Listeners are bound to 127.0.0.1, at ports of `ports`. Invariant: of brokers that run, one at a time is restarted, as
-the plan of a roll says (reconcile/rolling.py): only while every partition keeps its minimum ISR without it.
+Listeners are bound to 127.0.0.1, at ports from `ports`. Invariant: running brokers are restarted one at a time, by
+the plan of a roll (reconcile/rolling.py): only while every partition keeps its minimum ISR without the broker.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from .processes import Daemon, StartFailed
 HTTP = "http"
 HTTP_PORT = 9404
 START_TRIES = 3
-IN_SYNC_S = 60.0  # for the replicas of a broker that was restarted a moment ago
+IN_SYNC_S = 60.0  # for the replicas of a broker that was just restarted
 CHANGED = ("ConfigurationChanged",)
 Say = Callable[[str], None]
 
 
 def command(name: str) -> str:
-    """One of our commands: beside this Python's own, else on the PATH."""
+    """One of our commands: the one beside this Python, else the one on the PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
 
 
 def folder_name(namespace: str, name: str) -> str:
-    """No two resources share a folder: `_` is in no name."""
+    """A folder name that no two resources share: `_` is in no resource's name."""
     return name if namespace == "default" else f"{namespace}_{name}"
 
 
@@ -65,11 +65,11 @@ class LocalCluster:
         return ",".join(f"{ports.HOST}:{self._port(broker, inside)}" for broker in self.brokers)
 
     def running(self) -> list[int]:
-        """The brokers that run."""
+        """The running brokers."""
         return [broker for broker in self.brokers if self._alive(self._key(broker)) is not None]
 
     def missing(self) -> Problem | None:
-        """What of it does not run."""
+        """The names of processes that should run and do not."""
         dead = sorted(set(self.brokers).difference(self.running()))
         starts = "`millstream local up` starts"
         if self.has_zookeeper and self._alive(self._zookeeper_key) is None:
@@ -83,7 +83,7 @@ class LocalCluster:
         return None
 
     def refusal(self) -> Problem | None:
-        """Why the Cluster cannot be so here."""
+        """The reason why the Cluster cannot run here."""
         there = sorted(int(entry.name) for entry in self.folder.glob("[0-9]*") if entry.name.isdigit())
         if not there or there[-1] < len(self.brokers):
             return None
@@ -94,7 +94,7 @@ class LocalCluster:
         )
 
     def stop(self) -> int:
-        """Stop its processes, brokers before ZooKeeper, and forget them and their ports; how many ran."""
+        """Stop its processes, brokers before ZooKeeper, and forget them and their ports; return how many ran."""
         own = f"/{self.cluster.namespace}/{self.cluster.name}/"
         stopped = 0
         for kind in ("broker", "zookeeper"):
@@ -107,11 +107,11 @@ class LocalCluster:
     # ZooKeeper
 
     def start_zookeeper(self) -> bool:
-        """Have it run, where the Cluster brings its own; False when there was nothing to do. Raises NotInstalled."""
+        """Start ZooKeeper if the Cluster runs its own; return False if there was nothing to do. Raises NotInstalled."""
         if not self.has_zookeeper or self._alive(self._zookeeper_key) is not None:
             return False
         file, data = self.folder / "zookeeper.cfg", self.folder / "zookeeper"
-        line = zookeeper.command(file)  # first, so that without Java there is not even a folder
+        line = zookeeper.command(file)  # first, so that without Java not even a folder is created
 
         def launch() -> None:
             port = self._zookeeper_port
@@ -136,7 +136,7 @@ class LocalCluster:
     # Brokers
 
     def start_brokers(self, say: Say, admins: AdminPool) -> bool:
-        """Have all run with the configuration that the Cluster asks for; False when they do already."""
+        """Make all brokers run with the Cluster's configuration; return False if they already did."""
         running = self.running()
         stale = [broker for broker in running if not self._is_as_asked(broker)]
         for broker in self.brokers:
@@ -188,7 +188,7 @@ class LocalCluster:
         except StartFailed as error:
             raise StartFailed(f"broker {broker}: {error}" if len(self.brokers) > 1 else str(error)) from error
         if broker > 0 or self.state.ports[key] == before:
-            return  # of several, all but the first get the ports after it: nothing to tell
+            return  # of several brokers, all but the first get the following ports: nothing to report
         for listener in all_listeners(self.cluster):
             if (port := self._port(broker, listener)) != listener.port:
                 say(
@@ -196,7 +196,7 @@ class LocalCluster:
                 )
 
     def _next_to_restart(self, stale: Sequence[int], admins: AdminPool) -> int:
-        """Which broker to restart now, by the same plan as on Kubernetes; StartFailed when none can be in time."""
+        """The broker to restart now, by the same plan as on Kubernetes; StartFailed if none is possible in time."""
         if len(self.brokers) == 1:
             return stale[0]
         roll = Roll(blocked=NO_ANSWER)
@@ -228,7 +228,7 @@ class LocalCluster:
     # Processes and their ports
 
     def _launch(self, key: str, asked: Sequence[tuple[str, int]], launch: Callable[[], None]) -> None:
-        self.data.stop(key)  # one whose start was interrupted has the ports
+        self.data.stop(key)  # a broker whose start was interrupted has the ports
         for tries_left in reversed(range(START_TRIES)):
             others = [
                 port for owner, kept in self.state.ports.items() if owner != key for port in kept.values()
@@ -239,7 +239,7 @@ class LocalCluster:
                 with processes.files_of_a_start():
                     launch()
             except StartFailed:
-                # Between our look at a port and its use somebody else may have taken it.
+                # Between our check of a port and its use, another process may have taken it.
                 if tries_left and not all(map(ports.is_free, self.state.ports[key].values())):
                     continue
                 raise
@@ -255,7 +255,7 @@ class LocalCluster:
         ]
 
     def _port(self, broker: int, listener: Listener) -> int:
-        """Where the listener is, or would be."""
+        """The listener's port, present or future."""
         return self.state.ports.get(self._key(broker), {}).get(
             f"{listener.name}:{listener.port}", listener.port
         )

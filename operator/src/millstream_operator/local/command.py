@@ -1,9 +1,9 @@
 """`millstream local up | status | delete | down`: Millstream on this machine, without Kubernetes.
 
-Exit status: 0 everything is as the manifests say (loads may wait for records, or for Java); 1 something went wrong
-with a resource; 2 the manifests or options cannot be taken, and nothing was changed; 130 interrupted.
+Exit status: 0 everything is in its desired state (loads may wait for records, or for Java); 1 something is wrong
+with a resource; 2 the manifests or options are invalid, and nothing was changed; 130 interrupted.
 
-What runs the commands (kafka-python, the operator's reconciles) is imported when one is run, so that
+The modules behind the commands (kafka-python, the operator's reconciles) are imported when a command runs, so that
 `millstream --help` is quick.
 """
 
@@ -131,7 +131,7 @@ def down(data: Path, delete_data: bool, yes: bool) -> None:
     runtime = LocalRuntime(data, Reporter(say=click.echo))
     with _errors("down"):
         if delete_data:
-            runtime.check_owned()  # before the question: an answer would change nothing
+            runtime.check_owned()  # before the question, because an answer would change nothing
             if not yes:
                 _confirm("local down", f"delete all records, tables, logs and state in {data}", "--yes")
         stopped = runtime.down(delete_data=delete_data)
@@ -141,7 +141,7 @@ def down(data: Path, delete_data: bool, yes: bool) -> None:
 
 
 def _confirm(command: str, deed: str, options: str) -> None:
-    """Ask before data is deleted; where there is no terminal, refuse."""
+    """Ask before data is deleted; refuse without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise Ended(
             f"{command}: would {deed}, and cannot ask for confirmation without a terminal: add {options}", 2
@@ -152,7 +152,7 @@ def _confirm(command: str, deed: str, options: str) -> None:
 
 @contextlib.contextmanager
 def _errors(command: str = "up") -> Iterator[None]:
-    """A user's mistake is a line on stderr, never a stack trace; an interrupted command is to be run again."""
+    """Print a user's mistake as a line on stderr, never as a stack trace; an interrupted command can be repeated."""
     from .manifests import ManifestError
     from .processes import StartFailed
     from .state import StateError
@@ -160,7 +160,7 @@ def _errors(command: str = "up") -> Iterator[None]:
     def interrupted(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # A load's Spark, and a broker that is not ready, must not outlive this command. `nohup` has SIGHUP ignored.
+    # A load's Spark, and a broker that is not ready, must not outlive this command. `nohup` ignores SIGHUP.
     before = {
         number: signal.signal(number, interrupted)
         for number in (signal.SIGTERM, signal.SIGHUP)

@@ -1,6 +1,6 @@
-"""Configuration of Clusters and Topics, checked by the broker that will get it, before anything is changed.
+"""Checks the configuration of Clusters and Topics with the broker that will get it, before anything changes.
 
-`millstream-broker --check` is the one place that knows Kafka's keys; see the broker's `check`.
+Only `millstream-broker --check` knows Kafka's keys; see the broker's `check`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KINDS = {"Cluster": "brokers", "Topic": "topics"}
 
 
 def problems(resources: Mapping[str, Resource]) -> dict[str, list[str]]:
-    """What is wrong with the configuration of each resource, by its key; a resource without problems is left out."""
+    """Problems with the configuration of each resource, by its key; resources without problems are left out."""
     asked: dict[str, dict[str, dict[str, str]]] = {"brokers": {}, "topics": {}}
     found: dict[str, list[str]] = {}
     for key, resource in resources.items():
@@ -48,6 +48,6 @@ def _ask(asked: Mapping[str, object]) -> dict[str, dict[str, list[str]]]:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return {}  # starting a broker says what is wrong with it
+        return {}  # the broker's start will report the problem
     answer: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
     return answer

@@ -1,12 +1,12 @@
 """`python -m millstream_operator.local.consumers FOLDER`: runs the consumers of one ConsumerGroup on this machine.
 
-FOLDER/workload.json   what to run, read again whenever it changes
-FOLDER/consumers.json  how many are wanted, how many run, why one ended
+FOLDER/workload.json   the workload, read again whenever it changes
+FOLDER/consumers.json  the desired and the running number of consumers, and why one ended
 FOLDER/N.log           output of consumer N
 
-A consumer that ends, for whatever reason, is started again after 1, 2, 4 … 60 seconds, as Kubernetes does; one that ran
-for a minute starts with 1 second again. With `scaling` the number follows the lag by the operator's own rules. Stopped,
-this process stops its consumers. Whatever it could not stop, because it was killed, is found by the mark in its
+A consumer that ends, for whatever reason, restarts after 1, 2, 4 … 60 seconds, as on Kubernetes; after a minute of
+running, the pause is 1 second again. With `scaling` the number follows the lag by the operator's own rules. When this
+process stops, it stops its consumers. If it was killed, the next one finds its consumers by the mark in their
 environment (see processes.py).
 """
 
@@ -42,7 +42,7 @@ WORKLOAD, CONSUMERS = "workload.json", "consumers.json"
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What to run. ``group`` is the resource's manifest."""
+    """The workload. ``group`` is the resource's manifest."""
 
     group: dict[str, Any]
     bootstrap: str
@@ -55,7 +55,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What runs."""
+    """The state of the consumers."""
 
     wanted: int = 0
     running: int = 0
@@ -63,12 +63,12 @@ class Running(msgspec.Struct, frozen=True):
 
 
 def pause_after(failures: int) -> float:
-    """Seconds until a consumer that has ended so many times in a row starts again."""
+    """Seconds until a consumer restarts after this many ends in a row."""
     return float(min(LONGEST_PAUSE_S, 2.0 ** min(failures - 1, 10)))
 
 
 class Consumer:
-    """One place for a consumer, and the process that has it now. Blocking."""
+    """A slot for one consumer, with its present process. Blocking."""
 
     def __init__(self, number: int, folder: Path) -> None:
         self.log = folder / f"{number}.log"
@@ -79,7 +79,7 @@ class Consumer:
         self.failure = ""
 
     def tend(self, told: Told, now: float) -> None:
-        """Start the process if there is none and it is time. Note when it has ended."""
+        """Start the process if there is none and it is time. Note its end."""
         if self.process is None:
             if now >= self.next:
                 self._start(told, now)
@@ -110,7 +110,7 @@ class Consumer:
 
 
 class Supervisor:
-    """The consumers of one workload. Blocking; ``run`` until it is interrupted."""
+    """The consumers of one workload. Blocking; ``run`` until interrupted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,7 +123,7 @@ class Supervisor:
         self.next_look = 0.0
 
     def run(self) -> None:
-        processes.stop_marked(self.told.mark)  # those of one that was killed
+        processes.stop_marked(self.told.mark)  # left by a killed supervisor
         print(f"{READY}consumers={self.folder.name}", flush=True)
         try:
             while True:
@@ -166,7 +166,7 @@ class Supervisor:
         group = decode_as(ConsumerGroup, self.told.group)
         scaling = group.spec.workload.scaling if group.spec.workload is not None else None
         assert scaling is not None
-        spec = msgspec.structs.replace(group.spec, start_at=None)  # first commits are the command's business
+        spec = msgspec.structs.replace(group.spec, start_at=None)  # the command makes first commits
         try:
             if self.admin is None or self.admin.bootstrap != self.told.bootstrap:
                 self.admin = KafkaAdmin(self.told.bootstrap, client_id="millstream-local")
@@ -189,7 +189,7 @@ class Supervisor:
                 aside.replace(file)
 
     def _stop(self, consumers: list[Consumer]) -> None:
-        """SIGTERM to all, SIGKILL to those that are left after the grace period."""
+        """Send SIGTERM to all, and SIGKILL to the rest after the grace period."""
         alive = [one.process for one in consumers if one.process is not None]
         for process in alive:
             process.terminate()

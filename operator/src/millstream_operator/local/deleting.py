@@ -1,12 +1,12 @@
-"""`millstream local delete -f`: what `kubectl delete -f` does on Kubernetes, by the same policies.
+"""`millstream local delete -f`: the counterpart of `kubectl delete -f`, with the same policies.
 
-    Topic, ConsumerGroup   the operator's reconcile of one that is being deleted: with `deletionPolicy: Delete` the
-                           topic or the offsets go first, and the resource stays until they are gone
+    Topic, ConsumerGroup   the operator's reconcile of a resource that is being deleted: with `deletionPolicy: Delete`
+                           the topic or the offsets are deleted first, and the resource stays until then
     MirrorMaker            its workers are stopped; its copies of Secrets are deleted
     BatchLoad              it is forgotten; the tables stay
     Cluster                its processes are stopped; its data stays, unless `brokers.storage.deletionPolicy: Delete`
 
-Resources go in the opposite of the order in which they are made, so a Topic goes while its brokers run.
+Resources are deleted in the reverse order of creation, so a Topic is deleted while its brokers run.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ LEAVE_S = 60.0  # 45 s is the usual session timeout of a consumer
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """Keys of resources that would be deleted, and in words the data that would go with them."""
+    """Keys of resources to delete, and a description of the data that would be deleted with them."""
 
     resources: list[str]
     data: list[str]
 
 
 def doomed(state: State, folder: Path, keys: Sequence[str]) -> Doomed:
-    """What `delete` would do; nothing is changed."""
+    """The effect of `delete`, without changing anything."""
     there = [key for key in keys if key in state.resources]
     return Doomed(there, [words for key in there if (words := _data(state.resources[key], state, folder))])
 
 
 def delete(work: Pass, key: str) -> None:
-    """Delete one resource; one that stays is in the failures of the pass."""
+    """Delete one resource; if it stays, it is among the failures of the pass."""
     resource = work.state.resources[key]
     kind, name = resource["kind"], resource["metadata"]["name"]
     lost = _data(resource, work.state, work.data)
@@ -77,7 +77,7 @@ def _held(work: Pass, key: str) -> bool:
 
 
 def _wait_for_members(work: Pass, key: str) -> None:
-    """Wait until the group has no member left of a workload whose consumers were stopped and did not leave it."""
+    """Wait until the group has no member left from a workload whose consumers were stopped without leaving it."""
     kind, _, name = key.split("/")
     work.say(f"{kind} {name}: its consumers are stopped; waiting until the brokers notice")
     deadline = time.monotonic() + LEAVE_S
@@ -87,14 +87,16 @@ def _wait_for_members(work: Pass, key: str) -> None:
 
 
 def _removed(work: Pass, key: str, folder: Path) -> bool:
-    """Remove a Cluster's data. It is set aside at once: brokers that start after an interruption find all of it or
-    nothing."""
-    aside = folder.with_name(f".{folder.name}")  # the name of no resource
+    """Remove a Cluster's data.
+
+    It is set aside first: brokers that start after an interruption find all of it or nothing.
+    """
+    aside = folder.with_name(f".{folder.name}")  # no resource has this name
     if (used := processes.user_of(folder.glob("*/.lock"))) is not None:
         work.failures[key] = f"its data stays: {used}: stop it"
         return False
     try:
-        if aside.exists():  # of one that was interrupted
+        if aside.exists():  # from an interrupted deletion
             shutil.rmtree(aside)
         if folder.exists():
             folder.rename(aside)
@@ -106,7 +108,7 @@ def _removed(work: Pass, key: str, folder: Path) -> bool:
 
 
 def _data(resource: Resource, state: State, folder: Path) -> str:
-    """The data that goes with a resource, in words; "" when none does."""
+    """A description of the data that is deleted with the resource; "" for none."""
     spec: dict[str, Any] = resource["spec"]
     name = resource["metadata"]["name"]
     if resource["kind"] == "Cluster":

@@ -1,5 +1,6 @@
 """`DataFolder`: creates folders and processes in a data folder whose lock the command holds, and saves each in the
-state before its first use."""
+state before its first use.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from .state import State
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder (absolute), its state, and how that is saved; who only looks saves nothing."""
+    """A data folder (absolute), its state, and a function that saves it; a read-only command saves nothing."""
 
     path: Path
     state: State
     save: Callable[[], None] = lambda: None
 
     def make(self, name: str) -> Path:
-        """Have one of FOLDERS. It is ours to delete if it was made here, which is saved before anything is in it.
+        """Create one of FOLDERS. A folder created here is ours to delete, which is saved before anything is in it.
 
-        OSError when it cannot be made.
+        OSError if it cannot be created.
         """
         folder = self.path / name
         with contextlib.suppress(FileExistsError):
@@ -44,9 +45,9 @@ class DataFolder:
         ready: Callable[[str], dict[str, str] | None] | None = None,
         name: str = "",
     ) -> None:
-        """Start a daemon, in place of the one that there may be; `processes.start` tells of the rest.
+        """Start a daemon in place of its predecessor, if any; see `processes.start` for the parameters.
 
-        The state knows of it at every moment from before its start on.
+        The state contains the daemon at every moment from before its start on.
         """
         self.stop(key)
         mark = uuid.uuid4().hex
@@ -60,6 +61,6 @@ class DataFolder:
         self.save()
 
     def stop(self, key: str) -> None:
-        """Stop a daemon if it runs; it stays in the state."""
+        """Stop a daemon if it runs; the state keeps it."""
         if key in self.state.daemons:
             processes.stop(self.state.daemons[key])

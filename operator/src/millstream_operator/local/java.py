@@ -1,4 +1,4 @@
-"""Java on this machine: what loads (Spark) and ZooKeeper run on, and the jars that pyspark brings."""
+"""Java on this machine, for loads (Spark) and ZooKeeper, and the jars in pyspark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ JAVA = 17
 
 
 class NotInstalled(Exception):
-    """Something that is needed is not installed; the message is one line that names what to install."""
+    """A required program is not installed; the message is one line that names what to install."""
 
 
 def find_java() -> str:
-    """The `java` of JAVA_HOME, else of the PATH; raises NotInstalled when it is none of version 17 or newer."""
+    """The `java` of JAVA_HOME, else of the PATH; raises NotInstalled unless one is of version 17 or newer."""
     java = shutil.which("java", path=_java_path())
     version = _java_version(java) if java else None
     if java is None or version is None:
@@ -30,7 +30,7 @@ def find_java() -> str:
 
 
 def pyspark_folder() -> Path:
-    """Where pyspark is installed; raises NotInstalled when it is not."""
+    """The folder of pyspark; raises NotInstalled if it is not installed."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise NotInstalled("no pyspark: install the Python package pyspark==4.0.0")
@@ -43,7 +43,7 @@ def _java_path() -> str:
 
 
 def _java_version(java: str) -> int | None:
-    """The major version that `java -version` tells ("17.0.15", "1.8.0_292"); None when it tells nothing."""
+    """The major version in the output of `java -version` ("17.0.15", "1.8.0_292"); None if there is none."""
     try:
         said = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=True, timeout=30

@@ -1,9 +1,9 @@
-"""Manifests: the YAML files of a folder, every document validated before anything is done with one.
+"""Manifests: the YAML files of a folder, every document validated before anything changes.
 
-The files are those that `kubectl apply -f DIR` takes. Kinds of our own are checked against the CRDs, their brokers'
-and topics' configuration by the broker itself, and all together for references that lead nowhere; kinds of Kubernetes
-itself (a Namespace, the claim a BatchLoad writes to) are known and without effect; anything else is an error. All
-problems are reported at once, each naming file, resource, field, value and what is allowed.
+The files are those for `kubectl apply -f DIR`. Our own kinds are checked against the CRDs, their brokers' and topics'
+configuration by the broker itself, and all together for dangling references; Kubernetes' own kinds (a Namespace, the
+claim that a BatchLoad writes to) are known and without effect; anything else is an error. All problems are reported at
+once, each with file, resource, field, value and the allowed values.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from .secrets import Secrets, Values, values_of
 from .state import Resource, key_of, namespace_of
 
 KINDS = tuple(models.KINDS)
-# Kinds of Kubernetes that a folder of examples may hold; here they have no effect.
+# Kubernetes' own kinds that a folder of examples may hold; they have no effect here.
 KUBERNETES_KINDS = {
     "v1": ("ConfigMap", "Namespace", "PersistentVolumeClaim", "Secret", "Service", "ServiceAccount"),
     "apps/v1": ("Deployment", "StatefulSet"),
     "batch/v1": ("CronJob", "Job"),
 }
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-# Of a listener, what says something about Kubernetes only: all that is not its name or port.
+# All fields of a listener but its name and port: they concern only Kubernetes.
 OUTSIDE = tuple(
     field.encode_name
     for field in msgspec.structs.fields(Listener)
     if field.name not in ("name", "type", "port", "allow_plaintext")
 )
-# Fields that say something about Kubernetes only. A path names a field; it counts when the manifest has it.
+# Fields that concern only Kubernetes. A path names a field; it counts if the manifest has it.
 NO_EFFECT = {
     "Cluster": (
         "spec.image",
@@ -93,7 +93,7 @@ PARTS: dict[str, dict[str, type[msgspec.Struct]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ManifestProblem:
-    """One thing that is wrong in one file."""
+    """One problem in one file."""
 
     file: Path
     resource: str
@@ -104,7 +104,7 @@ class ManifestProblem:
 
 
 class ManifestError(Exception):
-    """The manifests cannot be taken; nothing was changed."""
+    """The manifests are invalid; nothing was changed."""
 
     def __init__(self, problems: list[ManifestProblem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -113,16 +113,16 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What a folder asks for: resources with their defaults, and what of it has no effect here."""
+    """The contents of a folder: resources with their defaults, and the fields without effect here."""
 
     resources: list[Resource]
     without_effect: list[str]
     secrets: Secrets = dataclasses.field(default_factory=dict)
-    """Those that a MirrorMaker may name."""
+    """Secrets that a MirrorMaker may name."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a time stays text, a key is text and may be there once."""
+    """Parses YAML like Kubernetes: a time stays text, and a key is text and occurs once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -138,7 +138,7 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"{key.value!r} is there twice", key.start_mark
                 )
             seen.add(key.value)
-        # JSON has texts as keys only.
+        # JSON has only strings as keys.
         return {_key(key): value for key, value in super().construct_mapping(node, deep).items()}
 
 
@@ -180,7 +180,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
                 problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
                 mistaken[key_of(document)] = wrongs
                 without_effect += _without_effect(where, document)
-    # What is wrong beyond the schemas, also in resources that they refuse: in the fields that they allow.
+    # Problems beyond the schemas, even in resources that the schemas refuse: in their valid fields.
     problems += [*_undecodable(found, mistaken), *_dangling(found, {*found, *known})]
     problems += [*_shrinking(found, known), *_misconfigured(found, known)]
     if problems:
@@ -189,7 +189,7 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
         raise ManifestError(
             [ManifestProblem(folder, "", f"has no resource of {API_VERSION} ({', '.join(KINDS)})")]
         )
-    order = sorted(found, key=lambda key: KINDS.index(key.split("/")[0]))  # and as they are in the files
+    order = sorted(found, key=lambda key: KINDS.index(key.split("/")[0]))  # and in the order of the files
     resources = [found[key][1] for key in order]
     named = _named_secrets(resources)
     without_effect += [f"Secret/{name}: belongs to Kubernetes" for _, name in secrets.keys() - named]
@@ -211,7 +211,7 @@ def _take_secret(document: Resource, secrets: dict[tuple[str, str], Values]) -> 
 
 
 def _named_secrets(resources: Iterable[Resource]) -> set[tuple[str, str]]:
-    """Those that MirrorMakers name."""
+    """The Secrets that MirrorMakers name."""
     mirrors = [models.decode_as(MirrorMaker, one) for one in resources if one["kind"] == MirrorMaker.KIND]
     return {(mirror.namespace, key.name) for mirror in mirrors for key in secret_keys(mirror)}
 
@@ -303,7 +303,7 @@ def _with_defaults(document: Resource) -> Resource:
 
 
 def _references(resource: Resource) -> Iterator[tuple[str, str, str]]:
-    """(path, namespace, name) of every Cluster that a resource names, in the fields that have the right type."""
+    """(path, namespace, name) of every Cluster that a resource names, in fields of the right type."""
     spec = _mapping(resource.get("spec"))
     sources = spec.get("sources")
     places = [("spec", spec), ("spec.target", spec.get("target"))]
@@ -337,7 +337,7 @@ def _dangling(found: Mapping[str, tuple[Path, Resource]], there: Iterable[str]) 
 def _undecodable(
     found: Mapping[str, tuple[Path, Resource]], mistaken: Mapping[str, Sequence[schema.Problem]]
 ) -> Iterator[ManifestProblem]:
-    """What no schema can express, such as a pattern that is not a regular expression."""
+    """Problems that no schema can express, such as an invalid regular expression."""
     for key, (file, resource) in found.items():
         if mistaken[key]:
             wrongs = _undecodable_parts(resource, [wrong.path for wrong in mistaken[key]])
@@ -351,7 +351,7 @@ def _undecodable(
 
 
 def _undecodable_parts(resource: Resource, paths: Sequence[str]) -> Iterator[str]:
-    """The same in a resource with mistakes at these paths: in each part that has none of them."""
+    """The same problems in a resource with mistakes at these paths: in each part without any of them."""
     spec = _mapping(resource.get("spec"))
     for name, part in PARTS.get(resource["kind"], {}).items():
         path = f"spec.{name}"
@@ -379,7 +379,7 @@ def _shrinking(
 def _misconfigured(
     found: Mapping[str, tuple[Path, Resource]], known: Mapping[str, Resource]
 ) -> Iterator[ManifestProblem]:
-    """Configuration keys that the brokers would refuse, of resources whose configuration has changed."""
+    """Configuration keys that the brokers would refuse, in resources whose configuration has changed."""
     changed = {
         key: {"kind": resource["kind"], "spec": {"config": config}}
         for key, (_, resource) in found.items()
@@ -391,13 +391,13 @@ def _misconfigured(
 
 
 def _config(resource: Resource) -> dict[str, str]:
-    """Its configuration, without values that are no text: the schema refuses those."""
+    """The resource's configuration, without values other than text: the schema refuses those."""
     config = _mapping(_mapping(resource.get("spec")).get("config"))
     return {key: value for key, value in config.items() if isinstance(value, str)}
 
 
 def named(folder: Path) -> list[str]:
-    """The keys of our resources in a folder's manifests, whatever their specs say: in the order to delete them."""
+    """The keys of our resources in a folder's manifests, whatever their specs: in the order of deletion."""
     problems: list[ManifestProblem] = []
     keys: list[str] = []
     for file in _files(folder):

@@ -1,7 +1,7 @@
-"""A MirrorMaker here: as many `millstream-mirror` processes as it has replicas.
+"""A local MirrorMaker: as many `millstream-mirror` processes as it has replicas.
 
-DATA/mirrors/NAME/mirror.json   what the running workers were started with
-DATA/mirrors/NAME/N.log         what worker N says
+DATA/mirrors/NAME/mirror.json   the configuration of the running workers
+DATA/mirrors/NAME/N.log         the output of worker N
 DATA/mirrors/NAME/secrets       values of Secrets (secrets.py)
 """
 
@@ -36,7 +36,7 @@ class LocalMirror:
     def start(
         self, sources: Sequence[Endpoint], target: Endpoint, secrets: Secrets, say: Callable[[str], None]
     ) -> bool:
-        """Have as many workers as asked for, told what the MirrorMaker says now; False when that is so already."""
+        """Make the desired number of workers run with the present configuration; return False if they already did."""
         if keys := secret_keys(self.mirror):
             self._make_folder()
             write(self.secrets, self.mirror.namespace, keys, secrets)
@@ -75,7 +75,7 @@ class LocalMirror:
             shutil.rmtree(self.secrets)
 
     def stop(self, keep: Sequence[str] = ()) -> int:
-        """Stop its workers but those; how many ran."""
+        """Stop its workers except those; return how many ran."""
         gone = [key for key in self.state.daemons if key.startswith(self.prefix) and key not in keep]
         return sum(processes.stop(self.state.daemons.pop(key)) for key in gone)
 

@@ -1,4 +1,4 @@
-"""Brokers that can be looked at and not changed: what `millstream local status` reconciles with."""
+"""Read-only access to brokers: `millstream local status` reconciles with it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which ports a cluster's processes listen on: those of the manifest if they are free, else the next free ones.
+"""The ports of a cluster's processes: those in the manifest if they are free, else the next free ones.
 
-A choice is kept in the state, so that clients find a cluster at the same address after a restart; it is made anew when
-the manifest asks for another port, or when somebody else has taken the port meanwhile.
+The state keeps a choice, so that clients find a cluster at the same address after a restart. A port is chosen again if
+the manifest names another one, or if another process has taken it meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as brokers do: not kept by closed connections
+        )  # as brokers do: closed connections do not keep the port
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -31,7 +31,7 @@ def choose(
     taken: Iterable[int],
     free: Callable[[int], bool] = is_free,
 ) -> dict[str, int]:
-    """A port for each (name, port asked for); ``kept`` is an earlier answer, ``taken`` is promised to others."""
+    """A port for each (name, requested port); ``kept`` is the earlier choice, ``taken`` has others' ports."""
     chosen: dict[str, int] = {}
     promised = set(taken)
     for name, port in asked:

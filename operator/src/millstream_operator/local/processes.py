@@ -1,14 +1,13 @@
-"""Daemon processes that outlive the command that started them, known by pid **and** start time.
+"""Daemon processes that outlive the command that started them, identified by pid **and** start time.
 
-A pid alone does not name a process: after a crash or a reboot the system gives the number to somebody else, and
-stopping that one would be a disaster. So a `Daemon` carries a token of the moment its process began, as the
-system tells it (`/proc/PID/stat` field 22 with the boot's id; `ps -o lstart` where there is no /proc), and
-whatever does not match is dead to us.
+A pid alone does not identify a process: after a crash or a reboot the system gives the number to another one, which
+must not be stopped. So a `Daemon` has a token of its start, from the system (`/proc/PID/stat` field 22 with the boot's
+id; `ps -o lstart` without /proc), and a process with another token is not this daemon.
 
-A daemon writes to a log file and says that it serves by a line `ready: KEY=VALUE …`, which `start` waits for; one that
-is not ours is asked instead.
+A daemon writes to a log file and reports with a line `ready: KEY=VALUE …`, which `start` waits for; programs that are
+not ours are queried instead.
 
-A command may be killed at any time, also between the start of a daemon and the note of its pid. So a daemon has a mark
+A command may be killed at any time, even between the start of a daemon and the note of its pid. So a daemon has a mark
 in its environment, which is noted before the start, and by which `found` finds the process.
 
 Invariant: `start` either returns a daemon that is ready or leaves no process behind.
@@ -41,9 +40,9 @@ Found = TypeVar("Found")
 
 
 class Daemon(msgspec.Struct, frozen=True, rename="camel"):
-    """A process of ours: ``started`` is the token of its start, ``ready`` what its ready line said.
+    """A process of ours: ``started`` is the token of its start, ``ready`` has the fields of its ready line.
 
-    Before it is started it has no pid (0), and until it was seen to be ready an empty ``ready``.
+    Before its start its pid is 0; until it is ready, ``ready`` is empty.
     """
 
     pid: int
@@ -59,17 +58,17 @@ class Daemon(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def serves(self) -> bool:
-        """Whether it runs and got ready; one whose start was interrupted is to be started again."""
+        """Whether it runs and is ready; a daemon whose start was interrupted must be restarted."""
         return self.alive and bool(self.ready)
 
 
 class StartFailed(Exception):
-    """A daemon ended, or said nothing, before it was ready; the message carries the end of its log."""
+    """A daemon ended, or reported nothing, before it was ready; the message has the end of its log."""
 
 
 @contextlib.contextmanager
 def files_of_a_start() -> Iterator[None]:
-    """A file or port that a daemon needs and that cannot be had is a failed start."""
+    """Turn an OSError about a file or port that a daemon needs into StartFailed."""
     try:
         yield
     except OSError as error:
@@ -77,9 +76,9 @@ def files_of_a_start() -> Iterator[None]:
 
 
 def started_at(pid: int) -> str | None:
-    """A token of when the process began; None when there is none, or only what is left of one (a zombie)."""
+    """A token of the process's start; None if there is no process, or only a zombie."""
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # reaps it when it was our own child
+        os.waitpid(pid, os.WNOHANG)  # reaps it if it was our own child
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -110,10 +109,10 @@ def start(
     name: str = "",
     mark: str = "",
 ) -> Daemon:
-    """Start a daemon in a session of its own and wait until it is ready (blocking).
+    """Start a daemon in its own session and wait until it is ready (blocking).
 
-    ``ready`` tells from what it has said (or in another way) the fields of a ready line, None as long as it is not.
-    ``name`` is what messages call it, if not by its command; ``mark`` is in its environment, for `found`.
+    ``ready`` returns the fields of a ready line from the output so far (or in another way), None until then.
+    ``name`` is used in messages, by default the command; ``mark`` is in its environment, for `found`.
     """
     name, mark = name or Path(command[0]).name, mark or uuid.uuid4().hex
     find = ready or _ready_line
@@ -134,7 +133,7 @@ def start(
             raise StartFailed(f"{name} was not ready in {timeout:.0f} s; its log is {log}")
         return Daemon(pid, started, list(command), str(log), fields, mark)
     except BaseException:
-        # By its mark: a signal may come after the start and before the pid is known.
+        # By its mark, because a signal may come after the start and before the pid is known.
         if (left := found(Daemon(0, "", list(command), str(log), mark=mark))) is not None:
             stop(left, timeout=1.0)
         raise
@@ -142,7 +141,7 @@ def start(
 
 def _spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
     try:
-        # Not subprocess: a Popen object warns when it is forgotten before its process ends, and this one shall be.
+        # Not subprocess: a Popen object warns when it is freed before its process ends, as this one will be.
         return os.posix_spawnp(
             command[0],
             list(command),
@@ -159,12 +158,12 @@ def _spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) ->
 
 
 def found(daemon: Daemon) -> Daemon | None:
-    """The daemon with its pid, if that is not known yet; None when no process has its mark."""
+    """The daemon with its pid, if that is not known yet; None if no process has its mark."""
     if daemon.pid:
         return daemon
     for pid in _marked(f"{MARK}={daemon.mark}"):
         with contextlib.suppress(ProcessLookupError):
-            if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # not a process of its own
+            if os.getsid(pid) == pid and (started := started_at(pid)) is not None:  # a daemon, not its child
                 return msgspec.structs.replace(daemon, pid=pid, started=started)
     return None
 
@@ -185,7 +184,7 @@ def _marked(setting: str) -> list[int]:
         return _marked_by_ps(setting)
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone
+        with contextlib.suppress(OSError):  # another user's, or gone
             if setting.encode() in (folder / "environ").read_bytes().split(b"\0"):
                 pids.append(int(folder.name))
     return pids
@@ -200,7 +199,7 @@ def _marked_by_ps(setting: str) -> list[int]:
 
 
 def locked_by(file: Path) -> str | None:
-    """Who holds a `flock` on a file, in words; None when nobody does, or there is no such file."""
+    """The holder of a `flock` on a file, in words; None without a holder or a file."""
     try:
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,7 +216,7 @@ def locked_by(file: Path) -> str | None:
 
 
 def user_of(locks: Iterable[Path]) -> str | None:
-    """Which folder of these `flock` files is in use, in words; None when none is."""
+    """The folder of these `flock` files that is in use, in words; None without one."""
     for lock in locks:
         if (who := locked_by(lock)) is not None:
             return f"{lock.parent} is in use by a broker that is not known here ({who})"
@@ -232,7 +231,7 @@ def _ready_line(said: str) -> dict[str, str] | None:
 
 
 def stop(daemon: Daemon, timeout: float = STOP_TIMEOUT_S) -> bool:
-    """SIGTERM, and SIGKILL after ``timeout``; False when it was not running. Blocking."""
+    """Send SIGTERM, and SIGKILL after ``timeout``; return False if it was not running. Blocking."""
     if not daemon.alive:
         return False
     for sign, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, STOP_TIMEOUT_S)):
@@ -244,12 +243,12 @@ def stop(daemon: Daemon, timeout: float = STOP_TIMEOUT_S) -> bool:
 
 
 def last_words(daemon: Daemon) -> str:
-    """What an ended daemon said at its end."""
+    """The last output of an ended daemon."""
     return f"{Path(daemon.command[0]).name} ended: {_last_lines(_since(Path(daemon.log), 0), 1)}"
 
 
 def wait_for(found: Callable[[], Found | None], timeout: float) -> Found | None:
-    """Ask until the answer is true or the time is up; the last answer. Asks at least once."""
+    """Ask until the answer is true or the time is up; return the last answer. Asks at least once."""
     deadline = time.monotonic() + timeout
     while not (answer := found()) and time.monotonic() < deadline:
         time.sleep(POLL_S)

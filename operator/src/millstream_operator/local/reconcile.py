@@ -1,8 +1,8 @@
-"""One pass over the resources of a kind: what the operator's controllers do, with processes instead of pods.
+"""One pass over the resources of a kind: the counterpart of the operator's controllers, with processes for pods.
 
-Topics and ConsumerGroups are reconciled by the operator's own functions, on brokers that run here; Clusters,
-MirrorMakers and BatchLoads by the operator's plans and this module's actions. A step that fails for one resource says
-so in that resource's Ready condition and goes on with the next.
+The operator's own functions reconcile Topics and ConsumerGroups, on the local brokers; Clusters, MirrorMakers and
+BatchLoads use the operator's plans and this module's actions. If a step fails for one resource, its Ready condition
+reports that, and the next resource follows.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ from .secrets import Secrets
 from .state import Resource, State
 from .workloads import LocalWorkloads
 
-NOWHERE = f"{ports.HOST}:0"  # where nobody can listen
-SETTLE_S = 10.0  # for topics that were created a moment ago
-MIRROR_SETTLE_S = 5.0  # for workers that have just started to say how far they are
-# The reason that `up` gives when it could not start what is missing.
+NOWHERE = f"{ports.HOST}:0"  # an address without a listener
+SETTLE_S = 10.0  # for topics that were just created
+MIRROR_SETTLE_S = 5.0  # for the first reports of workers that have just started
+# The reason of a failed `up` to start missing processes.
 START_FAILED = {
     Reason.ZOOKEEPER_NOT_READY: Reason.ZOOKEEPER_NOT_READY,
     Reason.BROKERS_STARTING: Reason.BROKER_FAILED,
 }
-# What a look finds without knowing why.
+# Reasons that a look finds without knowing the cause.
 UNEXPLAINED = frozenset((Reason.REFUSED, Reason.WORKERS_STARTING))
 Reconcile = Callable[[Services, Sequence[Any]], Mapping[Key, float]]
 
@@ -100,7 +100,7 @@ class Pass:
         self.save = save
         self.folder = DataFolder(data, state, save)
         self.retry = True
-        """Whether runs that failed are repeated, though nobody has changed their load."""
+        """Whether failed runs are repeated although their load is unchanged."""
         self.failures: dict[str, str] = {}
         self.waiting: dict[str, str] = {}
         self.services = Services(
@@ -116,7 +116,7 @@ class Pass:
 
     @classmethod
     def observe(cls, state: State, data: Path, keys: Sequence[str]) -> None:
-        """Bring every status up to date, and change nothing else."""
+        """Update every status, and change nothing else."""
         pool = ObservingPool()
         look = cls(state, data, pool, lambda line: None, lambda run, done, total: None, lambda: None)
         try:
@@ -136,7 +136,7 @@ class Pass:
             pool.close()
 
     def bring_about(self, kind: str, keys: Sequence[str]) -> None:
-        """Make the resources of a kind so, those among ``keys``."""
+        """Reconcile the resources of a kind, those among ``keys``."""
         steps = {
             Cluster.KIND: self.clusters,
             Topic.KIND: self.topics,
@@ -170,7 +170,7 @@ class Pass:
         return cluster_plan.refusal(cluster) or self._local(cluster).refusal()
 
     def _missing(self, cluster: Cluster) -> Problem | None:
-        """What does not run, in the words of the last `up` where that could not start it."""
+        """The missing processes, in the words of the last `up` if it could not start them."""
         missing = self._local(cluster).missing()
         if missing is not None:
             failed = START_FAILED[missing.reason]
@@ -183,7 +183,7 @@ class Pass:
         return LocalCluster(self.folder, cluster)
 
     def _address(self, cluster: Cluster) -> str:
-        """Of brokers that do not run here nobody is asked: somebody else's may have their ports."""
+        """The Cluster's address. If no broker runs here, none is queried: other processes may have their ports."""
         local = self._local(cluster)
         return local.bootstrap if local.running() else NOWHERE
 
@@ -218,7 +218,7 @@ class Pass:
         self._tell(ConsumerGroup, keys)
 
     def reconcile_one(self, key: str) -> None:
-        """Reconcile one Topic or ConsumerGroup, as one that is being deleted is."""
+        """Reconcile one Topic or ConsumerGroup, even one that is being deleted."""
         self.services.store.put(self.state.resources[key])
         if key.startswith("Topic/"):
             self._reconcile(Topic, reconcile_topics, [key])
@@ -234,7 +234,7 @@ class Pass:
         return True
 
     def stays(self, key: str) -> None:
-        """Say why a resource that was to be deleted is still there."""
+        """Report why a resource that was to be deleted still exists."""
         kind, _, name = key.split("/")
         ready = _ready_of(self.state.resources[key]) or {}
         self.failures[key] = why = ready.get("message", "its data is not deleted")
@@ -249,7 +249,7 @@ class Pass:
         for resources in by_cluster.values():
             running = self._runs(resources[0])
             deadline = time.monotonic() + (SETTLE_S if running else 0.0)
-            # A group's reset waits for consumers that are just being stopped.
+            # A group's reset waits for consumers that are being stopped.
             longest = GROUP_SOON_S if kind is ConsumerGroup else 1.0
             while soon := [key for key, s in reconcile(self.services, resources).items() if s <= longest]:
                 if time.monotonic() > deadline:
@@ -302,8 +302,10 @@ class Pass:
             self.say(f"{_title(mirror)}: {'started' if changed else 'runs'} ({_count(mirror.spec.replicas)})")
 
     def _promote(self, mirror: MirrorMaker, local: LocalMirror) -> Promotion:
-        """Promote what the spec requests. Without anything left to mirror, its workers end, and what they had made
-        until then is promoted, too."""
+        """Promote the requested topics.
+
+        If nothing is left to mirror, the workers end, and the replicas that they created until then are promoted, too.
+        """
         reports = functools.cache(lambda: local.workers().reports)
 
         def go_on(mirror: MirrorMaker, *, late: bool = False) -> Promotion:
@@ -332,14 +334,14 @@ class Pass:
     def loads(self, keys: Sequence[str]) -> None:
         for load in self._of(BatchLoad, keys):
             retry = self.retry
-            while self._load(load, retry):  # what an edit or the schedule asks for by now
+            while self._load(load, retry):  # requests of an edit or the schedule meanwhile
                 load, retry = self._get(BatchLoad, _key(load)), False
 
     def _load(self, load: BatchLoad, retry: bool) -> bool:
-        """Do what asks for a run; whether to look again."""
+        """Start or continue a requested run; return whether to check again."""
         now = self.services.now()
         observed = runs.with_status(load, runs.observe(load, now))
-        if runs.in_flight(observed.status):  # a run that was interrupted goes on with its offsets
+        if runs.in_flight(observed.status):  # an interrupted run continues with its offsets
             if (edited := runs.superseded(observed)) is not None:
                 self._write(load, tell(observed, runs.follow(observed, edited, now), now))
                 return True
@@ -356,7 +358,7 @@ class Pass:
                 self._write(load, tell(observed, observed.status, now, begun))
                 self._waits(load, f"waits for records: {begun.found:,} of {begun.wanted:,}")
                 return False
-            if not runs.in_flight(begun):  # there was nothing to load, or a rerun that cannot be
+            if not runs.in_flight(begun):  # nothing to load, or an impossible rerun
                 self._write(load, tell(observed, begun, now, path=self._where(load)))
                 self._say_end(load, begun)
                 return True
@@ -388,7 +390,7 @@ class Pass:
             self._waits(load, problem.message)
             return False
         self._write(load, tell(begun, begun.status, self.services.now()))
-        self.save()  # the offsets are fixed before anything reads them
+        self.save()  # fix the offsets before anything reads them
         self._run(self._get(BatchLoad, _key(load)), self.services.address_of(cluster), program)
         return True
 
@@ -438,7 +440,7 @@ class Pass:
         self.waiting[str(_key(load))] = why
         self.say(f"{_title(load)}: {why}")
 
-    # What they have in common
+    # Common parts
 
     def _of(self, kind: type[ResourceT], keys: Sequence[str]) -> list[ResourceT]:
         found = (self._get(kind, Key(*key.split("/"))) for key in keys if key.startswith(f"{kind.KIND}/"))
@@ -466,7 +468,7 @@ class Pass:
 
 
 def keep_cause(before: Resource, after: Resource) -> None:
-    """A look finds that a resource is not as it should be; why is what the last `up` found, and said."""
+    """Keep the cause that the last `up` found and reported, when a look finds the resource still not as desired."""
     was, now = _ready_of(before), _ready_of(after)
     if was and now and was["status"] == now["status"] == "False" and now["reason"] in UNEXPLAINED:
         now.update(was)

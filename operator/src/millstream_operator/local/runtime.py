@@ -1,13 +1,13 @@
-"""`LocalRuntime`: makes what manifests ask for so on this machine, by the operator's own resources and plans.
+"""`LocalRuntime`: applies manifests on this machine, with the operator's own resources and plans.
 
-    up       read and validate all manifests, then: brokers, topics, groups, mirrors, loads. Doing it again reconciles:
-             what is so already stays untouched, what died is started again, loads that have become ready run.
-    status   what there is and how it is
-    delete   delete the resources that manifests name, as `kubectl delete -f` does (deleting.py)
-    down     stop the processes; data and resources stay, so that `up` goes on where it was
+    up       read and validate all manifests, then: brokers, topics, groups, mirrors, loads. A repetition reconciles:
+             anything up to date is left alone, dead processes restart, loads that have become ready run.
+    status   resources and processes with their state
+    delete   delete the resources in the manifests, as `kubectl delete -f` does (deleting.py)
+    down     stop the processes; data and resources stay, so `up` continues from them
 
-Errors before anything is changed are raised (`ManifestError`, `StateError`); what goes wrong with one resource
-afterwards is in its Ready condition and in `Outcome.failures`, and the others go on.
+Errors before any change are raised (`ManifestError`, `StateError`); later problems of one resource are in its Ready
+condition and in `Outcome.failures`, and the others continue.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ STOPPED = (
     "mirror",
     "broker",
     "zookeeper",
-)  # in this order: what another one needs later
+)  # in this order: dependencies first
 
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Who is told what is going on: a line a step, and how far a load is (its run, records done, records in all)."""
+    """Receives progress: a line per step, and a load's progress (its run, records done, records in all)."""
 
     say: Callable[[str], None] = lambda line: None
     progress: Callable[[str, int, int], None] = lambda run, done, total: None
@@ -47,7 +47,7 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What `up` came to, by resource: those that are not as they should be, and loads that wait."""
+    """The outcome of `up` by resource: those not in their desired state, and waiting loads."""
 
     resources: list[Resource]
     failures: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What `status` found: resources with status, and processes."""
+    """The result of `status`: resources with status, and processes."""
 
     data: Path
     resources: list[Resource]
@@ -75,9 +75,9 @@ class LocalRuntime:
         self.reporter = reporter or Reporter()
 
     def up(self, folder: Path, *, loads: bool = True) -> Outcome:
-        """Make what the manifests of a folder ask for so; ``loads=False`` leaves BatchLoads for another time."""
+        """Apply the manifests of a folder; ``loads=False`` leaves BatchLoads for later."""
         known = self.store.load().resources
-        found = manifests.read(folder, known)  # first, so that a mistake leaves not even a data folder
+        found = manifests.read(folder, known)  # first, so that a mistake does not even leave a data folder
         self._stop_scheduler()
         with self.store.locked():
             state = self.store.load()
@@ -123,7 +123,7 @@ class LocalRuntime:
         return Outcome(resources, work.failures, work.waiting)
 
     def status(self) -> Snapshot:
-        """Look, change nothing."""
+        """Observe, and change nothing."""
         state = self.store.load()
         self._say_copy(state)
         Pass.observe(state, self.data, list(state.resources))
@@ -141,13 +141,13 @@ class LocalRuntime:
         return Snapshot(self.data, order, daemons)
 
     def doomed(self, folder: Path) -> deleting.Doomed:
-        """What `delete` would do with the resources that a folder's manifests name; nothing is changed."""
+        """The effect of `delete` on the resources in a folder's manifests; changes nothing."""
         return deleting.doomed(self.store.load(), self.data, manifests.named(folder))
 
     def delete(self, folder: Path, confirmed: deleting.Doomed) -> Outcome:
-        """Delete the resources that the manifests of a folder name; data goes where a resource's policy says Delete.
+        """Delete the resources in a folder's manifests; data is deleted if a resource's policy says Delete.
 
-        StateError, and nothing is deleted, when that is no longer what was ``confirmed``.
+        StateError, with nothing deleted, if that is no longer what was ``confirmed``.
         """
         names = manifests.named(folder)
         self._stop_scheduler()
@@ -180,9 +180,9 @@ class LocalRuntime:
             return Outcome([state.resources[key] for key in names if key in state.resources], work.failures)
 
     def down(self, *, delete_data: bool = False) -> list[str]:
-        """Stop every process; their names. With ``delete_data`` what `up` made in the data folder goes, too.
+        """Stop every process; return their names. With ``delete_data``, also delete everything that `up` created.
 
-        StateError for a folder that `up` never made, and nothing is deleted.
+        StateError for a folder that `up` never created; then nothing is deleted.
         """
         if delete_data:
             self.check_owned()
@@ -204,7 +204,7 @@ class LocalRuntime:
         return stopped
 
     def check_owned(self) -> None:
-        """StateError unless `up` made the data folder."""
+        """StateError unless `up` created the data folder."""
         if not self.store.exists:
             raise StateError(
                 f"--data: {self.data} is not a data folder of `millstream local`: it has no state.json. Nothing was"
@@ -222,19 +222,19 @@ class LocalRuntime:
             )
 
     def _stop_scheduler(self) -> None:
-        """Have no scheduler, which may hold the folder's lock for as long as a load runs."""
+        """Stop the scheduler, which may hold the folder's lock for as long as a load runs."""
         daemon = self.store.load().daemons.get(scheduler.NAME)
-        # One that another command is just starting is that command's: it has the folder.
+        # One that another command is just starting belongs to that command, which has the folder.
         if daemon is not None and (daemon.ready or self.store.holder == str(daemon.pid)):
             processes.stop(daemon, timeout=SCHEDULER_STOP_S)
 
     def _start_scheduler(self, state: State) -> None:
-        """Have a scheduler when a load has a schedule."""
+        """Run a scheduler if a load has a schedule."""
         folder = DataFolder(self.data, state, lambda: self.store.save(state))
         folder.stop(scheduler.NAME)
         state.daemons.pop(scheduler.NAME, None)
         if scheduler.has_schedules(state):
-            log = folder.make("loads") / ".schedule.log"  # the name of no load
+            log = folder.make("loads") / ".schedule.log"  # no load has this name
             program = [sys.executable, "-m", scheduler.__name__, str(self.data)]
             folder.start(scheduler.NAME, program, log)
 
@@ -251,11 +251,11 @@ class LocalRuntime:
 
 
 def address(ready: dict[str, str]) -> str:
-    """Where a process that said this serves: a broker's first listener, else what it serves by HTTP."""
+    """The address of a process with this ready line: a broker's first listener, else its HTTP address."""
     return ready.get("listeners", "").split(",")[0].split("://")[-1] or ready.get("http", "")
 
 
 def title(daemon: str) -> str:
-    """A process as its user knows it: "mirror/default/west-to-east/0" -> "mirror west-to-east (0)"."""
+    """A process's name for users: "mirror/default/west-to-east/0" -> "mirror west-to-east (0)"."""
     what, _, name, number = daemon.split("/")
     return f"{what} {name}" + (f" ({number})" if number != "0" else "")

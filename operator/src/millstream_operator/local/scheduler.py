@@ -1,8 +1,8 @@
 """`python -m millstream_operator.local.scheduler DATA`: runs the schedules of the BatchLoads in a data folder.
 
-A process that `millstream local up` starts when a load has a schedule, and that every command which changes the data
-folder stops first. It holds the folder's lock while a load runs. Stopped in mid-run it stops Spark, and whoever comes
-next goes on with the same run. A run that failed is repeated by the next time of the schedule.
+`millstream local up` starts this process if a load has a schedule, and every command that changes the data folder
+stops it first. It holds the folder's lock while a load runs. If it is stopped during a run, it stops Spark, and the
+next command continues the same run. A failed run is repeated at the next time of the schedule.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def has_schedules(state: State) -> bool:
 
 
 def due(state: State) -> list[str]:
-    """The keys of the loads whose schedule, or whose interrupted run, asks for something to be done now."""
+    """The keys of the loads whose schedule, or whose interrupted run, is due."""
     found, now = [], now_utc()
     for key, resource in state.resources.items():
         if resource["kind"] != BatchLoad.KIND or not resource["spec"].get("schedule"):

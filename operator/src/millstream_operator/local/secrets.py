@@ -20,7 +20,7 @@ Secrets = Mapping[tuple[str, str], Values]
 
 
 def values_of(document: Mapping[str, Any]) -> Values:
-    """The values of a Secret's manifest. Raises ValueError, without values in it."""
+    """The values of a Secret's manifest. Raises ValueError, with a message without values."""
     found: dict[str, bytes] = {}
     for field in ("data", "stringData"):  # the latter wins, as on Kubernetes
         values = document.get(field) or {}
@@ -41,7 +41,7 @@ def _decoded(path: str, value: str) -> bytes:
 
 
 def write(folder: Path, namespace: str, keys: Iterable[SecretKey], secrets: Secrets) -> None:
-    """Have those keys as files SECRET/KEY. Of a Secret that no manifest has now, files stay as they are. OSError."""
+    """Write those keys to files SECRET/KEY. If no manifest has the Secret now, its files stay. OSError."""
     for key in keys:
         if (values := secrets.get((namespace, key.name))) is None:
             continue
@@ -52,7 +52,7 @@ def write(folder: Path, namespace: str, keys: Iterable[SecretKey], secrets: Secr
         for parent in (folder, file.parent):
             parent.mkdir(mode=0o700, exist_ok=True)
         if not file.exists() or file.read_bytes() != value:
-            aside = file.with_name(f"..{key.key}")  # the name of no key
+            aside = file.with_name(f"..{key.key}")  # no key has this name
             aside.unlink(missing_ok=True)
             with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 out.write(value)

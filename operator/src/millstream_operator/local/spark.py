@@ -1,11 +1,11 @@
-"""A run of a BatchLoad here: spark-submit with a local master, in the foreground.
+"""A local run of a BatchLoad: spark-submit with a local master, in the foreground.
 
-    DATA/loads/NAME/RUN/run.json      what `millstream-load` reads
-    DATA/loads/NAME/RUN/result.json   what it reports at its end
-    DATA/loads/NAME/RUN/spark.log     what Spark says
+    DATA/loads/NAME/RUN/run.json      the input of `millstream-load`
+    DATA/loads/NAME/RUN/result.json   its report at the end
+    DATA/loads/NAME/RUN/spark.log     Spark's output
 
-The job is the one of `spark-operator-jobs`, found where it is installed beside this Python. An output folder on a
-volume claim is a folder of that name in `DATA/volumes`.
+The job is that of `spark-operator-jobs`, installed beside this Python. An output folder on a volume claim is a folder
+of that name in `DATA/volumes`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 
 def job_file() -> Path:
-    """The job's program; raises NotInstalled when it cannot run here."""
+    """The job's program; raises NotInstalled if it cannot run here."""
     find_java()
     pyspark_folder()
     jobs = importlib.util.find_spec("millstream_jobs")
@@ -53,7 +53,7 @@ def job_file() -> Path:
 
 
 def output_path(load: BatchLoad, data: Path) -> str:
-    """Where the rows go on this machine."""
+    """The output path on this machine."""
     output = load.spec.output
     if output.volume_claim_name is None:
         return output.path
@@ -76,7 +76,7 @@ def run(
     result.unlink(missing_ok=True)
     path = output_path(load, data)
     if path.startswith("/"):
-        with contextlib.suppress(OSError):  # the job tells what is wrong with it
+        with contextlib.suppress(OSError):  # the job reports the problem with it
             Path(path).parent.mkdir(parents=True, exist_ok=True)
     told = run_file(load, bootstrap, result=str(result), output_path=path)
     (folder / "run.json").write_text(json.dumps(told, indent=1))
@@ -113,7 +113,7 @@ def run(
                 if found := _PROGRESS.search(line):
                     progress(*(int(number.replace(",", "")) for number in found.groups()))
             status = process.wait()
-        except BaseException:  # an interrupt: the next `up` goes on with the same offsets
+        except BaseException:  # an interrupt: the next `up` continues with the same offsets
             _stop(process)
             raise
         finally:
@@ -129,7 +129,7 @@ def submit_command(load: BatchLoad) -> list[str]:
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        # Loads here are short: compiling to the last bit takes a third of their processor time and gains nothing.
+        # Loads here are short: full compilation takes a third of their processor time and gains nothing.
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {AVRO_LIMITS}",
         **{
             key: value
@@ -163,7 +163,7 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
         report = msgspec.json.decode(result.read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError):
         report = Report()
-    if report.run != run:  # of another run, or of none
+    if report.run != run:  # of another run, or none
         report = Report()
     if status == 0 and report.state == RunState.SUCCEEDED:
         return Seen(

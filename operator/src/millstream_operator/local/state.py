@@ -1,13 +1,13 @@
-"""What the local runtime knows, in `DATA/state.json`: the part that a Kubernetes API server plays elsewhere.
+"""The local runtime's state in `DATA/state.json`, which takes the place of a Kubernetes API server's storage.
 
     {"version": 1,
      "resources": {"Topic/default/orders": {the resource with defaults, uid, generation and status}},
      "daemons":   {"broker/default/west/0": {"pid": …, "started": …, "command": […], "ready": {…}}},
-     "ports":     {"broker/default/west/0": {"internal:9092": 9092, "http:9404": 9405}},     asked for: got
-     "told":      ["Cluster/west: spec.brokers.storage"]}                            said once, not again
+     "ports":     {"broker/default/west/0": {"internal:9092": 9092, "http:9404": 9405}},     requested: chosen
+     "told":      ["Cluster/west: spec.brokers.storage"]}                            reported once, not again
 
-Invariants: the file is replaced whole (written aside, synced, renamed), so a reader needs no lock; whoever changes
-it holds an exclusive `flock` on `DATA/.lock`, which the system lets go of when the process dies.
+Invariants: the file is replaced whole (written aside, synced, renamed), so a reader needs no lock; a writer holds an
+exclusive `flock` on `DATA/.lock`, which the system releases when the process dies.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class StateError(Exception):
 
 VERSION = 1
 FOLDERS = ("clusters", "mirrors", "consumers", "volumes", "loads")
-"""What there may be in a data folder beside its state."""
+"""Possible folders in a data folder, beside its state."""
 
 
 class State(msgspec.Struct, forbid_unknown_fields=True):
     version: int = 0
     folder: str = ""
-    """Which folder this is the state of, by device and inode: a copy is another one, a moved folder the same."""
+    """The folder of this state, by device and inode: a copy is another folder, a moved folder the same."""
     path: str = ""
-    """Where that was."""
+    """The folder's path."""
     made: list[str] = []
-    """Those of FOLDERS that the runtime made itself: only these are ours to delete."""
+    """Those of FOLDERS that the runtime created itself: only these are ours to delete."""
     resources: dict[str, Resource] = {}
     daemons: dict[str, Daemon] = {}
     ports: dict[str, dict[str, int]] = {}
     told: list[str] = []
 
     def apply(self, resource: Resource) -> Resource:
-        """Store a resource as an API server does: uid once, a new generation when the spec changed, status kept."""
+        """Store a resource as an API server does: a uid once, a new generation if the spec changed, the status kept."""
         key = key_of(resource)
         before = self.resources.get(key)
         after = copy.deepcopy(resource)
@@ -94,7 +94,7 @@ class Store:
         self.data = data
         self.file = data / "state.json"
         self.others: dict[str, Daemon] = {}
-        """Where the state is a copy of another folder's: the processes of that folder which run."""
+        """If the state is a copy of another folder's: the running processes of that folder."""
 
     def load(self) -> State:
         try:
@@ -110,13 +110,13 @@ class Store:
             raise StateError(f"{self.file} cannot be read: {error}") from error
 
     def _with_pids(self, state: State) -> State:
-        """Daemons whose pid nobody lived to note are looked for."""
+        """The state; daemons with an unrecorded pid are searched for, and dropped if there is none."""
         found = {key: processes.found(daemon) for key, daemon in state.daemons.items()}
         state.daemons = {key: daemon for key, daemon in found.items() if daemon is not None}
         return state
 
     def _ours(self, state: State) -> State:
-        """A copy of a data folder has no processes: those that its state names are the original's."""
+        """The state without processes if the folder is a copy: they belong to the original."""
         if state.folder and state.folder != self._folder:
             self.others = {key: daemon for key, daemon in state.daemons.items() if daemon.alive}
             state.daemons = {}
@@ -140,15 +140,15 @@ class Store:
         return self.file.is_file()
 
     def delete(self, state: State) -> list[str]:
-        """Delete what was made here, and the folder if nothing else is in it; returns what stays. OSError.
+        """Delete everything created here, and the folder if nothing else is in it; returns what stays. OSError.
 
-        StateError, and nothing is deleted, when a broker runs that the state does not know.
+        StateError, with nothing deleted, if a broker runs that the state does not know.
         """
         if (used := processes.user_of((self.data / "clusters").glob("*/*/.lock"))) is not None:
             raise StateError(f"--data: {used}: nothing was deleted; stop it first")
         for folder in (self.data / name for name in FOLDERS if name in state.made):
             if folder.is_symlink():
-                folder.unlink()  # what it leads to is not ours
+                folder.unlink()  # the link's target is not ours
             elif folder.exists():
                 shutil.rmtree(folder)
         self.file.unlink()
@@ -174,7 +174,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the data folder for changes; StateError when another command has it."""
+        """Hold the data folder for changes; StateError if another command has it."""
         try:
             self.data.mkdir(parents=True, exist_ok=True)
             lock = (self.data / ".lock").open("a+")

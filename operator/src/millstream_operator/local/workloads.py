@@ -1,6 +1,6 @@
-"""Workloads of ConsumerGroups here: a process for each workload, which runs its consumers (see consumers.py).
+"""Local workloads of ConsumerGroups: a process for each workload, which runs its consumers (see consumers.py).
 
-DATA/consumers/NAME/  what that process reads and says, and the logs of the consumers
+DATA/consumers/NAME/  that process's input and output, and the logs of the consumers
 
 Of the template, the first container's command, arguments and environment have an effect; its image has none. The
 working folder is that of the command that starts the workload.
@@ -36,13 +36,15 @@ _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """The text with $(NAME) replaced, as Kubernetes does: $$ is $, and a name that is not known stays."""
+    """The text with $(NAME) replaced, as in Kubernetes: $$ is $, and an unknown name stays."""
     return _REFERENCE.sub(lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text)
 
 
 def stop_all(daemon: Daemon) -> bool:
-    """Stop the process of a workload and its consumers, also those that a killed process has left. Returns whether it
-    ran."""
+    """Stop the process of a workload and its consumers, even those that a killed process has left.
+
+    Returns whether it ran.
+    """
     folder = Path(daemon.command[-1])
     told: Told | None = None
     with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -56,7 +58,7 @@ def stop_all(daemon: Daemon) -> bool:
 
 
 class LocalWorkloads:
-    """The workloads in a data folder. ``changes``: whether it may start and stop anything. Blocking."""
+    """The workloads in a data folder. ``changes`` tells whether it may start and stop anything. Blocking."""
 
     def __init__(self, data: DataFolder, *, changes: bool = True) -> None:
         self.data = data
@@ -65,7 +67,7 @@ class LocalWorkloads:
     def run(
         self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
-        """Have a process that runs the consumers. With scaling, that process decides how many."""
+        """Run a process that runs the consumers. With scaling, that process decides their number."""
         workload = group.spec.workload
         assert workload is not None
         pod = workload.template.spec
@@ -90,7 +92,7 @@ class LocalWorkloads:
             time.sleep(processes.POLL_S)
 
     def stop(self, services: Services, group: ConsumerGroup) -> str:
-        """Stop the process and its consumers, also those that a killed process has left."""
+        """Stop the process and its consumers, even those that a killed process has left."""
         if not self.changes:
             return "the consumers to end"
         if (daemon := self.data.state.daemons.pop(self._key(group), None)) is not None:
@@ -155,6 +157,6 @@ class LocalWorkloads:
         return self.data.path / "consumers" / folder_name(group.namespace, group.name)
 
     def _mark(self, group: ConsumerGroup) -> str:
-        """Marks the consumers of this very resource in this very folder, not in a copy of it."""
+        """Marks the consumers of exactly this resource in exactly this folder, not in a copy of it."""
         status = self.data.path.stat()
         return f"consumers-{group.metadata.uid}-{status.st_dev}:{status.st_ino}"

@@ -1,6 +1,6 @@
-"""The ZooKeeper server of a Cluster here: Apache ZooKeeper of pyspark's jars, one server over one folder.
+"""The ZooKeeper server of a local Cluster: Apache ZooKeeper from pyspark's jars, one server with one folder.
 
-One is enough on one machine: what would take away one of three takes away all.
+One is enough on one machine: a failure that would end one of three would end all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JARS = (
     "commons-cli",
     "commons-io",
 )
-# The heap begins small and grows to what a large tree needs: else the JVM touches most of it before it collects.
+# The heap starts small and grows as needed: otherwise the JVM touches most of it before it collects.
 JVM = (
     "-Xms16M",
     "-Xmx256M",
@@ -46,7 +46,7 @@ def command(file: Path) -> list[str]:
 
 
 def classpath() -> str:
-    """ZooKeeper with what it needs, of the jars that pyspark brings; raises NotInstalled."""
+    """ZooKeeper's classpath, from pyspark's jars; raises NotInstalled."""
     jars = sorted((pyspark_folder() / "jars").glob("*.jar"))
     return os.pathsep.join(str(jar) for jar in jars if jar.name.startswith(_JARS))
 
@@ -64,7 +64,7 @@ def config(folder: Path, port: int) -> dict[str, str]:
 
 
 def serves(folder: Path, port: int) -> bool:
-    """Does the server of that folder (and not some other that has the port) serve clients?"""
+    """Whether the server of that folder (and not another process with the port) serves clients."""
     with contextlib.suppress(OSError), socket.create_connection((ports.HOST, port), _ASK_TIMEOUT_S) as asked:
         asked.sendall(b"conf")
         said = b"".join(iter(lambda: asked.recv(65536), b"")).decode(errors="replace")

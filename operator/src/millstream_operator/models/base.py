@@ -62,9 +62,10 @@ class Lag(Status, frozen=True):
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The base of all kinds; each kind types its ``spec`` and ``status``.
 
-    ``CLAIMS``: the field of the spec that claims a name in the Cluster (default: the resource's own name); of several
-    claims to one name the oldest wins. ``HELD``: whether a finalizer keeps the resource until its data is deleted, if
-    ``spec.deletionPolicy`` says so."""
+    ``CLAIMS`` is the field of the spec that claims a name in the Cluster (default: the resource's own name); of several
+    claims to one name the oldest wins. ``HELD`` tells whether a finalizer keeps the resource until its data is deleted,
+    if ``spec.deletionPolicy`` says so.
+    """
 
     KIND: ClassVar[str]
     PLURAL: ClassVar[str]

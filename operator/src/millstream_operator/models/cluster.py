@@ -1,4 +1,4 @@
-"""Cluster: the brokers, their volumes, their ZooKeeper, and where clients connect."""
+"""Cluster: the brokers, their volumes, their ZooKeeper, and the addresses for clients."""
 
 from __future__ import annotations
 

@@ -59,8 +59,10 @@ class TopicLag(Status, frozen=True):
 
 
 class Standstill(Status, frozen=True):
-    """Since when a group has committed nothing. ``positions``: a digest of what it has committed; ``records``: its lag
-    at that time."""
+    """The time since which a group has committed nothing.
+
+    ``positions`` is a digest of its committed positions; ``records`` is its lag at that time.
+    """
 
     since: Timestamp
     positions: str
@@ -68,7 +70,7 @@ class Standstill(Status, frozen=True):
 
 
 class ResetTopic(Status, frozen=True):
-    """Positions by partition; -1 where there was none, and where the reset sets none."""
+    """Positions by partition; -1 if there was none, or if the reset sets none."""
 
     topic: TopicName
     topic_id: str | None = None

@@ -177,7 +177,7 @@ class LoadedPartition(Status, frozen=True):
 
 
 class Committed(Status, frozen=True):
-    """Where the last successful run ended, its table, and the ``from`` it started with."""
+    """The end of the last successful run, its table, and the ``from`` it started with."""
 
     path: str
     from_: str = field(name="from")

@@ -55,7 +55,7 @@ class MirrorSource(MirrorTarget, frozen=True, kw_only=True):
 
 
 class MirrorPatterns(Spec, frozen=True):
-    """Of names. They use RE2's syntax, which no CRD can validate."""
+    """Patterns for names. They use RE2's syntax, which no CRD can validate."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Rejoin(Spec, frozen=True):
 
 
 class Promote(Spec, frozen=True):
-    """``topics``: as the target calls them; None: all that are mirrored."""
+    """``topics`` are the target's names; None means all mirrored topics."""
 
     request_id: str
     topics: tuple[TopicName, ...] | None = None
@@ -128,8 +128,11 @@ class MirrorSourceStatus(Status, frozen=True):
 
 
 class PromotedTopic(Status, frozen=True):
-    """The recovery point of a topic. ``ends``: of its mirrored records, ``source_ends``: of the source's, by partition;
-    -1 where it is not known. The numbers are left out while the promotion runs."""
+    """The recovery point of a topic.
+
+    ``ends`` and ``source_ends`` are the ends of the mirrored records and of the source's log, by partition; -1 if
+    unknown. The numbers are left out while the promotion runs.
+    """
 
     topic: TopicName
     topic_id: str
@@ -142,8 +145,11 @@ class PromotedTopic(Status, frozen=True):
 
 
 class LastPromotion(Status, frozen=True):
-    """A promotion that began. ``Running`` is recorded before any topic is promoted. ``topics``: at first all that the
-    request names, in the end those of which the recovery point is shown. ``all_topics``: it was a request of all."""
+    """A promotion that began. ``Running`` is recorded before any topic is promoted.
+
+    ``topics`` lists first the requested topics, in the end those whose recovery point is shown. ``all_topics`` tells
+    whether all were requested.
+    """
 
     request_id: str
     state: Literal["Running", "Done", "Refused", "Cancelled"]

@@ -1,7 +1,7 @@
 """Pod templates: the one model for brokers, ZooKeeper, mirror workers, Spark's drivers and executors.
 
-A user who may create our resources need not be allowed to create pods. So the fields are listed here, and none of them
-gives a pod more rights than the operator gives it: nothing here reaches the host, Secrets, service accounts, images or
+A user who may create our resources need not be allowed to create pods. So the allowed fields are listed here, and none
+of them gives a pod more rights than the operator does: none reaches the host, Secrets, service accounts, images or
 the security context, and no label changes which pods the operator's selectors find. The allowed kinds of volumes hold
 nobody else's data, and are mounted below /mnt, where they hide nothing. Spark's driver may create pods, so no variable
 may load code into it or into its executors, whose results it reads. docs/security.md gives the reason for each.

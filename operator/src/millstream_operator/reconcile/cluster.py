@@ -58,8 +58,10 @@ def refusal(cluster: Cluster) -> Problem | None:
 
 
 class Outside(NamedTuple):
-    """Addresses for clients outside Kubernetes; None if not known yet. ``brokers``: by listener and broker.
-    ``bootstraps``: by listener."""
+    """Addresses for clients outside Kubernetes; None if not known yet.
+
+    ``brokers`` are by listener and broker, ``bootstraps`` by listener.
+    """
 
     brokers: Mapping[tuple[str, int], Address | None]
     bootstraps: Mapping[str, Address | None]
@@ -87,8 +89,10 @@ def why_not_outside(found: Outside) -> Problem | None:
 
 
 def live_config(cluster: Cluster, there: Mapping[str, str]) -> ConfigChange:
-    """The change that brings the running brokers' configuration to the spec: it resets keys that this resource had set
-    and no longer names."""
+    """The change that brings the running brokers' configuration to the spec.
+
+    It resets keys that this resource had set and no longer names.
+    """
     wanted = dynamic_config(cluster)
     mine = set(cluster.status.config_keys or ())
     return ConfigChange(
@@ -117,9 +121,11 @@ def is_settled(stateful_set: StatefulSet) -> bool:
 def held_for_upgrade(
     pods: Sequence[RollingPod], may_upgrade: Callable[[], bool], ensemble: bool
 ) -> list[RollingPod]:
-    """The pods without those restart reasons that must wait. A pod that is not ready waits for nothing: an upgrade may
-    repair it. ``may_upgrade``: whether an upgrade may continue now. ``ensemble``: whether ZooKeeper's servers are
-    upgraded and ready."""
+    """The pods, without the restart reasons that must wait for the Cluster's upgrade.
+
+    A pod that is not ready waits for nothing: an upgrade may repair it. ``may_upgrade``: whether an upgrade may
+    continue now. ``ensemble``: whether ZooKeeper's servers are upgraded and ready.
+    """
 
     def waits(pod: RollingPod) -> bool:
         return pod.ready and pod.reasons == (UPGRADE,) and not (may_upgrade() and ensemble)
@@ -147,14 +153,17 @@ def rolling_pods(
     pods: Iterable[Mapping[str, Any]],
     reasons_of: Callable[[int, Mapping[str, Any]], tuple[str, ...]],
 ) -> list[RollingPod]:
-    """The pods of a StatefulSet, ordered by number. ``reasons_of``: why the pod with this number and metadata must
-    restart. A pod that is being deleted is not ready, and has no reason left."""
+    """The pods of a StatefulSet, ordered by number.
+
+    ``reasons_of`` returns why the pod with this number and metadata must restart. A pod that is being deleted is not
+    ready, and has no reason left.
+    """
     found = []
     for pod in pods:
         metadata = pod["metadata"]
         base, _, number = metadata["name"].rpartition("-")
         if base != live["metadata"]["name"] or not number.isdecimal():
-            continue  # somebody else's, with our labels
+            continue  # another owner's, with our labels
         going = bool(metadata.get("deletionTimestamp"))
         found.append(
             RollingPod(

@@ -13,7 +13,7 @@ from .scaling import plan_scaling, plan_spreading
 
 
 class View:
-    """The brokers' answers, each requested once and on demand; None while no broker answers."""
+    """The brokers' responses, each requested once and on demand; None while no broker responds."""
 
     def __init__(self, admin: KafkaAdmin | None) -> None:
         self.admin = admin
@@ -94,8 +94,10 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
 
 def configure_live(cluster: Cluster, view: View, look: Look) -> bool:
     """Set configuration that brokers accept at run time; reset keys that this resource had set and no longer names.
+
     Returns False if they refuse it: then their files must not contain it either, or the next broker to start would
-    fail."""
+    fail.
+    """
     wanted = dynamic_config(cluster)
     if view.admin is None or not (wanted or cluster.status.config_keys):
         return True

@@ -47,8 +47,10 @@ def find_stateful_set(services: Services, cluster: Cluster, name: str) -> Statef
 
 
 def apply_listeners(services: Services, cluster: Cluster, brokers: int) -> Outside:
-    """Apply the Services: for each listener one for each broker, and one for all of them. Brokers are created or
-    restarted after this, so the addresses they advertise exist."""
+    """Apply the Services: for each listener one for each broker, and one for all of them.
+
+    Brokers are created or restarted after this, so the addresses that they advertise exist.
+    """
     inside = [
         build.brokers_service(cluster),
         build.bootstrap_service(cluster),
@@ -142,8 +144,10 @@ def restart(services: Services, cluster: Cluster, roll: Roll) -> None:
 
 
 def racks_by_node(services: Services, cluster: Cluster) -> dict[str, str] | None:
-    """The rack by node, empty for nodes without one. None if brokers have no rack: the Cluster does not enable racks,
-    or the operator may not read nodes."""
+    """The rack by node, empty for nodes without one.
+
+    None if brokers have no rack: the Cluster does not enable racks, or the operator may not read nodes.
+    """
     rack = cluster.spec.brokers.rack
     if rack is None:
         return None
@@ -179,8 +183,11 @@ def claim_size_of(live: StatefulSet | None) -> Quantity | None:
 def grow(
     services: Services, cluster: Cluster, component: str, name: str, wanted: Quantity, warn: Warn
 ) -> None:
-    """Grow volumes that are smaller than the spec says; larger ones stay. A claim that outlives its Cluster has no
-    owner; its labels, which Kubernetes copies from the StatefulSet, show that it is ours."""
+    """Grow volumes that are smaller than the spec says; larger ones stay.
+
+    A claim that outlives its Cluster has no owner; its labels, which Kubernetes copies from the StatefulSet, show that
+    it is ours.
+    """
     namespace = cluster.namespace
     claim = services.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if claim is None or parse_quantity(claim["spec"]["resources"]["requests"]["storage"]) >= parse_quantity(

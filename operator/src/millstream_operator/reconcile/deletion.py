@@ -3,10 +3,10 @@
 Brokers may be down, or a group may have members. The resource's condition says what it waits for, and an Event says so
 once. A user who would rather keep the data sets an annotation to give up.
 
-The resource does not wait where waiting may never end: the Cluster is gone, it no longer allows the resource's
+The resource does not wait if that might never end: the Cluster is gone, it no longer allows the resource's
 namespace, or the data belongs to an older resource. Then the resource is removed, the data stays, and an Event on the
-resource says so. If the Cluster exists, it gets the same Event: the resource is soon gone, and its namespace may be
-terminating, which accepts no more Events. A Cluster that is being deleted is used as long as it exists.
+resource says so. If the Cluster exists, it gets the same Event, because the resource is soon gone, and a terminating
+namespace accepts no more Events. A Cluster that is being deleted is used as long as it exists.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: st
 
 
 def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
-    """Let the resource go. ``why``: the reason its data was not deleted, if it should have been."""
+    """Release the resource. ``why`` is the reason its data was not deleted, if it should have been."""
     if _holds(resource):
         if _gives_up(resource):
             why = f"annotation {SKIP_ANNOTATION}"
@@ -87,7 +87,7 @@ def gives_up(raw: Mapping[str, Any]) -> bool:
 
 
 def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
-    """Let an invalid resource go."""
+    """Release an invalid resource."""
     metadata = raw["metadata"]
     words = f"annotation {SKIP_ANNOTATION}: none of its data is deleted, because it is invalid: {why}"
     logger.warning("%s %s/%s: %s", raw["kind"], metadata["namespace"], metadata["name"], words)

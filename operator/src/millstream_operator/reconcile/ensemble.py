@@ -37,8 +37,10 @@ def quorum(servers: int) -> int:
 
 
 def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
-    """The next step; ``wanted``: the desired number of servers. Without a quorum the plan waits, even if no server
-    needs a restart."""
+    """The next step; ``wanted`` is the desired number of servers.
+
+    Without a quorum the plan waits, even if no server needs a restart.
+    """
     stale = [server for server in servers if server.reasons]
     down = [server for server in servers if not server.ready]
     missing = wanted - len(servers) + len(down)
@@ -80,9 +82,11 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
 def apply_ensemble(
     services: Services, cluster: Cluster, warn: Warn, may_upgrade: Callable[[], bool] = lambda: True
 ) -> StatefulSet | None:
-    """Apply the ZooKeeper servers, and return their StatefulSet; None if the Cluster does not run its own. Servers from
-    an earlier release of the operator stay as they are until they may be upgraded; without a quorum they do not
-    wait."""
+    """Apply the ZooKeeper servers, and return their StatefulSet; None if the Cluster does not run its own.
+
+    Servers from an earlier release of the operator stay unchanged until they may be upgraded; without a quorum they do
+    not wait.
+    """
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return None
     name = zookeeper.name_of(cluster)
@@ -109,8 +113,10 @@ def apply_ensemble(
 def _waits_for_upgrade(
     live: StatefulSet, wanted: Manifest, release: str, may_upgrade: Callable[[], bool]
 ) -> bool:
-    """Whether the only changes are those of another release, and an upgrade must wait. An ensemble without a quorum has
-    nothing to lose, and the upgrade may repair it."""
+    """Whether the only changes are those of another release, and an upgrade must wait.
+
+    An ensemble without a quorum has nothing to lose, and the upgrade may repair it.
+    """
     said = live["metadata"].get("annotations") or {}
     same_spec = said.get(SPEC_HASH) in (None, wanted["metadata"]["annotations"][SPEC_HASH])
     if said.get(RELEASE) == release or not same_spec:
@@ -120,8 +126,10 @@ def _waits_for_upgrade(
 
 
 def why_no_zookeeper(services: Services, cluster: Cluster, live: StatefulSet | None) -> Problem | None:
-    """Why brokers cannot reach their ZooKeeper, if that is what they wait for. ``live``: its servers' StatefulSet,
-    if the Cluster runs its own."""
+    """Why brokers cannot reach their ZooKeeper, if they wait for it.
+
+    ``live`` is its servers' StatefulSet, if the Cluster runs its own.
+    """
     wanted = cluster.spec.zookeeper
     if wanted is None:
         return None

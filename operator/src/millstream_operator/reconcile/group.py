@@ -35,7 +35,7 @@ from .problem import conditions_with
 MAX_MEMBERS = 100  # shown in status
 MAX_ASSIGNED = 100  # partitions of a member, shown in status
 SOMETIMES = (ConditionType.RESET, ConditionType.WORKLOAD_READY)  # conditions that only some groups have
-IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group: offsets may be committed from outside
+IDLE_STATES = frozenset(("Empty", "Dead"))  # nobody is in the group, so other clients may commit offsets
 
 
 GroupCondition = tuple[ConditionType, bool | None, Reason, str]
@@ -43,8 +43,11 @@ GroupCondition = tuple[ConditionType, bool | None, Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A group and the logs it reads. ``ends``: log ends by partition. ``missing``: topics that do not exist.
-    ``topic_ids``: the ids, by topic, of the topics that ``committed`` and ``ends`` are about."""
+    """A group and the logs it reads.
+
+    ``ends`` are log ends by partition; ``missing`` are topics that do not exist; ``topic_ids`` are the ids, by topic,
+    of the topics in ``committed`` and ``ends``.
+    """
 
     state: GroupState
     committed: Mapping[Partition, int]
@@ -88,7 +91,7 @@ def wanted_ages(group: ConsumerGroup, observed: Observed) -> list[Wanted]:
 
 
 def above(max_lag: MaxLag, lag: Lag) -> str | None:
-    """Which limit the lag exceeds, in words that do not change while it does; None if it is within all."""
+    """The limit that the lag exceeds, in words that do not change while it does; None if it is within all."""
     if max_lag.records is not None and (lag.records or 0) > max_lag.records:
         return f"the lag is above maxLag.records: {max_lag.records}"
     if max_lag.seconds is not None and (lag.seconds or 0) > max_lag.seconds:
@@ -106,8 +109,11 @@ def build_status(
     last_reset: LastReset | None = None,
     others: Sequence[GroupCondition] = (),
 ) -> ConsumerGroupStatus:
-    """The resource's status. ``seconds``: age of the oldest unconsumed record. ``others``: conditions beside those that
-    follow from what was observed."""
+    """The resource's status.
+
+    ``seconds`` is the age of the oldest unconsumed record; ``others`` are conditions beside those that follow from the
+    observation.
+    """
     lags = lag_by_partition(observed)
     counts = Counter(partition.topic for partition in observed.ends)
     by_topic: Counter[str] = Counter()

@@ -55,8 +55,10 @@ def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Map
 
 
 def _stop_forbidden(services: Services, groups: Sequence[ConsumerGroup]) -> None:
-    """Stop the workloads of groups whose namespace the Cluster does not allow any longer. With any other problem the
-    consumers stay: their brokers may well be there."""
+    """Stop the workloads of groups whose namespace the Cluster no longer allows.
+
+    With any other problem the consumers stay, because their brokers may well be running.
+    """
     for group in groups:
         cluster = find_cluster(services, group.namespace, group.spec.cluster_ref)
         forbidden = isinstance(cluster, Problem) and cluster.reason == Reason.NAMESPACE_NOT_ALLOWED
@@ -76,7 +78,7 @@ def _look(
     groups: Sequence[ConsumerGroup],
     bootstrap: str,
 ) -> Mapping[Key, float]:
-    """``bootstrap``: where the consumers of workloads find the brokers."""
+    """``bootstrap`` is the brokers' address for the consumers of workloads."""
     if not groups:
         return {}
     begun, measured = services.now(), services.metrics.lags.clock()
@@ -127,8 +129,7 @@ def _look(
 def run_workload(
     services: Services, group: ConsumerGroup, bootstrap: str, seen: Observed | None
 ) -> Consumers | None:
-    """Let a group have the consumers that it asks for; None if it asks for none. ``seen``: None while the brokers do
-    not answer."""
+    """Run the consumers of a group's workload; None if it has none. ``seen``: None while no broker responds."""
     workloads = services.workloads or Deployments()
     workload = group.spec.workload
     if workload is None:
@@ -141,7 +142,7 @@ def run_workload(
     def wanted(present: int | None) -> int:
         if (scaling := workload.scaling) is None:
             return 1 if workload.replicas is None else workload.replicas
-        if seen is None:  # a lag that is not known changes nothing
+        if seen is None:  # an unknown lag changes nothing
             return scaling.min if present is None else present
         load = load_of(group, seen)
         count, memory.scaling = decide(scaling, load, present, memory.scaling, services.now())
@@ -177,7 +178,7 @@ def _seconds_behind(
 
 
 def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
-    """Delete the offsets of groups whose resource is being deleted, if its policy says so, and let it go."""
+    """Delete the offsets of groups whose resource is being deleted, if its policy says so, and release the resource."""
     doomed = [group for group in groups if owes_deletion(group)]
     again: dict[Key, float] = {}
     workloads = services.workloads or Deployments()

@@ -1,4 +1,4 @@
-"""Reads from brokers what groups have committed and what they have left, in a handful of requests for all groups.
+"""Reads groups' committed positions and lags from brokers, in a handful of requests for all groups.
 
 A position belongs to a topic's id, and a topic may be deleted and created again between two requests. So a position
 counts only if it was read after the topic's present id was seen, and if the topic still has this id after the end of
@@ -40,7 +40,7 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
             when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
             first = admin.offsets(dict.fromkeys(start, when))
             refused = admin.commit(group.group_id, first)
-            if refused is not None:  # a consumer has just joined: the group is theirs
+            if refused is not None:  # a consumer has just joined: it owns the group now
                 logger.info("%s: %s", key_for(group), refused)
                 continue
             started[group.group_id] = first
@@ -76,8 +76,10 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
 def take_back(
     admin: KafkaAdmin, group_id: str, offsets: Mapping[Partition, int], replaced: Collection[str]
 ) -> None:
-    """Delete the positions that were committed for topics which another topic has replaced since, unless a consumer
-    has committed others."""
+    """Delete positions that were committed for topics which have been recreated since.
+
+    Positions that a consumer has committed meanwhile stay.
+    """
     if not (doubtful := {one: offset for one, offset in offsets.items() if one.topic in replaced}):
         return
     found = admin.committed([group_id])[group_id]
@@ -89,12 +91,12 @@ def take_back(
 def _knows(
     group: ConsumerGroup, committed: Mapping[Partition, int], identities: Mapping[str, TopicIdentity]
 ) -> bool:
-    """Whether the topics of these positions have the ids that they had at the last look."""
+    """Whether the topics of these positions have the same ids as at the last look."""
     known = {one.topic: one.topic_id for one in group.status.topics or ()}
     topics = {partition.topic for partition in committed} & identities.keys()
     return all(name in known and known[name] == identities[name].topic_id for name in topics)
 
 
 def _replaced(before: Mapping[str, TopicIdentity], after: Mapping[str, TopicIdentity]) -> set[str]:
-    """Topics that are gone, or that others have replaced."""
+    """Topics that are gone or recreated."""
     return {name for name, one in before.items() if name not in after or after[name].topic_id != one.topic_id}

@@ -1,8 +1,8 @@
-"""Resets of a group's positions: what a request comes to, and what is left to do of one that began; pure.
+"""Resets of a group's positions: the outcome of a request, and the rest of a reset that has begun; pure.
 
 A reset begins with its intent: the positions before and after, in the status. Then the positions are committed in steps
 of ``STEP`` positions. Brokers store a step whole or not at all, and with it a mark that names the request and counts
-the steps. So whoever continues after a crash knows which steps were done, whatever consumers have committed since. A
+the steps. So after a crash the operator knows which steps were done, whatever consumers have committed since. A
 reset whose first step is not done is planned again; after that it continues as recorded.
 """
 
@@ -17,7 +17,7 @@ from ..kafka_records import EARLIEST, LATEST, MARK, GroupMember, Mark, Partition
 from ..models import ConsumerGroup, LastReset, Reset, ResetTopic
 from .problem import shown
 
-STEP = 99  # positions; with the mark as many as brokers store at once
+STEP = 99  # positions; with the mark, as many as brokers store at once
 MOST_POSITIONS = 10_000
 MOST_NAMED = 5
 
@@ -26,15 +26,17 @@ Final = Literal["Done", "Refused", "Cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reset cannot be done; nothing was changed. The message is for the user."""
+    """The reset is impossible; nothing was changed. The message is for the user."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """What brokers say about the partitions of a reset. ``found``: by partition, the first offset at or after the
-    request's time; -1 where there is none."""
+    """The brokers' data about the partitions of a reset.
+
+    ``found`` has, by partition, the first offset at or after the request's time; -1 if there is none.
+    """
 
     identities: Mapping[str, TopicIdentity]
     starts: Mapping[Partition, int]
@@ -57,7 +59,7 @@ def requested(group: ConsumerGroup) -> Reset | None:
 
 
 def topics_of(group: ConsumerGroup, reset: Reset, committed: Mapping[Partition, int]) -> list[str]:
-    """The topics that a reset is about."""
+    """The topics of a reset."""
     if reset.offsets is not None:
         return sorted({one.topic for one in reset.offsets})
     if reset.topics is not None:
@@ -66,7 +68,7 @@ def topics_of(group: ConsumerGroup, reset: Reset, committed: Mapping[Partition, 
 
 
 def when_of(reset: Reset) -> int | None:
-    """The time that ListOffsets needs for this request; None if starts and ends suffice."""
+    """The time for ListOffsets in this request; None if starts and ends suffice."""
     if reset.to == "Timestamp" and reset.timestamp is not None:
         return int(reset.timestamp.timestamp() * 1000)
     return {"Earliest": EARLIEST, "Latest": LATEST}.get(reset.to)
@@ -75,7 +77,7 @@ def when_of(reset: Reset) -> int | None:
 def plan(
     reset: Reset, topics: Sequence[str], committed: Mapping[Partition, int], logs: Logs, now: datetime
 ) -> LastReset | Refused:
-    """The reset with its positions, about to run."""
+    """The reset with its positions, ready to run."""
     if missing := [topic for topic in topics if topic not in logs.identities]:
         return Refused(
             f"there is no topic {shown(missing, MOST_NAMED)}: correct the request and give it another requestId"
@@ -138,7 +140,7 @@ def _wanted(
 
 
 def positions(last: LastReset) -> dict[Partition, int]:
-    """The positions that a reset sets, in the order in which they are committed."""
+    """The positions that a reset sets, in the order of their commits."""
     return {
         Partition(topic.topic, index): offset
         for topic in last.topics
@@ -154,12 +156,12 @@ def steps(last: LastReset) -> list[dict[Partition, int]]:
 
 
 def mark_of(group: ConsumerGroup, last: LastReset, step: int) -> Mark:
-    """The mark of a request of this very resource."""
+    """The mark of a request of exactly this resource."""
     return Mark(f"{MARK}reset {group.metadata.uid} {last.request_id}", step)
 
 
 def done_steps(group: ConsumerGroup, last: LastReset, mark: Mark | None) -> int:
-    """How many steps of a reset are committed."""
+    """Number of committed steps of a reset."""
     return mark.step if mark is not None and mark.name == mark_of(group, last, 0).name else 0
 
 
@@ -177,13 +179,13 @@ def ended(last: LastReset, state: Final, now: datetime, replaced: Sequence[str] 
 
 
 def waiting_words(members: Sequence[GroupMember]) -> str:
-    """For whom a reset waits, and what to do."""
+    """The cause for which a reset waits, and what to do."""
     named = shown([f"{member.client_id} ({member.host})" for member in members], MOST_NAMED)
     return f"waiting until the group has no members: stop {named or 'its consumers'}"
 
 
 def done_words(last: LastReset) -> str:
-    """What a reset has done."""
+    """The results of a reset."""
     words = f"request {last.request_id}: {_partitions(len(positions(last)))} set"
     return f"{words}; {last.message}" if last.message else words
 

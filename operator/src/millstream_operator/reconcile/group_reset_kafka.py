@@ -46,8 +46,11 @@ ResetCondition = tuple[ConditionType, bool, Reason, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advanced:
-    """A group after this look at its reset. ``group`` is as the API server has it, ``seen`` as the brokers have it;
-    ``last`` and ``condition`` are for its status."""
+    """A group after this look at its reset.
+
+    ``group`` is as the API server has it, ``seen`` as the brokers have it; ``last`` and ``condition`` are for its
+    status.
+    """
 
     group: ConsumerGroup
     seen: Observed
@@ -95,7 +98,7 @@ def advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: O
     """Let a group's reset continue as far as it can."""
     try:
         return _advance(services, admin, group, seen)
-    except AdminError as error:  # of this group alone: the others were answered
+    except AdminError as error:  # only this group's error: the others succeeded
         condition = (ConditionType.RESET, False, Reason.CLUSTER_NOT_READY, str(error))
         return Advanced(group, seen, group.status.last_reset, condition)
 
@@ -130,7 +133,7 @@ def _advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: 
         last = planned
         status = msgspec.structs.replace(group.status, last_reset=last)
         if status != group.status and not write_status(services, group, status):
-            # Somebody else has written the status: the next look decides on what it says then.
+            # Another writer has changed the status: the next look starts from it.
             return Advanced(group, seen, group.status.last_reset, None)
         group = msgspec.structs.replace(group, status=status)
     assert last is not None
@@ -184,7 +187,7 @@ def _commit(
 def _finish(
     services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed, last: LastReset
 ) -> Advanced:
-    """All is committed: take back what was set in topics that others have replaced since the plan."""
+    """All is committed: take back positions in topics that were recreated since the plan."""
     identities = admin.identities([topic.topic for topic in last.topics])
     replaced = [
         topic.topic
@@ -198,7 +201,7 @@ def _finish(
 
 
 def _seen_anew(admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Observed:
-    """The group's positions after a reset, in topics of which the ends are known."""
+    """The group's positions after a reset, in topics whose ends are known."""
     committed: Mapping[Partition, int] = admin.committed([group.group_id])[group.group_id]
     state = admin.groups([group.group_id])[group.group_id]
     return dataclasses.replace(seen, state=state, committed=committed)
@@ -211,7 +214,7 @@ def _waits(group: ConsumerGroup, seen: Observed) -> Advanced:
 
 
 def _condition(group: ConsumerGroup, last: LastReset | None) -> ResetCondition | None:
-    """The condition of the reset that the spec has; None if it has none."""
+    """The condition of the spec's reset; None if it has none."""
     if group.spec.reset is None or last is None:
         return None
     if last.state == "Done":

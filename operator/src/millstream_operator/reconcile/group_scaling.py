@@ -1,16 +1,16 @@
-"""How many consumers a group needs, from its lag; pure, the caller passes the time.
+"""The number of consumers that a group needs, from its lag; pure, the caller passes the time.
 
 One consumer for each ``targetLag`` records, within ``min`` and ``max`` and never more than there are partitions. A
-difference of a tenth changes nothing. More consumers come at once. Fewer come only when none of the looks of a whole
-window needed as many, by half of them at most, and the last one goes only when nothing was left to read. A restarted
-operator observes for a whole window first.
+difference of a tenth changes nothing. The number rises at once. It falls only if no look of a whole window needed as
+many consumers, by at most half, and to zero only if nothing was left to read. A restarted operator first observes
+for a whole window.
 
-One answer of a broker may lack a topic. So topics that are missing, and fewer partitions than consumers, stop consumers
+A single response of a broker may lack a topic. So missing topics, and fewer partitions than consumers, stop consumers
 only after all looks of a window found the same.
 
-At a steady load enough consumers have no lag, and by lag alone some of them would go and come back for ever. So it is
-remembered how fast one consumer was while the group fell behind. As many stay as the records of the last window need
-at that speed.
+At a steady load enough consumers have no lag, and by lag alone some of them would stop and start for ever. So the
+history keeps the speed of one consumer at times when the group fell behind. As many stay as the records of the last
+window need at that speed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ SAMPLE_S = 5.0  # shortest time between two samples
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a group has to do. ``unread``: records to consume; ``produced``, ``consumed``: sums of offsets; ``missing``:
-    whether a listed topic does not exist."""
+    """A group's load.
+
+    ``unread``: records to consume; ``produced``, ``consumed``: sums of offsets; ``missing``: whether a listed topic
+    does not exist.
+    """
 
     unread: int
     produced: int
@@ -47,9 +50,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is remembered. ``since``: when the window began; ``peaks``: times and needs, each lower than the ones before
-    it; ``samples``: of one window; ``speeds``: times and records a second of one consumer that fell behind;
-    ``lacking_since``: since when each look has lacked topics, or partitions for the consumers."""
+    """The memory of a group.
+
+    ``since``: start of the window; ``peaks``: times and needs, each lower than the previous ones; ``samples``: of one
+    window; ``speeds``: times and records a second of one consumer that fell behind; ``lacking_since``: since when each
+    look has lacked topics, or partitions for the consumers.
+    """
 
     since: datetime | None = None
     peaks: tuple[tuple[datetime, int], ...] = ()
@@ -59,8 +65,11 @@ class History:
 
 
 def load_of(group: ConsumerGroup, observed: Observed) -> Load:
-    """The load of a group, counted without its members. Partitions of its topics that have records and no position are
-    to be read as well, how much of them nobody knows: they count as one record."""
+    """The load of a group, counted without its members.
+
+    Partitions of its topics that have records and no position must be read, too, but their lag is unknown: each counts
+    as one record.
+    """
     lags = lag_by_partition(observed)
     unknown = any(
         end > 0 and partition not in observed.committed and partition.topic in group.spec.topics
@@ -78,8 +87,7 @@ def load_of(group: ConsumerGroup, observed: Observed) -> Load:
 def decide(
     scaling: Scaling, load: Load, present: int | None, history: History, now: datetime
 ) -> tuple[int, History]:
-    """The number of consumers, and what to remember. ``present``: as many as there are to be now; None before the
-    first."""
+    """The number of consumers, and the new history. ``present`` is the present number, None before the first."""
     window = timedelta(seconds=scaling.stabilization_seconds)
     if history.since is None or now < history.since or (history.peaks and now < history.peaks[-1][0]):
         history = History(since=now)
@@ -94,7 +102,7 @@ def decide(
     most = min(scaling.max, load.partitions)
     if present is None or need >= present:
         return need, history
-    if present > most:  # partitions that are gone, or another max
+    if present > most:  # partitions have disappeared, or max has changed
         return most, history
     if history.since is None or now - history.since < window:
         return present, history
@@ -105,7 +113,7 @@ def decide(
 
 
 def _need(scaling: Scaling, load: Load, present: int) -> int:
-    """What the lag alone needs."""
+    """The number that the lag alone needs."""
     most = min(scaling.max, load.partitions)
     need = math.ceil(load.unread / scaling.target_lag)
     at_present = scaling.target_lag * present
@@ -115,7 +123,7 @@ def _need(scaling: Scaling, load: Load, present: int) -> int:
 
 
 def _lacking(history: History, load: Load, consumers: int, now: datetime) -> History:
-    """The history with the begin of looks that lack topics, or partitions for so many consumers."""
+    """The history with the start of looks that lack topics, or partitions for this many consumers."""
     if not load.missing and load.partitions >= consumers:
         return replace(history, lacking_since=None)
     if history.lacking_since is None or now < history.lacking_since:
@@ -132,7 +140,7 @@ def _measured(history: History, load: Load, present: int, window: timedelta, now
             return history
         consumed = load.consumed - last.load.consumed
         if load.produced < last.load.produced or consumed < 0 or load.partitions != last.load.partitions:
-            return replace(history, samples=(Sample(now, load),))  # a topic is another one, or a reset
+            return replace(history, samples=(Sample(now, load),))  # a recreated topic, or a reset
         speeds = tuple(one for one in history.speeds if one[0] >= now - SPEED_KEPT)
         if present and consumed and load.unread > last.load.unread > 0:
             speeds = (
@@ -145,7 +153,7 @@ def _measured(history: History, load: Load, present: int, window: timedelta, now
 
 
 def _needed_by_speed(history: History) -> int:
-    """How many consumers the records of the last window need."""
+    """The number of consumers that the records of the last window need."""
     first, last = history.samples[0], history.samples[-1]
     seconds = (last.time - first.time).total_seconds()
     if not history.speeds or seconds <= 0:

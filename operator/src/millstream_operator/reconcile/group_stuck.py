@@ -1,7 +1,7 @@
 """Whether a group is stuck: its lag grows and it commits nothing for a time; pure, the caller passes the time.
 
-The operator remembers since when the group's positions are the same. The status keeps that only while the group is
-stuck. After a restart a stuck group therefore stays stuck until it commits, and any other group is observed anew for
+The operator remembers since when the group's positions are unchanged. The status keeps that only while the group is
+stuck. So after a restart a stuck group stays stuck until it commits, and any other group is observed again for
 the whole time: a restart raises no false alarm.
 """
 
@@ -22,7 +22,7 @@ def digest_of(committed: Mapping[Partition, int], topic_ids: Mapping[str, str | 
 
 
 def standing(before: Standstill | None, positions: str, records: int, now: datetime) -> Standstill:
-    """Since when the group stands at these positions. ``records``: its lag now."""
+    """The time since which the group stands at these positions. ``records`` is its lag now."""
     if before is None or before.positions != positions or not records or now < before.since:
         return Standstill(since=now, positions=positions, records=records)
     return before

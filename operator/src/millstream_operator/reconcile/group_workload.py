@@ -1,6 +1,6 @@
-"""The workload of a ConsumerGroup: how many consumers it needs, and what its status says about them; pure.
+"""The workload of a ConsumerGroup: the number of consumers that it needs, and its part of the status; pure.
 
-Who runs the consumers implements ``Workloads``: Deployments on Kubernetes, processes on a laptop.
+Implementations of ``Workloads`` run the consumers: Deployments on Kubernetes, processes on a laptop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from .group import GroupCondition
 from .problem import Problem
 
 Decide = Callable[[int | None], int]
-"""From the number of consumers that are asked for at present (None: the workload does not exist) to the wanted one."""
+"""From the present number of consumers (None: the workload does not exist) to the desired one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """The consumers of a workload. ``wanted``: their intended number. ``failure``: why one does not run.
-    ``problem``: why the workload cannot be made as the resource says."""
+    """The consumers of a workload.
+
+    ``wanted`` is their intended number, ``failure`` why one does not run, ``problem`` why the workload cannot be
+    created.
+    """
 
     wanted: int = 0
     replicas: int = 0
@@ -40,7 +43,7 @@ class Workloads(Protocol):
     def run(
         self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
-        """Make the workload as the resource says, unless it is paused; what there is of it then."""
+        """Apply the resource's workload, unless it is paused; returns its state."""
 
     def stop(self, services: Services, group: ConsumerGroup) -> str:
         """Stop the consumers. Returns what it waits for, empty once none is left."""
@@ -52,7 +55,7 @@ def has_workload(group: ConsumerGroup) -> bool:
 
 
 def with_consumers(status: ConsumerGroupStatus, consumers: Consumers | None) -> ConsumerGroupStatus:
-    """The status with what there is of the workload."""
+    """The status with the workload's state."""
     if consumers is None:
         return status
     return msgspec.structs.replace(
@@ -61,7 +64,7 @@ def with_consumers(status: ConsumerGroupStatus, consumers: Consumers | None) -> 
 
 
 def workload_conditions(consumers: Consumers | None) -> list[GroupCondition]:
-    """What the conditions say about the workload."""
+    """The conditions about the workload."""
     if consumers is None:
         return []
     kind = ConditionType.WORKLOAD_READY

@@ -19,8 +19,11 @@ class Deployments:
     def run(
         self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
     ) -> Consumers:
-        """Make the Deployment as the resource says. One of somebody else is left alone and reported; a template that
-        the API server refuses is reported too, as it concerns no other group."""
+        """Apply the Deployment.
+
+        Another owner's Deployment is left alone and reported; so is a template that the API server refuses, because it
+        concerns no other group.
+        """
         assert group.spec.workload is not None
         wanted = 0
         try:
@@ -63,7 +66,7 @@ def _pods(services: Services, group: ConsumerGroup) -> list[Manifest]:
 
 
 def _refused(status: Manifest) -> str:
-    """Why Kubernetes makes no pods, for example because of a quota."""
+    """Why Kubernetes creates no pods, for example because of a quota."""
     for condition in status.get("conditions") or ():
         if (condition.get("type"), condition.get("status")) == ("ReplicaFailure", "True"):
             return str(condition.get("message", ""))

@@ -59,7 +59,7 @@ MAX_ERROR = 4096
 UID_DIGITS = 8
 """Characters of the uid in the name of a run."""
 MOST_RANGES = 32
-"""Partitions of a run whose range is kept when it is no longer the last."""
+"""Number of partitions whose range is kept for a run that is no longer the last."""
 
 
 class RunState(StrEnum):
@@ -89,8 +89,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The state of a run's runner: ``message`` says what it waits for, ``reason`` why it failed or, while it runs, that
-    it is held up, if known; ``log`` has the last lines of a failed driver's log."""
+    """The state of a run's runner.
+
+    ``message`` says what it waits for, ``reason`` why it failed or, while it runs, that it is held up, if known;
+    ``log`` has the last lines of a failed driver's log.
+    """
 
     state: RunState
     rows: int | None = None
@@ -123,7 +126,7 @@ def _number(load: BatchLoad, run: str) -> int:
     return int(run.removeprefix(f"{load.name}-").partition("-")[0])
 
 
-# What time alone changes
+# Changes by time alone
 
 
 def observe(load: BatchLoad, now: datetime) -> BatchLoadStatus:
@@ -261,7 +264,7 @@ def begin(
     if again is None and found < wanted and asks.trigger is Trigger.SPEC:
         return Waiting(found, wanted)
     if again is None and found < wanted and asks.trigger is Trigger.SCHEDULE:
-        offsets = empty(offsets)  # too few: leave them to the next run
+        offsets = empty(offsets)  # too few: the next run will load them
     run = _run(load, asks, name, again, offsets, now)
     status = _pinned(load, asks, run, offsets)
     if records(offsets) == 0:  # nothing for Spark to do

@@ -15,7 +15,7 @@ from .reference import find_cluster
 
 
 def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
-    """The status with the current lag; with the previous one while brokers do not answer."""
+    """The status with the current lag; with the previous one while brokers do not respond."""
     committed = load.status.committed
     if committed is None:
         return load.status
@@ -31,7 +31,7 @@ def with_lag(services: Services, load: BatchLoad) -> BatchLoadStatus:
             one.topic_id and one.topic in there and there[one.topic].topic_id != one.topic_id
             for one in committed.offsets
         ):
-            return load.status  # offsets of another topic: the next run says so
+            return load.status  # offsets of another topic: the next run reports it
         keys = [
             Partition(topic, index) for topic, found in there.items() for index in range(found.partitions)
         ]

@@ -21,8 +21,10 @@ _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
 def check_limits(services: Services, load: BatchLoad) -> Problem | None:
-    """The reason to refuse the load as it is; None if it may run. A run that has started continues while its load is
-    paused."""
+    """The reason to refuse the load in its present form; None if it may run.
+
+    A run that has started continues while its load is paused.
+    """
     if is_paused(load):
         return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
     return (

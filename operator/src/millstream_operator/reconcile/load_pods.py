@@ -13,7 +13,7 @@ Object = Mapping[str, Any]
 BEGINNING = (None, "ContainerCreating", "PodInitializing")
 """Reasons of containers that only start."""
 MOUNTS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
-"""Events about a pod whose containers cannot be made; its status does not say so."""
+"""Events about a pod whose containers cannot be created, which its status does not show."""
 # As Spark's Kubernetes client reports a pod that the API server refuses.
 _REFUSED = re.compile(r"Failure executing: POST at: \S+/pods\. Message: (.+?)\. Received status")
 
@@ -31,7 +31,7 @@ def container(pod: Object | None, name: str) -> Object:
 
 
 def why_pending(pod: Object | None) -> str:
-    """What a pending pod waits for, by its status: an image, a Secret, room on a node; "" if that is not known."""
+    """What a pending pod waits for, by its status: an image, a Secret, room on a node; "" if unknown."""
     status = (pod or {}).get("status") or {}
     for entry in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (entry.get("state") or {}).get("waiting") or {}

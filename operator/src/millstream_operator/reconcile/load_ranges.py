@@ -24,7 +24,7 @@ from .problem import Problem, shown
 
 MOST_NAMED = 10  # partitions in a message
 MOST_BYTES = 400_000
-"""Of a run's ranges as JSON. The status has up to three such lists, and Kubernetes stores 1.5 MiB of a resource."""
+"""Limit of a run's ranges as JSON. A status has up to three such lists, and Kubernetes stores 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ Partitions = Mapping[Key, Ends]
 
 
 def digest_of_spec(load: BatchLoad) -> str:
-    """Digest of everything that decides what is loaded: topics, minRecords, range, values, columns, table."""
+    """Digest of everything that determines the loaded rows: topics, minRecords, range, values, columns, table."""
     spec = load.spec
     parts = (spec.topics, spec.min_records, spec.from_, spec.until, spec.value, spec.output)
     return digest(parts if spec.record == Record() else (*parts, spec.record))

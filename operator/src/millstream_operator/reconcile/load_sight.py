@@ -1,4 +1,4 @@
-"""What Kubernetes shows of a run: its Job or SparkApplication, the pods, their Events and logs. Blocking."""
+"""A run as Kubernetes shows it: its Job or SparkApplication, the pods, their Events and logs. Blocking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .objects import find
 RUNNERS = {"Job": "batch/v1", "SparkApplication": SPARK_API_VERSION}
 LOG_LINES = 20
 REFUSED_LINES = 200
-"""Of a driver's log, searched for the refusal of an executor, which Spark tries to create every second."""
+"""Lines of a driver's log searched for the refusal of an executor, which Spark tries to create every second."""
 
 
 def find_runner(services: Services, load: BatchLoad) -> Manifest | None:
@@ -89,7 +89,7 @@ def _with_hindrance(
     driver: Object | None,
     pods: Sequence[Object],
 ) -> Seen:
-    """With what no pod's status says: volumes that cannot be mounted, executors that Kubernetes refuses to create."""
+    """Add hindrances that no pod's status shows: volumes that cannot be mounted, executors that Kubernetes refuses."""
     if driver is None or seen.message or seen.state.ended:
         return seen
     if phase(driver) == "Pending":
@@ -101,8 +101,10 @@ def _with_hindrance(
 
 
 def _latest(services: Services, load: BatchLoad, metadata: Mapping[str, Any], *reasons: str) -> str:
-    """The message of the latest Event about an object with one of these reasons: a quota, a limit range, a webhook that
-    refuses a pod; a volume that cannot be mounted."""
+    """The message of the latest Event about an object with one of these reasons.
+
+    For example a quota, a limit range or a webhook that refuses a pod, or a volume that cannot be mounted.
+    """
     found = [
         (one.get("lastTimestamp") or one.get("eventTime") or "", one.get("message") or "")
         for reason in reasons

@@ -27,7 +27,7 @@ Said = tuple[bool | None, Reason, str]
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """What the executors of a run wait for, of which none runs."""
+    """The cause for which all executors of a run wait."""
 
     words: str
 
@@ -40,8 +40,11 @@ def tell(
     *,
     path: str = "",
 ) -> BatchLoadStatus:
-    """The status with its conditions. ``what``: why no run begins, or what the run's pods wait for. ``path``: the
-    folder of the rows, if it is not the one in the spec."""
+    """The status with its conditions.
+
+    ``what`` is why no run begins, or what the run's pods wait for. ``path`` is the folder of the rows, if it is not the
+    one in the spec.
+    """
     load = with_status(load, status)
     run = status.last_run if status.last_run is not None and status.last_run.name else None
     found: dict[ConditionType, Said | None] = {

@@ -1,5 +1,8 @@
-"""Which BatchLoad a table belongs to: the oldest one that names it. Two loads of one table would each know only half of
-its contents. Readers of a table see the files of another one inside its folder, so that is refused, too."""
+"""Which BatchLoad a table belongs to: the oldest one that names it.
+
+Two loads of one table would each know only half of its contents. Readers of a table see the files of another one inside
+its folder, so that is refused, too.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def check_table(store: Store, load: BatchLoad) -> Problem | None:
 
 
 def _relation(table: Table, other: Table) -> str:
-    """Of a table to another one; "" if their folders have nothing to do with each other."""
+    """The relation to another table; "" if neither folder contains the other."""
     shorter = min(len(table), len(other))
     if table[:shorter] != other[:shorter]:
         return ""

@@ -1,8 +1,8 @@
-"""MirrorMaker: may it mirror at all, and what its workers say about how far it is; pure.
+"""MirrorMaker: whether it may mirror, and its status from its workers' reports; pure.
 
-Records that come back to where they came from would be copied endlessly, and a cluster mirrored twice would double its
-records, so before a worker runs these are refused: a source that is the target, two sources that are one cluster, and
-a MirrorMaker that closes a circle with older ones for the same topics (see overlap.py). Two references mean one cluster
+Records that return to their origin would be copied endlessly, and a cluster mirrored twice would duplicate its
+records. So a MirrorMaker is refused before a worker runs if a source is the target, if two sources are one cluster, or
+if it closes a loop with older ones for the same topics (see overlap.py). Two references mean one cluster
 if they name the same Cluster, or if they share an address of `bootstrap`.
 """
 
@@ -23,7 +23,7 @@ from ..resources.mirror import Endpoint, selector
 from .problem import Problem, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
-CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep coming
+CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep arriving
 SHOWN_ERROR = 1024
 SHOWN_SET_ASIDE = 100
 MOST_NAMED = 5  # gaps or topics in a message
@@ -32,7 +32,7 @@ REASONS = {
     "TlsFailed": Reason.TLS_FAILED,
     "AuthenticationFailed": Reason.AUTHENTICATION_FAILED,
 }
-"""Why a cluster is not reachable, in a worker's words; else it does not answer."""
+"""Workers' reasons why a cluster is not reachable; without one, it does not respond."""
 PROBLEMS = {
     "Diverged": Reason.DIVERGED,
     "BatchNotMirrored": Reason.BATCH_NOT_MIRRORED,
@@ -43,10 +43,10 @@ PROBLEMS = {
 }
 """A condition has one reason: that of the first problem in this order."""
 REJOINING = "Rejoining"
-"""In a worker's words: a topic that is to be a replica (`spec.rejoin`) is none yet, so no lag of it is known."""
+"""A worker's reason for a topic that is not a replica yet (`spec.rejoin`), so its lag is unknown."""
 NOT_READY = frozenset((Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED, *PROBLEMS.values()))
-"""Why a mirror is degraded and does not do all that it should."""
-MOST_WAYS = 1000  # that are looked at for a circle
+"""The reasons for which a degraded mirror is also not ready."""
+MOST_WAYS = 1000  # paths searched for a loop
 
 
 class WorkerLag(msgspec.Struct, frozen=True):
@@ -64,21 +64,21 @@ class GapReport(msgspec.Struct, frozen=True, rename={"first": "from"}):
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
-    """Why a part of what is asked for is not mirrored; ``reason`` is a key of ``PROBLEMS``, or ``REJOINING``."""
+    """Why part of the desired records is not mirrored; ``reason`` is a key of ``PROBLEMS``, or ``REJOINING``."""
 
     reason: str = ""
     message: str = ""
 
 
 class WorkerRate(msgspec.Struct, frozen=True):
-    """A second, of the last ten."""
+    """Records and bytes a second, over the last ten."""
 
     records: float = 0.0
     bytes: float = 0.0
 
 
 class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What one worker says about one source."""
+    """One worker's report about one source."""
 
     name: str
     reachable: bool = False
@@ -91,16 +91,16 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     replaced: tuple[str, ...] = ()
     """Topics that were deleted and created again in the source."""
     reason: str = ""
-    """Why it is not reachable: a key of ``REASONS``."""
+    """The reason why it is not reachable: a key of ``REASONS``."""
     problems: tuple[ProblemReport, ...] = ()
     matched: int | None = None
-    """Topics that the patterns select; None until the first look."""
+    """Topics that the patterns select; None before the first look."""
     rate: WorkerRate = WorkerRate()
     set_aside: tuple[SetAside, ...] = ()
     promoted: tuple[str, ...] = ()
-    """Topics of the target that the mirror left alone, since they were promoted."""
+    """Topics of the target that the mirror left alone because they were promoted."""
     seen_ms: int = 0
-    """Until when the worker knew where all its partitions end in the source."""
+    """Time up to which the worker knew the ends of all its partitions in the source."""
 
 
 class TargetReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,7 +110,7 @@ class TargetReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What one worker answers to GET /status: of its share of the partitions, and of the topics they belong to."""
+    """One worker's response to GET /status: its share of the partitions, and their topics."""
 
     topics: int = 0
     lag: WorkerLag = WorkerLag()
@@ -120,7 +120,7 @@ class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers there are: how many, how many are ready, what those that answered said; why one ended, if it did."""
+    """The workers: their number, how many are ready, the reports of those that responded, and why one ended."""
 
     replicas: int = 0
     ready: int = 0
@@ -135,7 +135,7 @@ def same_cluster(one: Endpoint, other: Endpoint) -> bool:
 
 
 def _addresses(endpoint: Endpoint) -> set[str]:
-    """HOST:PORT in every way that it may be written."""
+    """HOST:PORT in every possible spelling."""
     found = set()
     for address in endpoint.bootstrap.lower().split(","):
         host, _, port = address.strip().rpartition(":")
@@ -145,7 +145,7 @@ def _addresses(endpoint: Endpoint) -> set[str]:
 
 
 def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) -> Problem | None:
-    """Why this MirrorMaker would copy records in a loop or double them."""
+    """Why this MirrorMaker would copy records in a loop or duplicate them."""
     for index, source in enumerate(sources):
         for other in sources[:index]:
             if same_cluster(source, other):
@@ -180,7 +180,7 @@ Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 def check_loop(
     mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint, others: Iterable[Mirrored]
 ) -> Problem | None:
-    """Do older MirrorMakers bring the same topics back from the target to a source? The older ones go on."""
+    """Whether older MirrorMakers bring the same topics back from the target to a source. The older ones continue."""
     older = [one for one in others if _age(one[0]) < _age(mirror)]
     for source in sources:
         if (circle := _circle(mirror, source, target, older)) is None:
@@ -203,7 +203,7 @@ def check_loop(
 
 @dataclass(frozen=True, slots=True)
 class _Circle:
-    """``way``: what brings records back from the target to the source."""
+    """``way`` are the mirrors that bring records back from the target to the source."""
 
     way: tuple[MirrorMaker, ...]
     shared: Shared
@@ -213,15 +213,18 @@ class _Circle:
 def _circle(
     mirror: MirrorMaker, source: Endpoint, target: Endpoint, others: Sequence[Mirrored]
 ) -> _Circle | None:
-    """The shortest circle that a MirrorMaker closes. With naming Prefixed each round makes topics of another name; if
-    the circle has two clusters, the workers see that themselves."""
+    """The shortest loop that a MirrorMaker closes.
+
+    With naming Prefixed each round creates topics of another name; the workers themselves detect a loop of two
+    clusters.
+    """
     first = frozenset({_names(mirror.spec.topics, "")})
     prefix = _prefix(mirror, source)
     ways: list[tuple[tuple[Endpoint, ...], tuple[MirrorMaker, ...], frozenset[Names], str]] = [
         ((target,), (), first, prefix)
     ]
     seen = set()
-    for places, way, names, prefix in ways:  # grows meanwhile: shortest first
+    for places, way, names, prefix in ways:  # it grows meanwhile: shortest first
         for one, sources, end in others:
             for begin in sources:
                 if not same_cluster(begin, places[-1]) or any(same_cluster(end, place) for place in places):
@@ -255,7 +258,7 @@ def _place(endpoint: Endpoint) -> tuple[str, str]:
 
 
 def _prefix(mirror: MirrorMaker, source: Endpoint) -> str:
-    """What its workers put before the names of this source's topics."""
+    """The prefix that its workers put before the names of this source's topics."""
     return "" if mirror.spec.naming == "Same" else f"{source.name}."
 
 
@@ -270,7 +273,7 @@ def _age(mirror: MirrorMaker) -> tuple[str, str]:
 def status_of(
     mirror: MirrorMaker, workers: Workers, now: datetime, promotion: Promotion | None = None
 ) -> MirrorMakerStatus:
-    """What the workers say, summed up."""
+    """The status, summed up from the workers' reports."""
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
     told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
@@ -305,8 +308,10 @@ def status_of(
 def refused_status(
     mirror: MirrorMaker, problem: Problem, now: datetime, promotion: Promotion | None = None
 ) -> MirrorMakerStatus:
-    """The status of one that has no workers, or whose workers go on with what they were told before. What they last
-    said of their sources may not hold any more."""
+    """The status of a MirrorMaker without workers, or whose workers continue with their former configuration.
+
+    Their last reports about sources may no longer hold.
+    """
     unknown = "not known: " + problem.message
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     told = promotion.told
@@ -328,7 +333,7 @@ def refused_status(
 
 
 def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
-    """Workers share a source's partitions: lags add up, and one in trouble is trouble."""
+    """Workers share a source's partitions: lags add up, and one worker's problem is the source's."""
     said = [source for report in reports for source in report.sources if source.name == name]
     if not said:
         return MirrorSourceStatus(name=name)
@@ -346,7 +351,7 @@ def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
 
 
 def _set_aside(said: Sequence[SourceReport]) -> tuple[SetAside, ...] | None:
-    """The worker that leads the group knows them; two may believe for a moment that they do."""
+    """The reports of the worker that leads the group; two may believe for a moment that they do."""
     found = {(one.topic, one.partition): one for source in said for one in source.set_aside}
     return tuple(one for _, one in sorted(found.items()))[:SHOWN_SET_ASIDE] or None
 
@@ -369,7 +374,7 @@ def _rate(rates: Iterable[WorkerRate]) -> Rate:
 
 
 def _topics(said: Sequence[SourceReport]) -> int:
-    """Workers share partitions, not topics: one topic may be with many of them."""
+    """Workers share partitions, not topics: several may have one topic."""
     names = [source.topic_names for source in said]
     if any(name is None for name in names):
         return max(source.topics for source in said)
@@ -445,7 +450,7 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
 
 
 def _said(reports: Iterable[WorkerReport], word: str) -> str:
-    """What workers say of problems with this reason; empty if there are none."""
+    """The workers' problems with this reason, in words; empty if there are none."""
     problems = [one for report in reports for source in report.sources for one in source.problems]
     found = {one.message[:SHOWN_ERROR] for one in problems if one.reason == word}
     return shown(sorted(found), MOST_NAMED) if found else ""
@@ -473,7 +478,7 @@ def _ready(
     if reachable is False:
         return ConditionType.READY, False, reason, message
     for report in workers.reports:
-        if not report.target.reachable and report.target.last_error:  # without an error: not tried yet
+        if not report.target.reachable and report.target.last_error:  # no error: not tried yet
             reason = REASONS.get(report.target.reason, Reason.TARGET_UNREACHABLE)
             message = f"target: {report.target.last_error[:SHOWN_ERROR]}"
             return ConditionType.READY, False, reason, message
@@ -495,7 +500,7 @@ def _ready(
 
 
 def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str:
-    """Which sources have no topic that the patterns select, in words."""
+    """The sources without a topic that the patterns select, in words."""
     empty = []
     for source in mirror.spec.sources:
         matched = [one.matched for report in reports for one in report.sources if one.name == source.name]
@@ -514,7 +519,7 @@ def _count(number: int, what: str) -> str:
 
 
 def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
-    """Sources and target, given the address of each Cluster they name, by "NAMESPACE/NAME"."""
+    """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME"."""
 
     def endpoint(name: str, place: MirrorTarget) -> Endpoint:
         if (reference := place.cluster_ref) is None:

@@ -1,7 +1,7 @@
-"""MirrorMaker on Kubernetes: workers as a Deployment, their own words summed up in the status; and promotions.
+"""MirrorMaker on Kubernetes: workers as a Deployment, their reports summed up in the status; and promotions.
 
 While a MirrorMaker is paused by its annotation, its workers keep running with the same configuration. A promotion comes
-first: it needs the target alone, so nothing else may be in its way.
+first: it needs only the target, so nothing else may block it.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ SOON_S = 2.0
 
 Endpoints = tuple[Sequence[Endpoint], Endpoint]
 Running = Callable[[Services, Key], mirrors.Mirrored | None]
-"""What the workers of a MirrorMaker do, where they may do something else than its spec says."""
+"""The configuration that a MirrorMaker's workers run with, if it may differ from the spec."""
 
 
 def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     """One pass; seconds until the next."""
     if mirror.metadata.deletion_timestamp is not None:
-        return LOOK_S  # Kubernetes removes what it owns
+        return LOOK_S  # Kubernetes removes its objects
     workers = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": resources.metadata(mirror)}
     reports = functools.cache(lambda: ask_all(_addresses(_pods(services, mirror))))
     pods, before = len(_pods(services, mirror)), mirror.status.replicas or 0
     late = is_over(mirror) and pods + before > 0
     promotion = advance(services, mirror, services.address_of, reports, late=late, workers=pods > 0)
     mirror = promotion.mirror
-    # A worker may make a replica just before it ends. So the status keeps its pods until a later look has succeeded.
+    # A worker may create a replica just before it ends. So the status keeps its pods until a later look has succeeded.
     looked = late and promotion.told is not None and promotion.told[1] is True
     ended = {"status": {"replicas": pods or (0 if looked else before)}} if promotion.is_over else {}
     if is_paused(mirror):
         return _report(services, mirror, find(services.kube, workers) or ended, promotion)
-    if promotion.is_over:  # all is promoted: nothing is left to mirror, now or later
+    if promotion.is_over:  # all topics are promoted: nothing is left to mirror, now or later
         delete(services.kube, workers)
         return _report(services, mirror, ended, promotion)
     found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
         if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP, Reason.NAMESPACE_NOT_ALLOWED):
-            # Workers that were allowed must not go on; when a Cluster is away they may: its brokers may well be there.
+            # A refused MirrorMaker's workers stop; without a Cluster they continue: its brokers may be running.
             delete(services.kube, workers)
         write_status(services, mirror, mirrors.refused_status(mirror, found, services.now(), promotion))
         return SOON_S if promotion.runs else LOOK_S
@@ -87,7 +87,7 @@ def find_endpoints(
     address_of: Callable[[Cluster], str],
     running: Running = lambda services, key: None,
 ) -> Endpoints | Problem:
-    """Where the workers find sources and target, or why they must not run."""
+    """The addresses of sources and target for the workers, or why they must not run."""
     found = _endpoints(services, mirror, address_of)
     if isinstance(found, Problem):
         return found
@@ -114,7 +114,7 @@ def _endpoints(
 def _all(
     services: Services, address_of: Callable[[Cluster], str], running: Running
 ) -> Iterator[mirrors.Mirrored]:
-    """What is mirrored: as specs say, and as workers do where a spec is not acted on."""
+    """All mirrored topics: by the specs, or by the workers' configuration if a spec is not in force."""
     for key in services.store.keys(MirrorMaker.KIND):
         found = _as_specified(services, key, address_of) or running(services, key)
         if found is not None:
@@ -134,8 +134,10 @@ def _as_specified(
 
 
 def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
-    """What the workers of a MirrorMaker were last told to do; None without workers, or where a user has changed their
-    file into one that they refuse."""
+    """The last configuration of a MirrorMaker's workers.
+
+    None without workers, or if a user has changed their file into one that they refuse.
+    """
     found = services.store.raw(key)
     if found is None:
         return None
@@ -172,7 +174,7 @@ def _pods(services: Services, mirror: MirrorMaker) -> list[Manifest]:
 
 
 def _addresses(pods: Sequence[Manifest]) -> list[str]:
-    """Where the workers that stay answer."""
+    """The addresses of the remaining workers."""
     return [
         f"{pod['status']['podIP']}:{resources.HTTP_PORT}"
         for pod in pods

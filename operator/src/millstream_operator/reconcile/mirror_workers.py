@@ -1,8 +1,8 @@
-"""Asks mirror workers how far they are: GET /status of each, all at once, none for long.
+"""Queries mirror workers' progress: GET /status of each, all at once, none for long.
 
-Whoever may run a pod in the MirrorMaker's namespace can give it the labels of a worker, so an answer may be of any
-length and come a byte at a time. Its size and the time for all of it are bounded, or one pod could stop the operator
-for everybody; HTTP clients bound the time for each read only.
+Anyone who may run a pod in the MirrorMaker's namespace can give it the labels of a worker, so a response may be of any
+length and come a byte at a time. Its size and the total time are bounded, or one pod could stop the operator
+for everybody; HTTP clients bound only the time of each read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MOST_BYTES = 8 << 20
 """A worker names its topics: 10,000 long names are 2.5 MB."""
 AT_ONCE = 32
 MOST_WORKERS = 256
-"""As many as a MirrorMaker may have."""
+"""The largest number of a MirrorMaker's workers."""
 
 
 def ask(address: str) -> WorkerReport | None:
-    """What the worker at HOST:PORT says; None when it does not answer in time, or nonsense. Blocking."""
+    """The report of the worker at HOST:PORT; None if it does not respond in time, or with nonsense. Blocking."""
     try:
         head, _, body = _answer(address).partition(b"\r\n\r\n")
         if head.split(maxsplit=2)[1:2] != [b"200"]:
@@ -54,7 +54,7 @@ def _answer(address: str) -> bytes:
 
 
 def ask_all(addresses: Iterable[str]) -> tuple[WorkerReport, ...]:
-    """What those of the workers say that answer."""
+    """The reports of the workers that respond."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="mirror-status") as threads:
         asked = threads.map(ask, itertools.islice(addresses, MOST_WORKERS))
         return tuple(report for report in asked if report is not None)

@@ -1,11 +1,11 @@
 """Applies Kubernetes objects, and writes nothing if they are up to date.
 
-An object belongs to the resource whose uid it names as an owner; a name proves nothing. An existing object of somebody
-else is neither changed nor deleted: ``NotOurs`` names it and says what to do. Objects that the resources of a namespace
+An object belongs to the resource whose uid it names as an owner; a name proves nothing. Another owner's object
+is neither changed nor deleted: ``NotOurs`` names it and says what to do. Objects that the resources of a namespace
 share have no owner; they carry our label instead.
 
 An object is up to date if every field that we set has our value (other fields belong to others or are defaults) and it
-carries the hash of what we applied last: the hash catches fields that we no longer set.
+carries the hash of our last apply: the hash catches fields that we no longer set.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ FALSE_LEFT_OUT = frozenset(("hostIPC", "hostNetwork", "hostPID", "readOnly", "st
 
 
 class NotOurs(Exception):
-    """An object of this name belongs to somebody else; the message is for the user."""
+    """Another owner has an object of this name; the message is for the user."""
 
 
 def find(kube: Kube, manifest: Manifest) -> Manifest | None:
-    """The live object of a manifest; raises NotOurs if it belongs to somebody else. Only the names of the object and
-    its owner in the manifest matter."""
+    """The live object of a manifest; raises NotOurs if another owner has it.
+
+    Only the names of the object and its owner in the manifest matter.
+    """
     metadata = manifest["metadata"]
     live = kube.get(manifest["apiVersion"], manifest["kind"], metadata.get("namespace"), metadata["name"])
     if live is not None and (words := _foreign(live, metadata)):
@@ -42,7 +44,7 @@ def ensure(kube: Kube, manifest: Manifest) -> Manifest:
 
 
 def bring(kube: Kube, manifest: Manifest, live: Manifest | None) -> Manifest:
-    """The same, of an object that ``find`` has just returned."""
+    """The same, for an object that ``find`` has just returned."""
     wanted = with_hash(manifest)
     if live is None:
         return kube.create(wanted)
@@ -60,7 +62,7 @@ def create(kube: Kube, manifest: Manifest) -> None:
 
 
 def delete(kube: Kube, manifest: Manifest) -> None:
-    """Delete the object of a manifest, unless it belongs to somebody else."""
+    """Delete the object of a manifest, unless it belongs to another owner."""
     metadata = manifest["metadata"]
     with contextlib.suppress(NotOurs):
         if (live := find(kube, manifest)) is not None:
@@ -100,8 +102,10 @@ def with_hash(manifest: Manifest) -> Manifest:
 
 
 def contains(live: object, wanted: object) -> bool:
-    """Whether ``live`` has every field of ``wanted``. Lists of items with different names are compared by name, others
-    in order: a pod may mount a volume twice."""
+    """Whether ``live`` has every field of ``wanted``.
+
+    Lists of items with different names are compared by name, others in order: a pod may mount a volume twice.
+    """
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return not wanted and live is None  # {} is dropped by the API server

@@ -19,8 +19,10 @@ Moves = dict[TopicPartition, tuple[int, ...]]
 
 
 def arrived(partitions: Iterable[PartitionReplicas], reassigning: Reassignments) -> list[PartitionReplicas]:
-    """The partitions as they will be when the current reassignments are done. Query ``reassigning`` before the
-    partitions: a reassignment that ends in between then makes no difference."""
+    """The partitions as they will be when the current reassignments are done.
+
+    Query ``reassigning`` before the partitions: a reassignment that ends in between then makes no difference.
+    """
     found = []
     for one in partitions:
         going = reassigning.get((one.topic, one.partition))
@@ -78,8 +80,11 @@ class _Load:
         )
 
     def surplus(self, replicas: Sequence[int], of: PartitionReplicas) -> int:
-        """Which of these replicas to remove: in-sync replicas last, since a complete copy is worth keeping, and the
-        preferred leader after others; among those whose removal costs no rack, the last on the fullest broker."""
+        """Which of these replicas to remove.
+
+        In-sync replicas go last, because a complete copy is worth keeping, and the preferred leader after others; among
+        those whose removal costs no rack, the last on the fullest broker.
+        """
         return min(
             reversed(replicas),
             key=lambda broker: (
@@ -147,7 +152,8 @@ def rebalance(
     partitions: Sequence[PartitionReplicas], brokers: Collection[int], racks: Mapping[int, str] | None = None
 ) -> Moves:
     """Move replicas from the fullest brokers to the emptiest until no broker has two more than another, or until every
-    move would leave a partition in fewer racks."""
+    move would leave a partition in fewer racks.
+    """
     load = _Load(partitions, brokers, racks)
     now = {(one.topic, one.partition): one.replicas for one in partitions}
     moves: Moves = {}

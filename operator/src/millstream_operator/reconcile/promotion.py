@@ -1,12 +1,12 @@
-"""Promotion of an Identity mirror's topics: what a request comes to, and the recovery point that it leaves; pure.
+"""Promotion of an Identity mirror's topics: the outcome of a request, and the resulting recovery point; pure.
 
 A promotion deletes a topic's setting ``millstream.mirror.source``: one atomic write, which cannot be undone. So it
-needs no step that the next operator would have to take back. The status records a request before anything is promoted,
+has no step that the next operator would have to take back. The status records a request before anything is promoted,
 with the ids of the topics that it names: a topic deleted and created again meanwhile is another one. The next operator
 promotes those topics that are still replicas, and finds the others promoted.
 
-Which topics are this mirror's, the target alone says: replicas name their source's cluster, and workers have noted
-which topics they write to (mirror_records.py). So a promotion needs neither the source nor a worker.
+Only the target tells which topics are this mirror's: replicas name their source's cluster, and workers have noted
+the topics they write to (mirror_records.py). So a promotion needs neither the source nor a worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from .problem import shown
 
 MOST_NAMED = 5
 MOST_TOPICS, MOST_PARTITIONS = 100, 1000
-"""Of which a status shows the recovery point, those that lack most records first; the rest is in the totals."""
+"""Limits of the recovery point in a status, which shows first the topics and partitions that lack the most records; the
+totals include the rest.
+"""
 INTERNAL = "__"
 GIVE_UP = (
     "to give up rejoining, remove spec.rejoin and delete the topic's setting millstream.mirror.source"
@@ -42,15 +44,18 @@ Final = Literal["Done", "Refused", "Cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request cannot be done; nothing was promoted. The message is for the user."""
+    """The request is impossible; nothing was promoted. The message is for the user."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the target says. ``notes``: of the workers, by source; ``clusters``: ids of source clusters that are known
-    otherwise, by source; ``workers``: whether some may still run."""
+    """The state of the target.
+
+    ``notes`` are the workers', by source; ``clusters`` are ids of source clusters known otherwise, by source;
+    ``workers`` tells whether some may still run.
+    """
 
     topics: Mapping[str, TargetTopic]
     notes: Mapping[str, Notes]
@@ -60,7 +65,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a topic of the target comes from: the source, empty if it is not known, and the id of its topic there."""
+    """The origin of a topic of the target: its source, empty if unknown, and the id of its topic there."""
 
     source: str
     topic_id: str
@@ -68,9 +73,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``waiting``: topics to promote; ``done``: promoted already; ``gone``: deleted since the request began;
-    ``rejoining``: nothing may be promoted before these are replicas, as workers would make them read-only again and cut
-    what producers have written."""
+    """The plan for a request.
+
+    ``waiting``: topics to promote; ``done``: promoted already; ``gone``: deleted since the request began;
+    ``rejoining``: nothing may be promoted before these are replicas, because workers would make them read-only again
+    and truncate producers' records.
+    """
 
     waiting: Mapping[str, TargetTopic]
     done: Mapping[str, TargetTopic]
@@ -85,7 +93,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The end of a partition of the source; ``at``: when it was last known, None: now."""
+    """The end of a partition of the source; ``at`` is when it was last known, None for now."""
 
     offset: int
     at: datetime | None = None
@@ -93,8 +101,10 @@ class SourceEnd:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """A mirror after a look at its promotion. ``mirror`` is as the API server has it; ``last`` and ``told`` are for its
-    status."""
+    """A mirror after a look at its promotion.
+
+    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status.
+    """
 
     mirror: MirrorMaker
     last: LastPromotion | None = None
@@ -148,7 +158,7 @@ def is_over(mirror: MirrorMaker) -> bool:
 
 
 def plan(mirror: MirrorMaker, promote: Promote, seen: Observed) -> Plan | Refused:
-    """What is left to do of a request."""
+    """The rest of a request."""
     origins = {
         name: origin
         for name, topic in seen.topics.items()
@@ -166,7 +176,7 @@ def plan(mirror: MirrorMaker, promote: Promote, seen: Observed) -> Plan | Refuse
             )
         if (
             seen.workers
-        ):  # they are ending; a topic that they make read-only until then is promoted after that
+        ):  # they are ending; a topic that they make read-only until then is promoted afterwards
             own = {name: topic for name, topic in own.items() if not topic.rejoins}
         return Plan(*_by_state(own), origins)
     return _plan_named(mirror, promote, promote.topics, seen, origins)
@@ -221,8 +231,10 @@ def _by_state(topics: Mapping[str, TargetTopic]) -> tuple[dict[str, TargetTopic]
 
 
 def _origin(mirror: MirrorMaker, seen: Observed, topic: TargetTopic) -> Origin | None:
-    """The source from which this mirror copies, or has copied, this very topic. None if it is not this mirror's:
-    another MirrorMaker may copy other topics from the same cluster."""
+    """The source from which this mirror copies, or has copied, exactly this topic.
+
+    None if it is not this mirror's: another MirrorMaker may copy other topics from the same cluster.
+    """
     mark = mark_of(topic.topic_id)
     for source in mirror.spec.sources:
         notes = seen.notes.get(source.name, {})
@@ -273,8 +285,10 @@ def _replicas(seen: Observed) -> str:
 
 
 def begun(promote: Promote, planned: Plan, before: LastPromotion | None, now: datetime) -> LastPromotion:
-    """The record of the request, written before anything is promoted. A request for all topics lists none: it
-    promotes the topics that are replicas by then."""
+    """The record of the request, written before anything is promoted.
+
+    A request for all topics lists none: it promotes the topics that are replicas by then.
+    """
     if before is not None and before.request_id == promote.request_id:
         return before
     named = planned.topics if promote.topics is not None else {}
@@ -297,8 +311,11 @@ def ended(
     source_ends: Mapping[Partition, SourceEnd],
     now: datetime,
 ) -> LastPromotion:
-    """A request that is done. ``promoted``: by this request; ``ends``: of mirrored records, ``source_ends`` those of
-    the source, by partition of the target, as far as they are known."""
+    """A finished request.
+
+    ``promoted``: topics promoted by this request; ``ends``: those of mirrored records; ``source_ends``: those of the
+    source, by partition of the target, if known.
+    """
     rows = [
         _row(topic, planned.origins[name].source, ends, source_ends) for name, topic in planned.topics.items()
     ]
@@ -351,7 +368,7 @@ def _source_end(known: SourceEnd | None, mirrored: int) -> int:
 
 
 def _most_important(rows: Sequence[PromotedTopic]) -> tuple[PromotedTopic, ...]:
-    """As many as a status shows: those that lack most records, then those of which it is not known."""
+    """The topics for a status: those that lack the most records, then those with an unknown number."""
     room = MOST_PARTITIONS
     found: list[PromotedTopic] = []
     for row in sorted(
@@ -366,7 +383,7 @@ def _most_important(rows: Sequence[PromotedTopic]) -> tuple[PromotedTopic, ...]:
 def _words(
     last: LastPromotion, promoted: Sequence[str], planned: Plan, oldest: datetime | None, endless: int
 ) -> str:
-    """``endless``: partitions of which it is not known where the mirrored records end."""
+    """``endless`` are partitions whose end of mirrored records is unknown."""
     already = sorted(planned.topics.keys() - set(promoted))
     parts = [_count(len(promoted), "topic") + " promoted"] if promoted or not already else []
     if already:
@@ -400,8 +417,10 @@ def closed(request_id: str, state: Final, message: str, now: datetime) -> LastPr
 
 
 def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[str] = ()) -> Told | None:
-    """The condition of a request that has ended; None if the spec has none. ``again``: topics that it promoted and that
-    are mirrored now, since they were deleted in the target."""
+    """The condition of a request that has ended; None if the spec has none.
+
+    ``again`` are topics that it promoted and that are mirrored now, because they were deleted in the target.
+    """
     if mirror.spec.promote is None or last is None:
         return None
     words = f"request {last.request_id}: {last.message or 'done'}"
@@ -419,7 +438,7 @@ def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[s
 
 
 def promoted_before(names: Collection[str]) -> Told | None:
-    """The condition where the spec requests nothing, but topics were promoted."""
+    """The condition if the spec requests nothing, but topics were promoted."""
     if not names:
         return None
     words = f"{shown(sorted(names), MOST_NAMED)}: promoted earlier, and not mirrored any more"
@@ -427,7 +446,7 @@ def promoted_before(names: Collection[str]) -> Told | None:
 
 
 def ready(promotion: Promotion, names: Collection[str]) -> Told | None:
-    """What promoted topics mean for ``Ready``, if anything. ``names``: topics that workers found promoted."""
+    """The effect of promoted topics on ``Ready``, if any. ``names`` are topics that workers found promoted."""
     last = promotion.last
     if promotion.is_over and last is not None and last.state == "Done":
         words = "all topics are promoted, so nothing is mirrored; the MirrorMaker may be deleted"

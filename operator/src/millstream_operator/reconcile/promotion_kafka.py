@@ -65,8 +65,9 @@ def advance(
 ) -> Promotion:
     """Let a promotion continue as far as it can. Blocking.
 
-    ``reports``: of the workers, which answer late or never; so they are asked only after topics are promoted. ``late``:
-    workers may have made more replicas since all topics were promoted. ``workers``: whether some may still run.
+    ``reports`` returns the workers' reports, which come late or never; so it is called only after topics are promoted.
+    ``late``: workers may have created more replicas since all topics were promoted. ``workers``: whether some may still
+    run.
     """
     found = _go_on(services, mirror, address_of, reports, late=late, workers=workers)
     if not found.runs:
@@ -148,7 +149,7 @@ def _advance(
         conditions = conditions_with(mirror, *((told,) if told else ()), now=services.now())
         status = msgspec.structs.replace(mirror.status, last_promotion=last, conditions=conditions)
         if not write_status(services, mirror, status):
-            # Somebody else has written the status: the next look decides on what it says then.
+            # Another writer has changed the status: the next look starts from it.
             return _waits(mirror, Reason.PROMOTING, f"request {promote.request_id} begins")
         mirror = msgspec.structs.replace(mirror, status=status)
     try:
@@ -212,7 +213,7 @@ def _promote(
 
 
 def _observe(services: Services, mirror: MirrorMaker, target: KafkaAdmin, *, workers: bool) -> Observed:
-    """The topics first: a note that is read later may be of a topic made since, and the topic's id tells."""
+    """Read the topics first: a later note may be about a newer topic, which the topic's id shows."""
     topics = target_topics(target, None)
     groups = {group_of(mirror.name, source.name): source.name for source in mirror.spec.sources}
     notes = notes_of(target, list(groups))
@@ -233,7 +234,7 @@ def _source_ends(
     address_of: AddressOf,
     reports: Sequence[WorkerReport],
 ) -> dict[Partition, SourceEnd]:
-    """The ends of the source's logs by partition of the target: read now, else as workers last noted them."""
+    """The ends of the source's logs by partition of the target: read now, else from the workers' last notes."""
     found: dict[Partition, SourceEnd] = {}
     for source in mirror.spec.sources:
         topics = {
@@ -257,13 +258,13 @@ def _source_ends(
 
 
 def _seen_at(source: str, reports: Sequence[WorkerReport]) -> datetime:
-    """Until when all workers knew where the logs of a source end."""
+    """The time up to which all workers knew the ends of a source's logs."""
     times = [one.seen_ms for report in reports for one in report.sources if one.name == source and one.topics]
     return datetime.fromtimestamp(max(0, min(times, default=0)) / 1000, UTC)
 
 
 def _read_ends(admin: KafkaAdmin, topics: Mapping[str, str], prefix: str) -> dict[Partition, SourceEnd]:
-    """``topics``: the id of the source's topic, by its name in the target. Raises AdminError."""
+    """``topics`` maps a name in the target to the id of the source's topic. Raises AdminError."""
     identities = admin.identities([name.removeprefix(prefix) for name in topics])
     same = {
         own: name

@@ -17,8 +17,10 @@ def cluster_key(namespace: str, ref: ClusterRef) -> ClusterKey:
 def find_cluster(
     services: Services, namespace: str, ref: ClusterRef, *, to_delete: bool = False
 ) -> Cluster | Problem:
-    """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used. To delete something in it, a
-    Cluster that is being deleted may be used as long as it exists."""
+    """The Cluster that a resource in ``namespace`` refers to, or why it cannot be used.
+
+    To delete something in it, a Cluster that is being deleted may be used as long as it exists.
+    """
     key = cluster_key(namespace, ref)
     try:
         cluster = services.store.get(Cluster, key.namespace, key.name)
@@ -54,8 +56,10 @@ def may_refer(cluster: Cluster, namespace: str) -> bool:
 
 
 def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
-    """The older resource of the same kind that claims a topic or group, if any: the oldest wins. A resource that
-    another release would have to act on has no claim: that release refuses it."""
+    """The older resource of the same kind that claims a topic or group, if any: the oldest wins.
+
+    A resource that another release would act on has no claim: that release refuses it.
+    """
     for claim in services.store.claims(resource.KIND, key, name):
         if claim.uid == resource.metadata.uid:
             return None

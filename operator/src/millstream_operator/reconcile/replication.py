@@ -19,7 +19,7 @@ from .problem import Problem
 
 @dataclass(slots=True)
 class Replication:
-    """``moves``: to begin now. By topic: ``progress`` in words, and problems."""
+    """``moves`` begin now; ``progress``, in words, and problems are by topic."""
 
     moves: Moves = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
@@ -33,8 +33,10 @@ def plan_replication(
     brokers: Collection[int],
     racks: Mapping[int, str] | None = None,
 ) -> Replication:
-    """Plan the moves that bring topics to their replication ``factors``. ``partitions``: all of the cluster;
-    ``reassigning``: see ``placement.arrived``."""
+    """Plan the moves that bring topics to their replication ``factors``.
+
+    ``partitions``: all of the cluster; ``reassigning``: see ``placement.arrived``.
+    """
     plan = Replication()
     now = {(one.topic, one.partition): one for one in arrived(partitions, reassigning)}
     for factor in sorted(set(factors.values())):

@@ -31,9 +31,11 @@ NO_ANSWER = "the brokers do not answer"
 
 @dataclass(frozen=True, slots=True)
 class RollingPod:
-    """A pod of a StatefulSet. ``number``: of the broker or ZooKeeper server. ``reasons``: why it must restart; empty if
-    it is up to date. ``running``: whether its process may be alive. ``uid``: identifies this pod, not its
-    successors."""
+    """A pod of a StatefulSet.
+
+    ``number``: of the broker or ZooKeeper server. ``reasons``: why it must restart; empty if it is up to date.
+    ``running``: whether its process may be alive. ``uid``: identifies this pod, not its successors.
+    """
 
     number: int
     name: str
@@ -45,8 +47,10 @@ class RollingPod:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """The next action: restart a pod, or wait for ``blocked``, or neither when all is done. ``remaining``: the
-    number of pods yet to be restarted."""
+    """The next action: restart a pod, or wait for ``blocked``, or neither when all is done.
+
+    ``remaining`` is the number of pods yet to be restarted.
+    """
 
     restart: RollingPod | None = None
     blocked: str = ""
@@ -67,8 +71,11 @@ def plan_roll(
     brokers: BrokersState | None,
     zookeeper: str = "",
 ) -> Roll:
-    """The next step. ``partitions``, ``brokers``: None if the brokers do not answer. ``zookeeper``: the wait for
-    ZooKeeper's servers, in words."""
+    """The next step.
+
+    ``partitions``, ``brokers``: None if the brokers do not respond. ``zookeeper``: the wait for ZooKeeper's servers, in
+    words.
+    """
     stale = [pod for pod in pods if pod.reasons]
     if not stale:
         return Roll()
@@ -105,8 +112,10 @@ def _ended(pod: RollingPod, brokers: BrokersState | None) -> bool:
 def _mend(
     mend: Sequence[RollingPod], partitions: Sequence[PartitionReplicas], down: Set[int], stale: int
 ) -> Roll:
-    """Restart a pod that is not ready but may still serve, if the ISRs can spare it. Replicas of other brokers that are
-    down may be out of date, so they do not count."""
+    """Restart a pod that is not ready but may still serve, if the ISRs can spare it.
+
+    Replicas of other brokers that are down may be out of date, so they do not count.
+    """
 
     def held(pod: RollingPod) -> list[PartitionReplicas]:
         in_sync = [one for one in partitions if pod.number in one.isr]

@@ -88,8 +88,10 @@ def _bring_about(
 
 
 def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
-    """The Topic, with the keys that are about to be set noted in its status: even if the operator dies next, they are
-    reset once the spec no longer names them."""
+    """The Topic, after its status notes the keys that are about to be set.
+
+    So even if the operator dies next, they are reset once the spec no longer names them.
+    """
     known = set(topic.status.config_keys or ())
     new = set(plan.change.set if plan.change else ()) - known
     if not new:
@@ -112,7 +114,7 @@ def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Pr
 
 
 def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
-    """Delete the topics of resources that are being deleted, if their policy says so, and let the resources go."""
+    """Delete the topics of resources that are being deleted, if their policy says so, and release the resources."""
     doomed = [topic for topic in topics if owes_deletion(topic)]
     again: dict[Key, float] = {}
     failed: dict[str, str] = {}

@@ -34,7 +34,7 @@ class Upgrade:
 
     @property
     def goes_on(self) -> bool:
-        """Whether something of an earlier release may be restarted now."""
+        """Whether this look has found a pod of an earlier release that may be restarted."""
         return self._may is True
 
     def may(self) -> bool:

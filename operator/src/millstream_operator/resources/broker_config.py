@@ -1,8 +1,8 @@
-"""The brokers' configuration files, and what of them needs a restart.
+"""The brokers' configuration files, and which changes of them need a restart.
 
-    server.properties     what all brokers share: the user's configuration, and what the operator decides
-    broker-N.properties   what is broker N's own: where clients reach it
-    racks.properties      the rack of each node, where brokers shall have one
+    server.properties     common to all brokers: the user's configuration, and the operator's settings
+    broker-N.properties   broker N's own: its addresses for clients
+    racks.properties      the rack of each node, if the Cluster enables racks
 
 Keys that Kafka lets an administrator change while brokers run (KIP-226) are set on the running brokers, and are not in
 the hash that makes pods restart.
@@ -31,7 +31,7 @@ HTTP_PORT = 9404
 DATA = "/var/lib/millstream"
 CONFIG_FOLDER = "/etc/millstream"
 RACKS = "racks.properties"
-# What the operator decides, because it would not work otherwise.
+# The operator's own settings, without which brokers would not work.
 RESERVED_CONFIG = frozenset(
     (
         "advertised.listeners",
@@ -47,7 +47,7 @@ RESERVED_CONFIG = frozenset(
         "zookeeper.connect",
     )
 )
-# What brokers take while they run. A test holds it against the brokers' own list.
+# Keys that brokers accept while they run. A test compares the set with the brokers' own list.
 DYNAMIC_CONFIG = frozenset(
     (
         "compression.gzip.level",
@@ -96,7 +96,7 @@ def pod_name(cluster: Cluster, broker: int) -> str:
 
 
 def broker_config(cluster: Cluster) -> dict[str, str]:
-    """server.properties as the user's configuration and ours make it."""
+    """server.properties, from the user's configuration and ours."""
     ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
     ports[REPLICATION] = replication_port(cluster)
     config = {
@@ -112,7 +112,7 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
 
 
 def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str, str]:
-    """broker-N.properties. Its own address and that of its node are known to the pod only, by environment variables."""
+    """broker-N.properties. Only the pod knows its own address and its node's, as environment variables."""
     inside = cluster.spec.internal
     advertised = [
         f"{REPLICATION}://${{env:POD_IP}}:{replication_port(cluster)}",
@@ -127,7 +127,7 @@ def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str,
 def files(
     cluster: Cluster, brokers: int, addresses: Addresses, racks: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """All of them by name, for this many brokers. ``racks``: the rack by node, None where brokers have none."""
+    """All files by name, for this many brokers. ``racks``: the rack by node, None if brokers have none."""
     found = {"server.properties": properties(broker_config(cluster))}
     for broker in range(brokers):
         found[f"broker-{broker}.properties"] = properties(own_config(cluster, broker, addresses))
@@ -137,7 +137,7 @@ def files(
 
 
 def dynamic_config(cluster: Cluster) -> dict[str, str]:
-    """What the running brokers are to be told."""
+    """The configuration to set on running brokers."""
     return {key: value for key, value in cluster.spec.config.items() if key in DYNAMIC_CONFIG}
 
 
@@ -145,14 +145,16 @@ _LISTENERS = frozenset(("listeners", "listener.security.protocol.map", "inter.br
 
 
 def restart_hash(cluster: Cluster) -> str:
-    """Of the configuration that a broker reads once, but its listeners."""
+    """Hash of the configuration that a broker reads only once, without its listeners."""
     config = broker_config(cluster)
     return _hash({key: value for key, value in config.items() if key not in DYNAMIC_CONFIG | _LISTENERS})
 
 
 def user_hash(cluster: Cluster) -> str:
-    """Of what the Cluster itself says about all this. Where it is the same and the configuration is not, a new release
-    of the operator decides otherwise."""
+    """Hash of the Cluster's own configuration.
+
+    If it is unchanged and the configuration is not, a new release of the operator has caused the change.
+    """
     zookeeper = cluster.spec.zookeeper
     static = {key: value for key, value in cluster.spec.config.items() if key not in DYNAMIC_CONFIG}
     listeners = [(listener.name, listener.port) for listener in cluster.spec.listeners]
@@ -160,8 +162,10 @@ def user_hash(cluster: Cluster) -> str:
 
 
 def listeners_hash(cluster: Cluster) -> str:
-    """Of the listeners that the Cluster names. The brokers' own is the operator's, and so part of an upgrade: the pods
-    themselves show it."""
+    """Hash of the listeners in the Cluster's spec.
+
+    The brokers' own listener is the operator's, and so part of an upgrade: the pods themselves show it.
+    """
     ports = {kafka_name(listener): listener.port for listener in all_listeners(cluster)}
     return _hash({**_listeners(ports), "inter.broker.listener.name": kafka_name(cluster.spec.internal)})
 
@@ -174,7 +178,7 @@ def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
 
 
 def addresses_of(brokers: int, addresses: Addresses) -> str:
-    """Where each broker is reached from outside, as JSON by broker: a restart is for the one whose own changed."""
+    """Each broker's addresses outside, as JSON by broker: only a broker whose own addresses changed restarts."""
     found: dict[str, str] = {}
     for (name, broker), address in sorted(addresses.items(), key=lambda entry: (entry[0][1], entry[0][0])):
         if broker < brokers:
@@ -185,8 +189,10 @@ def addresses_of(brokers: int, addresses: Addresses) -> str:
 
 
 def properties(config: Mapping[str, str]) -> str:
-    """A properties file; what its format would read otherwise is escaped.
-    https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)"""
+    """A properties file; characters with a meaning in its format are escaped.
+
+    https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)
+    """
     escaped = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
     lines = []
     for key, value in sorted(config.items()):

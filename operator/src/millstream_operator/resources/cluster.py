@@ -1,18 +1,18 @@
 """A Cluster's Kubernetes objects.
 
     NAME-brokers     ConfigMap with server.properties and, for broker N, broker-N.properties; StatefulSet with a volume
-                     a broker; headless Service that gives every broker a name; PodDisruptionBudget
+                     per broker; headless Service that gives every broker a name; PodDisruptionBudget
     NAME-brokerN     Service of broker N: its address for clients inside Kubernetes, whichever pod it has
-    NAME-bootstrap   Service in front of all brokers that are ready: where clients connect first
+    NAME-bootstrap   Service in front of all ready brokers: the first address for clients
     NAME-LISTENER-N  Service of broker N for a NodePort or LoadBalancer listener
 
-All belong to the Cluster (ownerReferences), so that Kubernetes deletes them with it, without a finalizer; what becomes
-of the volumes is the StatefulSet's persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy.
+All belong to the Cluster (ownerReferences), so Kubernetes deletes them with it, without a finalizer. The StatefulSet's
+persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy, decides about the volumes.
 
-What differs from broker to broker, its address on each listener, is in a file of its own, so that all share one pod
-template. The StatefulSet is updated OnDelete: the operator decides when which broker restarts (reconcile/rolling.py).
-The template carries hashes of what a broker reads once, and a pod those it was made with: why it has to restart follows
-from them. Pods satisfy the "restricted" Pod Security Standard.
+A broker's address on each listener differs from the others', and is in a file of its own, so all share one pod
+template. The StatefulSet is updated OnDelete: the operator decides when each broker restarts (reconcile/rolling.py).
+The template carries hashes of the configuration that a broker reads once, and a pod those it was created with: they
+give the reasons for a restart. Pods satisfy the "restricted" Pod Security Standard.
 """
 
 from __future__ import annotations
@@ -56,18 +56,20 @@ from .volumes import UserIds, pod_security, with_owner
 CONFIG_HASH = "millstream.dev/config-hash"
 LISTENERS_HASH = "millstream.dev/listeners-hash"
 USER_HASH = "millstream.dev/user-config-hash"
-"""Annotation: of what the Cluster says about configuration and listeners. The two above have also what the operator
-decides, which a new release may decide otherwise."""
+"""Annotation: hash of the Cluster's configuration and listeners.
+
+The two annotations above also cover the operator's own settings, which a new release may change.
+"""
 ADDRESSES = "millstream.dev/addresses"
 LOG_FORMAT = "log.format"
 DRAIN = "shutdown.drain.ms"
 DRAIN_MS = 5000
-"""Two seconds more than kubelet needs to see that a broker is not ready, for everybody to hear of it."""
+"""Two seconds more than kubelet needs to see that a broker is not ready, so that everybody learns of it."""
 TEMPLATE_HASH = "millstream.dev/template-hash"
 
 
 def bootstrap_of(cluster: Cluster) -> str:
-    """Where clients inside Kubernetes connect."""
+    """The address at which clients inside Kubernetes connect first."""
     return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{cluster.spec.internal.port}"
 
 
@@ -86,7 +88,7 @@ def brokers_service(cluster: Cluster) -> Manifest:
     return service(
         cluster,
         broker_set_name(cluster),
-        # Names for people and tools; brokers and clients have addresses of their own (listeners.py).
+        # Names for users and tools; brokers and clients have addresses of their own (listeners.py).
         {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(cluster)},
         {"kafka": cluster.spec.internal.port, "http": HTTP_PORT},
     )
@@ -111,15 +113,18 @@ def stateful_set(
     release: str = "",
     log_format: str = "plain",
 ) -> Manifest:
-    """The brokers. ``replicas``: how many, while some are to be drained more than the spec says. ``addresses``: of the
-    external listeners. ``claim_size``: the size in the claim template of the StatefulSet that is there, which
-    Kubernetes does not let us change. ``owner``: see volumes.py. ``racks``: are racks known?
-    ``log_format``: of Clusters that do not set it."""
+    """The brokers.
+
+    ``replicas``: their number, while some beyond the spec are being drained. ``addresses``: those of external
+    listeners. ``claim_size``: the size in the claim template of the existing StatefulSet, which Kubernetes never
+    changes. ``owner``: see volumes.py. ``racks``: whether racks are known. ``log_format``: for Clusters that do not set
+    it.
+    """
     brokers = cluster.spec.brokers
     count = brokers.replicas if replicas is None else replicas
     pod_spec = _pod_spec(cluster, image, pull_policy, racks, user_ids, log_format)
     if owner:
-        # It is root: so in the operator's image, whatever the Cluster's own is.
+        # It runs as root, so it uses the operator's image, whatever the Cluster's own is.
         pod_spec = with_owner(pod_spec, volume="data", user=USER, image=image, pull_policy=pull_policy)
     template = with_template(
         {"metadata": {"labels": labels(cluster), "annotations": {}}, "spec": pod_spec},
@@ -171,7 +176,7 @@ def _pod_spec(
         overrides += ["--override", f"broker.rack=${{file:{CONFIG_FOLDER}/{RACKS}:$(NODE_NAME)}}"]
     if DRAIN not in cluster.spec.config:
         overrides += ["--override", f"{DRAIN}={DRAIN_MS}"]
-    # Part of the pod and not of the configuration: a new setting of the operator is an upgrade, Cluster by Cluster.
+    # Part of the pod, not of the configuration: a new setting of the operator is an upgrade, Cluster by Cluster.
     if log_format != "plain" and LOG_FORMAT not in cluster.spec.config:
         overrides += ["--override", f"{LOG_FORMAT}={log_format}"]
     return {
@@ -207,9 +212,9 @@ def _pod_spec(
                     {"name": "http", "containerPort": HTTP_PORT},
                 ],
                 "resources": resources_of(cluster.spec.brokers.resources),
-                # A log that was not closed is recovered before the broker is ready; liveness waits for that.
+                # A log that was not closed is recovered before the broker is ready; the liveness probe waits for that.
                 "startupProbe": probe("/readyz", periodSeconds=1, failureThreshold=600),
-                # A broker that stops is unready within 3 s: Services leave it before its network goes.
+                # A stopping broker is unready within 3 s: Services drop it before its network stops.
                 "readinessProbe": probe("/readyz", periodSeconds=1, failureThreshold=3),
                 "livenessProbe": probe("/healthz", periodSeconds=10, failureThreshold=6),
                 "securityContext": {
@@ -217,7 +222,7 @@ def _pod_spec(
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                # A broker that refuses its configuration says why in its last line: the Cluster's condition shows it.
+                # A broker that refuses its configuration gives the reason in its last line, which the condition shows.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "data", "mountPath": DATA},

@@ -1,4 +1,4 @@
-"""What the pods of this operator's version run: images, and what Spark's drivers may do."""
+"""Images of this operator's version for its pods, and the rights of Spark's drivers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Images:
     broker: str = f"millstream/broker:{__version__}"
     spark: str = f"millstream/spark:{__version__}"
     spark_allowed: tuple[str, ...] = ()
-    """Others that BatchLoads may name; an entry that ends with * stands for all that begin so."""
+    """Other images that BatchLoads may name; an entry that ends with * matches all images with that prefix."""
     zookeeper: str = "zookeeper:3.9"
     pull_policy: str = "IfNotPresent"
     user_ids: UserIds = UserIds.FIXED
@@ -25,7 +25,7 @@ class Images:
     broker_log_format: str = "plain"
 
     def release(self, volume_ownership: VolumeOwnership = VolumeOwnership.AUTO) -> str:
-        """Names what a release of the operator, with its settings, gives every Cluster."""
+        """Identifies the settings that a release of the operator gives every Cluster."""
         given = [self.broker, self.zookeeper, self.pull_policy, self.user_ids, volume_ownership]
         if self.broker_log_format != "plain":
             given.append(self.broker_log_format)
@@ -33,7 +33,7 @@ class Images:
 
 
 class SparkRole(NamedTuple):
-    """What Spark's drivers may do in the namespace of a load: a Role of that namespace, or a ClusterRole."""
+    """The rights of Spark's drivers in a load's namespace: a Role of that namespace, or a ClusterRole."""
 
     kind: str = "ClusterRole"
     name: str = "millstream-spark"

@@ -1,16 +1,16 @@
-"""Listeners: where clients connect, inside Kubernetes and from outside, and where brokers reach each other.
+"""Listeners: addresses for clients, inside Kubernetes and outside, and for traffic between brokers.
 
-A client talks to each broker by itself, so that every listener for clients has a Service for each broker, and one in
-front of all of them, where clients connect first:
+A client connects to each broker individually, so every listener for clients has a Service for each broker, and one in
+front of all of them for the first connection:
 
     Internal       a ClusterIP, which outlives the broker's pods: clients need no new address after a restart
     NodePort       a port on every node; the broker advertises its own node's address and that port
-    LoadBalancer   an address of its own, which its provider tells in the Service's status
+    LoadBalancer   an address of its own, which its provider reports in the Service's status
 
-What brokers advertise outside may be overridden, for all of them by a pattern and for single ones.
+The advertised addresses outside may be overridden: by a pattern for all brokers, and for single ones.
 
-Brokers have a listener for each other alone, and advertise their pod's own address for it. That is what the proof of a
-process's end needs: nothing in between may accept or refuse connections in the place of a broker. A Service does: it
+Brokers have a separate listener for each other, and advertise their pod's own address for it. The proof that a process
+has ended needs this: nothing in between may accept or refuse connections in the place of a broker. A Service would: it
 refuses them as long as it has no endpoint.
 """
 
@@ -25,7 +25,7 @@ from .owned import Manifest, selector, service
 
 
 class Address(NamedTuple):
-    """Where clients outside reach one broker; without a host it is the broker's node."""
+    """A broker's address for clients outside; without a host it is that of the broker's node."""
 
     host: str | None
     port: int
@@ -35,7 +35,7 @@ Addresses = Mapping[tuple[str, int], Address]
 """By listener name and broker."""
 
 REPLICATION = "REPLICATION-9091"
-"""The brokers' own listener, as Kafka writes it, whatever its port; a user's has no hyphen there."""
+"""The brokers' own listener, as Kafka writes it, whatever its port; users' listeners have no hyphen there."""
 REPLICATION_PORT = 9091
 
 
@@ -44,7 +44,7 @@ def all_listeners(cluster: Cluster) -> tuple[Listener, ...]:
 
 
 def replication_port(cluster: Cluster) -> int:
-    """Of the brokers' own listener: one that is free, since a listener of before it was there may have its port."""
+    """The port of the brokers' own listener: a free one, because an older Cluster's listener may have its port."""
     taken = {listener.port for listener in all_listeners(cluster)}
     return next(port for port in range(REPLICATION_PORT, 1023, -1) if port not in taken)
 
@@ -59,7 +59,7 @@ def kafka_name(listener: Listener) -> str:
 
 
 def broker_host(cluster: Cluster, broker: int) -> str:
-    """Where clients inside Kubernetes reach one broker, whichever pod it has."""
+    """One broker's host for clients inside Kubernetes, whichever pod it has."""
     return f"{_broker_service_name(cluster, broker)}.{cluster.namespace}.svc"
 
 
@@ -72,7 +72,7 @@ def broker_services(cluster: Cluster, brokers: int) -> list[Manifest]:
             {
                 "type": "ClusterIP",
                 "selector": _pod_of(cluster, broker),
-                # A broker may lead before Kubernetes has noticed that it is ready.
+                # A broker may lead before Kubernetes notices that it is ready.
                 "publishNotReadyAddresses": True,
             },
             {"kafka": cluster.spec.internal.port},
@@ -82,12 +82,12 @@ def broker_services(cluster: Cluster, brokers: int) -> list[Manifest]:
 
 
 def _broker_service_name(cluster: Cluster, broker: int) -> str:
-    """Without a hyphen before the number, which every Service of an external listener has."""
+    """Without a hyphen before the number, unlike Services of external listeners."""
     return f"{cluster.name}-broker{broker}"
 
 
 def _pod_of(cluster: Cluster, broker: int) -> dict[str, str]:
-    """A selector."""
+    """The selector of one broker's pod."""
     return {
         **selector(cluster),
         "statefulset.kubernetes.io/pod-name": f"{cluster.name}-brokers-{broker}",
@@ -108,10 +108,12 @@ def external_services(cluster: Cluster, brokers: int) -> dict[tuple[str, int], M
 
 
 def bootstrap_services(cluster: Cluster) -> dict[str, Manifest]:
-    """A Service for each external listener that allows plain text, in front of all brokers that are ready. One of
-    before that was asked gets no Service that it did not have: it might be open to more than those of the brokers.
+    """A Service for each external listener that allows plain text, in front of all ready brokers.
 
-    No Service that is a Cluster's own ends with ``-all``: NAME-bootstrap would be that of another Cluster."""
+    A listener from before that was required gets no Service that it did not have: it might be open to more peers than
+    those of the brokers. No Service of a Cluster has a name that ends with ``-all``: NAME-bootstrap would belong to
+    another Cluster.
+    """
     return {
         listener.name: _outside(
             cluster,
@@ -129,7 +131,7 @@ def bootstrap_services(cluster: Cluster) -> dict[str, Manifest]:
 def _external_service(cluster: Cluster, listener: Listener, broker: int) -> Manifest:
     spec: Manifest = {"selector": _pod_of(cluster, broker)}
     if listener.type == "NodePort":
-        # A client that must find its broker must find it while it is not ready too.
+        # A client that must find its broker must find it even while it is not ready.
         spec["publishNotReadyAddresses"] = True
     return _outside(
         cluster,
@@ -157,7 +159,7 @@ def _outside(
         wanted["externalTrafficPolicy"] = listener.external_traffic_policy
     found = service(cluster, name, wanted, {"kafka": listener.port})
     (port,) = found["spec"]["ports"]
-    # By the name of the container's port: while a new port rolls out, each pod is reached at the one that it has.
+    # By the name of the container's port: during a rollout of a new port, each pod is reached at its own.
     port["targetPort"] = listener.name
     if node_port is not None:
         port["nodePort"] = node_port
@@ -171,7 +173,7 @@ def _of(broker: int, text: str) -> str:
 
 
 def address_of(listener_type: str, live: Mapping[str, Any]) -> Address | None:
-    """What a Service that is there says; None as long as a load balancer has no address."""
+    """The address of an existing Service; None while a load balancer has none."""
     port = live["spec"]["ports"][0]
     if listener_type == "NodePort":
         return Address(None, port["nodePort"]) if port.get("nodePort") else None
@@ -182,8 +184,10 @@ def address_of(listener_type: str, live: Mapping[str, Any]) -> Address | None:
 
 
 def advertised_address(listener: Listener, broker: int, live: Mapping[str, Any]) -> Address | None:
-    """What a broker advertises: its overrides, the listener's, then what its Service says. A load balancer whose host
-    is overridden need not have an address."""
+    """The advertised address of a broker: its overrides, else the listener's, else its Service's.
+
+    A load balancer whose host is overridden need not have an address.
+    """
     found = address_of(listener.type, live)
     own = next((one for one in listener.brokers if one.broker == broker), BrokerAddress(broker=broker))
     host = own.advertised_host or (listener.advertised_host and _of(broker, listener.advertised_host))
@@ -195,8 +199,10 @@ def advertised_address(listener: Listener, broker: int, live: Mapping[str, Any])
 
 
 def shared_address(addresses: Addresses) -> str | None:
-    """In words, the first address that two brokers would advertise; None as it should be. Without a host it is each
-    broker's node, which may be another one."""
+    """The first address that two brokers would advertise, in words; None if all differ.
+
+    Without a host it is each broker's node, which may differ.
+    """
     seen: dict[tuple[str, Address], int] = {}
     for (listener, broker), address in sorted(addresses.items(), key=lambda entry: entry[0]):
         other = seen.setdefault((listener, address), broker)
@@ -211,8 +217,11 @@ def shared_address(addresses: Addresses) -> str | None:
 def bootstrap_addresses(
     listener: Listener, bootstrap: Address | None, nodes: Sequence[str], brokers: Sequence[str]
 ) -> str:
-    """Where clients outside connect first, as HOST:PORT[,HOST:PORT…]. ``bootstrap``: what its Service says. ``nodes``:
-    those of the brokers. ``brokers``: the brokers' own addresses, which do as well."""
+    """The first addresses for clients outside, as HOST:PORT[,HOST:PORT…].
+
+    ``bootstrap`` is its Service's address, ``nodes`` are the brokers' nodes, and ``brokers`` the brokers' own
+    addresses, which also serve the purpose.
+    """
     if bootstrap is None and listener.bootstrap.host and listener.type == "LoadBalancer":
         bootstrap = Address(None, listener.port)
     if bootstrap is None:

@@ -1,11 +1,11 @@
-"""What a run of a BatchLoad needs on Kubernetes, whoever runs it: the run's file, its volumes, its pods' shape.
+"""The Kubernetes objects of a BatchLoad's run, whatever its runner: the run's file, its volumes, the form of its pods.
 
-A run is immutable: its ConfigMap holds `run.json` (what `millstream-load` reads; offsets are pinned in it) and
-`executor.yaml` (the template of executor pods), is created once and never changed.
+A run is immutable: its ConfigMap holds `run.json` (which `millstream-load` reads, with pinned offsets) and
+`executor.yaml` (the template of executor pods); it is created once and never changed.
 
-Pods are those of the "restricted" Pod Security Standard: Spark's own user 185, no capabilities, a read-only root;
-what Spark writes meanwhile goes to emptyDirs. The output volume is mounted at the first folder of `spec.output.path`,
-in the driver and in every executor, since executors write the rows.
+Pods satisfy the "restricted" Pod Security Standard: Spark's own user 185, no capabilities, a read-only root;
+Spark's temporary files go to emptyDirs. The output volume is mounted at the first folder of `spec.output.path`,
+in the driver and in every executor, because executors write the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .user_name import with_user_name
 from .volumes import UserIds, pod_security, with_owner
 
 Manifest = dict[str, Any]
-# Keys of Secrets. Admission policies of the chart let pods have these from Secrets, and no others.
+# Keys of Secrets. The chart's admission policies let pods have these from Secrets, and no others.
 S3_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 CATALOG_CREDENTIALS = ("CATALOG_USER", "CATALOG_PASSWORD", "CATALOG_CREDENTIAL", "CATALOG_TOKEN")
 REQUIRED = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -42,20 +42,20 @@ FOLDER = "/etc/millstream"
 RUN_FILE = "run.json"
 EXECUTOR_FILE = "executor.yaml"
 RUN_LABEL = "millstream.dev/run"
-# Spark's names for the containers it makes; a pod template addresses them by these.
+# Spark's names for its containers, by which a pod template addresses them.
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER = "spark-kubernetes-executor"
 TERMINATION_LOG = "/dev/termination-log"
 DRIVER_PORT = 7078
 BLOCK_MANAGER_PORT = 7079
 UI_PORT = 4040
-# Spark's cores are slots for tasks. Pods ask the scheduler for a quarter of each and may take more when it is there,
+# Spark's cores are slots for tasks. Pods request a quarter of each and may use more if it is free,
 # so that a load fits on a small machine beside the brokers; spark.kubernetes.{driver,executor}.request.cores overrides.
 MILLICORES_A_CORE = 250
-# Spark's own rule for what Python jobs take beside the JVM's heap (spark.kubernetes.memoryOverheadFactor).
+# Spark's own rule for the memory of Python jobs beside the JVM's heap (spark.kubernetes.memoryOverheadFactor).
 OVERHEAD_FACTOR = 0.4
 MIN_OVERHEAD_MIB = 384
-# Bytes that are no Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
+# Bytes that are not an Avro record may announce gigabytes; without limits Avro reserves the memory and Spark dies.
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{kind}.maxLength={limit}"
     for kind, limit in (("bytes", 64 << 20), ("string", 64 << 20), ("collectionItems", 16 << 20))
@@ -106,7 +106,7 @@ def run_name(load: BatchLoad) -> str:
 
 
 def run_id(load: BatchLoad) -> str:
-    """What names the run's rows and its result: a run that an older release began has no uid in its own name."""
+    """The id of the run's rows and its result: the names of older releases' runs have no uid."""
     name, uid, run = run_name(load), load.metadata.uid[:8], load.status.last_run
     if run is not None and run.id:
         return run.id
@@ -114,7 +114,7 @@ def run_id(load: BatchLoad) -> str:
 
 
 def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str | None = None) -> Manifest:
-    """RUN.json: all that the job needs to know."""
+    """RUN.json: everything that the job needs to know."""
     output = load.spec.output
     topic_ids = {part.topic: part.topic_id for part in load.status.offsets or () if part.topic_id}
     return {
@@ -133,7 +133,7 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
 
 
 def output_of(load: BatchLoad, path: str) -> Manifest:
-    """RUN.json's output: what is not set is left out."""
+    """RUN.json's output, without unset fields."""
     output = load.spec.output
     told: Manifest = {
         "format": output.format,
@@ -157,8 +157,10 @@ def output_of(load: BatchLoad, path: str) -> Manifest:
 
 
 def _begins_a_table(load: BatchLoad) -> bool:
-    """Whether the run must find none of its records in the table: it is the load's first there, as far as its status
-    knows. A load that was deleted and created again knows nothing of its predecessor's rows."""
+    """Whether the run must find none of its records in the table, because it is the load's first there.
+
+    Its status decides: a load that was deleted and created again does not know its predecessor's rows.
+    """
     status, run = load.status, load.status.last_run
     if (
         load.spec.from_.request_id is not None
@@ -171,7 +173,7 @@ def _begins_a_table(load: BatchLoad) -> bool:
 
 
 def credentials(load: BatchLoad) -> list[Manifest]:
-    """Environment of driver and executors: keys of the Secrets that the output names, each under its own name."""
+    """Environment of driver and executors: keys of the Secrets that the output names, under their own names."""
     output = load.spec.output
     secrets = [
         (output.s3.credentials_secret if output.s3 else None, S3_CREDENTIALS),
@@ -202,7 +204,7 @@ def config_map(load: BatchLoad, bootstrap: str, images: Images) -> Manifest:
 
 
 def service_account(namespace: str) -> Manifest:
-    """What driver pods run as. One a namespace, shared by its loads, so none of them owns it."""
+    """The service account of driver pods. There is one per namespace, which loads share, so none of them owns it."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -211,7 +213,7 @@ def service_account(namespace: str) -> Manifest:
 
 
 def role_binding(namespace: str, role: SparkRole) -> Manifest:
-    """What those pods may do. The role of a binding cannot change, so each role has a binding of its own name."""
+    """The rights of those pods. A binding's role cannot change, so each role has a binding of its own name."""
     name = f"{role.name}.{role.kind.lower()}"
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -263,14 +265,14 @@ def volume_mounts(load: BatchLoad, *, driver: bool) -> list[Manifest]:
 
 
 def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
-    """What runs the load, with a driver pod that first becomes the owner of the output volume (see volumes.py)."""
+    """The runner with a driver pod that first becomes the owner of the output volume (see volumes.py)."""
     spec = runner["spec"]
     holder = spec["driver"] if runner["kind"] == "SparkApplication" else spec
     pod = with_owner(
         holder["template"]["spec"],
         volume="output",
         user=USER,
-        image=images.spark,  # it is root: so in the operator's image, whatever the load's own is
+        image=images.spark,  # it runs as root, so it uses the operator's image, whatever the load's own is
         pull_policy=images.pull_policy,
     )
     template = {**holder["template"], "spec": pod}
@@ -280,7 +282,7 @@ def with_volume_owner(runner: Manifest, images: Images) -> Manifest:
 
 def executor_template(load: BatchLoad, images: Images) -> Manifest:
     """The template of executor pods; Spark adds image, environment, ports and its own volumes to it."""
-    # A claim that one node may mount at a time (ReadWriteOnce) needs executors where the driver is.
+    # A claim that only one node can mount (ReadWriteOnce) requires executors on the driver's node.
     beside_the_driver = {
         "weight": 100,
         "podAffinityTerm": {
@@ -289,14 +291,14 @@ def executor_template(load: BatchLoad, images: Images) -> Manifest:
         },
     }
     own = {
-        "automountServiceAccountToken": False,  # an executor talks to its driver only
+        "automountServiceAccountToken": False,  # an executor talks only to its driver
         "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [beside_the_driver]}},
     }
     return {"apiVersion": "v1", "kind": "Pod", **_template(load, EXECUTOR_CONTAINER, images, "executor", own)}
 
 
 def driver_template(load: BatchLoad, images: Images) -> Manifest:
-    """The template of a driver pod that Spark itself makes (cluster mode)."""
+    """The template of a driver pod that Spark itself creates (cluster mode)."""
     return _template(load, DRIVER_CONTAINER, images, "driver", {})
 
 
@@ -324,7 +326,7 @@ def _template(load: BatchLoad, container: str, images: Images, role: Role, own: 
 
 
 def as_user(load: BatchLoad, pod_spec: Manifest, images: Images) -> Manifest:
-    """A pod's spec that says who runs it, who then has a name."""
+    """A pod's spec with this user, who then has a name."""
     pod_spec = {"securityContext": pod_security(USER, images.user_ids), **pod_spec}
     if images.user_ids is UserIds.FIXED:
         return pod_spec
@@ -334,7 +336,7 @@ def as_user(load: BatchLoad, pod_spec: Manifest, images: Images) -> Manifest:
 
 
 def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: str) -> Manifest:
-    """A driver's or an executor's pod with what the user says about it."""
+    """A driver's or an executor's pod with the user's template applied."""
     pod = merge(pod, {"metadata": NOT_INJECTED})
     return with_template(pod, part(load, role).template, container=container, selector=labels(load, role))
 
@@ -344,14 +346,14 @@ def part(load: BatchLoad, role: Role) -> SparkDriver | SparkExecutor:
 
 
 def core_request(load: BatchLoad, role: Role) -> str:
-    """The CPU that a pod asks for."""
+    """The CPU request of a pod."""
     one = part(load, role)
     default = one.resources.requests.get("cpu", f"{one.cores * MILLICORES_A_CORE}m")
     return load.spec.spark.conf.get(f"spark.kubernetes.{role}.request.cores", str(default))
 
 
 def core_limit(load: BatchLoad, role: Role) -> str | None:
-    """The CPU that a pod may take at most."""
+    """The CPU limit of a pod."""
     limit = part(load, role).resources.limits.get("cpu")
     return load.spec.spark.conf.get(
         f"spark.kubernetes.{role}.limit.cores", None if limit is None else str(limit)
@@ -359,7 +361,7 @@ def core_limit(load: BatchLoad, role: Role) -> str | None:
 
 
 def without_cpu(load: BatchLoad, role: Role) -> Manifest:
-    """Resources of a pod for which Spark has no configuration of its own."""
+    """Resources of a pod without those that Spark's configuration sets."""
     found = resources_of(part(load, role).resources)
     for amounts in found.values():
         amounts.pop("cpu", None)
@@ -367,18 +369,18 @@ def without_cpu(load: BatchLoad, role: Role) -> Manifest:
 
 
 def memory_mib(memory: str) -> int:
-    """A Java heap ("512m", "2g") with what Python takes beside it, in MiB."""
+    """Memory of a Java heap ("512m", "2g") and of Python beside it, in MiB."""
     heap = math.ceil(int(memory[:-1]) * {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}[memory[-1]])
     return heap + max(MIN_OVERHEAD_MIB, math.ceil(heap * OVERHEAD_FACTOR))
 
 
 def spark_conf(load: BatchLoad) -> dict[str, str]:
-    """The user's configuration over our defaults; what only we may say is added by the runners."""
+    """The user's configuration over our defaults; the runners add what users may not set."""
     return {
         "spark.kubernetes.memoryOverheadFactor": str(OVERHEAD_FACTOR),
         "spark.ui.enabled": "false",
         "spark.executor.extraJavaOptions": AVRO_LIMITS,
-        # A lost executor is replaced; a job that cannot go on fails instead of waiting endlessly.
+        # A lost executor is replaced; a job that cannot continue fails instead of waiting endlessly.
         "spark.kubernetes.executor.deleteOnTermination": "true",
         # The driver needs rights on pods, and on nothing else.
         "spark.kubernetes.executor.disableConfigMap": "true",

@@ -12,7 +12,7 @@ from . import load as common
 from .images import Images
 from .load import Manifest
 
-CANNOT_RUN = 2  # millstream-load's exit status for a run that no retry can help
+CANNOT_RUN = 2  # millstream-load's exit status if no retry can help
 DRIVER = "driver"
 
 
@@ -33,7 +33,7 @@ def job(load: BatchLoad, images: Images) -> Manifest:
                         "action": "FailJob",
                         "onExitCodes": {"containerName": DRIVER, "operator": "In", "values": [CANNOT_RUN]},
                     },
-                    # A node that is drained or lost is nobody's fault: it does not count as a try.
+                    # A node that is drained or lost is nobody's fault: it does not count as an attempt.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 ]
             },
@@ -82,7 +82,7 @@ def _pod(load: BatchLoad, images: Images, name: str) -> Manifest:
                 },
                 "securityContext": common.container_security(),
                 "terminationMessagePath": common.TERMINATION_LOG,
-                # A driver that dies before it can report: the end of its log.
+                # For a driver that dies before it can report: the end of its log.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": common.volume_mounts(load, driver=True),
             }

@@ -1,8 +1,9 @@
 """`runner: SparkApplication`: an object for Kubeflow's Spark operator (sparkoperator.k8s.io/v1beta2), which runs it.
 
-Source: github.com/kubeflow/spark-operator/v2, api/v1beta2. Its webhook may be absent, so nothing is left to its
-defaults (mode, retries and both intervals, cores, memory, instances), and volumes and security go into pod templates,
-which need no webhook. The object is created once and never changed, since any change of its spec runs it again.
+Source: github.com/kubeflow/spark-operator/v2, api/v1beta2. Its webhook may be absent, so the object sets everything
+that it would set by default (mode, retries and both intervals, cores, memory, instances), and volumes and security go
+into pod templates, which need no webhook. The object is created once and never changed, because a change of its spec
+would run it again.
 """
 
 from __future__ import annotations

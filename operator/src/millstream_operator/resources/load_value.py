@@ -1,4 +1,4 @@
-"""What RUN.json says about values and records; `millstream_jobs.value` reads it."""
+"""RUN.json's fields about values and records; `millstream_jobs.value` reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..models import BatchLoad
 
 
 def value(load: BatchLoad) -> dict[str, Any]:
-    """RUN.json's `value`: what the spec leaves out is left out."""
+    """RUN.json's `value`, without unset fields."""
     spec = load.spec.value
     found = {
         "format": spec.format,
@@ -25,7 +25,7 @@ def value(load: BatchLoad) -> dict[str, Any]:
 
 
 def reading(load: BatchLoad) -> dict[str, Any]:
-    """The other fields of RUN.json about what is read; those of defaults are left out."""
+    """The other fields of RUN.json about reading, without defaults."""
     spec = load.spec
     found: dict[str, Any] = {}
     if spec.record.key != "Binary" or spec.record.headers:
@@ -38,7 +38,7 @@ def reading(load: BatchLoad) -> dict[str, Any]:
 
 
 def _from_timestamp(load: BatchLoad) -> datetime | None:
-    """The time by which the run begins: an older record may stand behind the first one that is not."""
+    """The time at which the run begins: an older record may follow the first one that is not older."""
     run, rerun = load.status.last_run, load.spec.rerun
     if run is not None and run.trigger == "Rerun":
         return rerun.from_.timestamp if rerun is not None and rerun.request_id == run.request_id else None

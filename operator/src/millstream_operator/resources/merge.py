@@ -1,10 +1,10 @@
-"""Strategic merge: what a user adds to pods over what the operator builds.
+"""Strategic merge: the user's fields over the pods that the operator builds.
 
 Mappings merge by key, containers, their environment and volumes by name, other lists and values are replaced, null
 removes. As `kubectl patch --type strategic` does for pod templates:
 https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/
 
-Which fields a user may add is models/pods.py's business.
+models/pods.py lists the fields that a user may add.
 """
 
 from __future__ import annotations

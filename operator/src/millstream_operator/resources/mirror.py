@@ -1,7 +1,7 @@
-"""What a MirrorMaker is on Kubernetes: a ConfigMap with `mirror.json` and a Deployment of workers, both NAME-mirror.
+"""A MirrorMaker's Kubernetes objects: a ConfigMap with `mirror.json` and a Deployment of workers, both NAME-mirror.
 
 The workers share the partitions among themselves and keep their progress in the target, so a pod holds no state: any
-number of them may come and go. A changed mirror.json rolls them (its hash is an annotation of the pods).
+number of them may start and stop. A changed mirror.json restarts them (its hash is an annotation of the pods).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECRETS_VOLUME = "run"  # a name that pod templates cannot have
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A cluster as the workers reach it; ``cluster`` is "NAMESPACE/NAME" when it is a Cluster of ours."""
+    """A cluster as the workers reach it; ``cluster`` is "NAMESPACE/NAME" for one of our Clusters."""
 
     name: str
     bootstrap: str
@@ -74,7 +74,7 @@ def mirror_file(
     http: str = f"0.0.0.0:{HTTP_PORT}",
     secrets: str = SECRETS,
 ) -> Manifest:
-    """mirror.json: all that a worker needs to know. ``secrets``: the folder with files SECRET/KEY."""
+    """mirror.json: everything that a worker needs to know. ``secrets``: the folder with files SECRET/KEY."""
     spec = mirror.spec
     groups, configs = spec.groups, spec.configs
     return {
@@ -124,7 +124,7 @@ def _address(endpoint: Endpoint, secrets: str) -> Manifest:
 
 
 def _fetching(source: MirrorSource) -> Manifest:
-    """How it is fetched from."""
+    """The source's settings for fetching."""
     told = {"maxBytesPerSecond": source.max_bytes_per_second, "rack": source.rack}
     return {name: value for name, value in told.items() if value is not None}
 
@@ -145,8 +145,11 @@ def secret_keys(mirror: MirrorMaker) -> list[SecretKey]:
 
 
 def _secrets_volume(keys: Sequence[SecretKey]) -> Manifest:
-    """Files SECRET/KEY, which Kubernetes replaces when a Secret changes. One that is missing does not keep a pod from
-    starting, since its worker says better what is missing, and finds it when it is there."""
+    """Files SECRET/KEY, which Kubernetes replaces when a Secret changes.
+
+    A missing Secret does not keep a pod from starting: its worker reports better what is missing, and continues once it
+    exists.
+    """
     by_secret: dict[str, list[Manifest]] = {}
     for one in keys:
         by_secret.setdefault(one.name, []).append({"key": one.key, "path": f"{one.name}/{one.key}"})
@@ -157,7 +160,7 @@ def _secrets_volume(keys: Sequence[SecretKey]) -> Manifest:
 
 
 def specified(file: Mapping[str, Any]) -> Manifest:
-    """The spec that a mirror.json comes from, with addresses for Clusters and without credentials."""
+    """The spec behind a mirror.json, with addresses for Clusters and without credentials."""
     told = {name: file[name] for name in ("topics", "mode", "naming")}
     told["sources"] = [{name: source[name] for name in ("name", "bootstrap")} for source in file["sources"]]
     told["target"] = {"bootstrap": file["target"]["bootstrap"]}
@@ -221,7 +224,7 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                # A worker that refuses to run says why in its last line: it shows in the MirrorMaker's condition.
+                # A worker that refuses to run gives the reason in its last line: the MirrorMaker's condition shows it.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
                     {"name": "config", "mountPath": FOLDER, "readOnly": True},

@@ -1,14 +1,14 @@
 """NetworkPolicies of a Cluster: the peers that may reach its pods.
 
     NAME-brokers     each listener by its networkPolicyPeers, or everybody; the Internal one by brokers and the
-                     operator too; the brokers' own by brokers; health and metrics by the operator and
+                     operator, too; the brokers' own by brokers; health and metrics by the operator and
                      spec.networkPolicy.metricsPeers
     NAME-zookeeper   clients by brokers and the operator, peers and elections by ZooKeeper's servers
 
-Kubernetes lets a node reach its own pods, so probes need no rule. What pods connect to is not limited. A policy only
-allows what it names; the network plugin must enforce policies, and what a load balancer or a node forwards may come
-from the node's address, so the peers of an external listener are seldom known here: that is what
-loadBalancerSourceRanges and firewalls are for.
+Kubernetes lets a node reach its own pods, so probes need no rule. Outgoing connections are not limited. A policy allows
+only what it names, and needs a network plugin that enforces policies. Connections through a load balancer or a node may
+come from the node's address, so the peers of an external listener are seldom known here: use loadBalancerSourceRanges
+and firewalls for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPERATOR = {"app.kubernetes.io/name": "millstream", "app.kubernetes.io/component
 
 
 def network_policies(cluster: Cluster, operator_namespace: str | None) -> list[Manifest]:
-    """``operator_namespace``: where the operator's pod is, None where it has none."""
+    """``operator_namespace`` is the namespace of the operator's pod, or None."""
     found = [_policy(cluster, broker_set_name(cluster), "broker", _to_brokers(cluster, operator_namespace))]
     if cluster.spec.zookeeper is not None and cluster.spec.zookeeper.replicas is not None:
         rules = _to_zookeeper(cluster, operator_namespace)
@@ -43,7 +43,7 @@ def _to_brokers(cluster: Cluster, operator_namespace: str | None) -> list[Manife
     rules = [_rule([replication_port(cluster)], [brokers])]
     for listener in all_listeners(cluster):
         if peers := _peers(listener.network_policy_peers):
-            # brokers of before they had a listener of their own find each other there
+            # brokers from before they had a listener of their own reach each other there
             inside = [brokers, *operator] if listener.type == "Internal" else []
             rules.append(_rule([_port(listener)], [*inside, *peers]))
         else:
@@ -61,13 +61,15 @@ def _to_zookeeper(cluster: Cluster, operator_namespace: str | None) -> list[Mani
 
 
 def _port(listener: Listener) -> int | str:
-    """The container's port, of an external listener by name: each pod has the number that it was started with. That of
-    the Internal listener stays."""
+    """The container's port; for an external listener its name, because each pod has the number it was started with.
+
+    The Internal listener's port never changes.
+    """
     return listener.port if listener.type == "Internal" else listener.name
 
 
 def _rule(ports: Sequence[int | str], peers: Sequence[Manifest]) -> Manifest:
-    """Without peers: everybody, as Kubernetes has it."""
+    """Without peers, a rule allows everybody, as in Kubernetes."""
     found: Manifest = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
     if peers:
         found["from"] = list(peers)

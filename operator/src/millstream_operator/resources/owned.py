@@ -1,4 +1,4 @@
-"""What the objects of a Cluster share: labels, the selector of its pods, the owner, and small parts of manifests."""
+"""The common parts of a Cluster's objects: labels, the selector of its pods, the owner, and pieces of manifests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Manifest = dict[str, Any]
 
 CLUSTER_LABEL = "millstream.dev/cluster"
 RELEASE = "millstream.dev/release"
-"""Annotation: the release of the operator that an object was made by."""
+"""Annotation: the release of the operator that created an object."""
 SPEC_HASH = "millstream.dev/user-spec-hash"
-"""Annotation: of what the Cluster says about the pods. A change of it does not wait as an upgrade does."""
+"""Annotation: hash of the Cluster's settings for the pods. A change of it does not wait as an upgrade does."""
 MANAGED_BY = {"app.kubernetes.io/managed-by": "millstream-operator"}
 USER = 1000
 
 
 def digest(found: object) -> str:
-    """Sixteen hexadecimal digits that differ where it differs.
+    """Sixteen hexadecimal digits that differ for different values.
 
-    Of a record only what is not its default counts: a field that a new release adds, or another default, changes
+    In a record, only values other than defaults count: a field that a new release adds, or another default, changes
     nothing that the user wrote.
     """
     return hashlib.sha256(msgspec.json.encode(_given(found), order="sorted")).hexdigest()[:16]
@@ -45,7 +45,7 @@ def _given(found: object) -> object:
 
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """msgspec reads the annotations anew each time, which takes longer than all else here."""
+    """Cached: msgspec reads the annotations again each time, which takes longer than everything else here."""
     return msgspec.structs.fields(kind)
 
 
@@ -61,7 +61,7 @@ def is_owned_by(live: Mapping[str, Any], uid: str) -> bool:
 
 
 def selector(cluster: Cluster, component: str = "broker") -> dict[str, str]:
-    """Finds a component's pods; never changes, or a StatefulSet would lose or catch others' pods."""
+    """Finds a component's pods; it must never change, or a StatefulSet would lose or catch others' pods."""
     return {CLUSTER_LABEL: cluster.name, "app.kubernetes.io/component": component}
 
 
@@ -104,7 +104,7 @@ def service(
 
 
 def disruption_budget(cluster: Cluster, name: str, component: str) -> Manifest:
-    """One pod at a time may be evicted."""
+    """Allows the eviction of one pod at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -114,7 +114,7 @@ def disruption_budget(cluster: Cluster, name: str, component: str) -> Manifest:
 
 
 def spread_over_nodes(cluster: Cluster, component: str) -> Manifest:
-    """An affinity: rather not two of them on one node."""
+    """An affinity that prefers different nodes."""
     term = {
         "weight": 100,
         "podAffinityTerm": {
@@ -126,7 +126,7 @@ def spread_over_nodes(cluster: Cluster, component: str) -> Manifest:
 
 
 def spread_over_racks(cluster: Cluster, component: str) -> Manifest:
-    """Of a pod's spec: topology spread constraints where brokers have racks."""
+    """The topology spread constraints of a pod's spec, if brokers have racks."""
     rack = cluster.spec.brokers.rack
     if rack is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a user says about pods, put over what the operator builds: the one way for all pods."""
+"""Applies the user's pod settings to the operator's pods: the one way for all pods."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ SMALL_STEP: Manifest = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": 
 def with_template(
     pod: Manifest, template: PodTemplate[Any], *, container: str, selector: Mapping[str, str]
 ) -> Manifest:
-    """A pod's ``metadata`` and ``spec`` with the user's template over them. ``container``: which of its containers the
-    template's one is. ``selector``: finds these pods; they are those that a spread counts unless it says otherwise."""
+    """A pod's ``metadata`` and ``spec`` with the user's template over them.
+
+    ``container``: the name of the template's container in the pod. ``selector`` finds these pods; a spread counts them
+    unless it names others.
+    """
     wanted = template.manifest()
     spec = wanted.get("spec", {})
     for one in spec.get("containers", ()):
@@ -34,8 +37,10 @@ def resources_of(resources: Resources) -> Manifest:
 
 
 def spread_over(topology_key: str, selector: Mapping[str, str]) -> list[Manifest]:
-    """Topology spread constraints: as evenly as may be. A pod starts also where they cannot be kept, since the values
-    that are left must do when one is lost."""
+    """Topology spread constraints for an even distribution.
+
+    A pod also starts if they cannot be kept, because the remaining zones must do when one is lost.
+    """
     return [
         {
             "maxSkew": 1,

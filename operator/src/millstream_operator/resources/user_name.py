@@ -1,6 +1,6 @@
-"""A name for the user of a pod whom the platform assigns: Hadoop, and so Spark, does not start as a user without one.
+"""A name for a pod's user that the platform assigns: Hadoop, and so Spark, does not start as a user without one.
 
-An image's /etc/passwd does not know such a user. An init container of the same image, which runs as the same user,
+An image's /etc/passwd does not list such a user. An init container of the same image, which runs as the same user,
 writes one that does.
 """
 

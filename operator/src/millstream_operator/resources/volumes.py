@@ -1,7 +1,7 @@
-"""Volumes that Kubernetes hands over as root's, and the init container that gives them to our user.
+"""Volumes that belong to root, and the init container that gives them to our user.
 
-`fsGroup` makes a volume writable for a pod that is not root, but not where a volume is a folder of the node
-(hostPath): there the provisioner must leave the folder open to all, and Kubernetes' own `kubernetes.io/host-path`
+`fsGroup` makes a volume writable for a pod that is not root, but not if the volume is a folder of the node
+(hostPath): then the provisioner must leave the folder open to all, and Kubernetes' own `kubernetes.io/host-path`
 does not. On such storage a first container, as root and with no capability but CHOWN, changes the owner of the
 volume's top folder. It touches nothing in it.
 """
@@ -23,15 +23,17 @@ OWNED_BY_ROOT = frozenset(("kubernetes.io/host-path",))
 
 
 class UserIds(StrEnum):
-    """Who pods run as. FIXED: the users of our images. ASSIGNED: nobody is named, so that the platform assigns a user
-    and the group of volumes, as OpenShift does."""
+    """The users of pods. FIXED: those of our images.
+
+    ASSIGNED: pods name none, and the platform assigns a user and a group for volumes, as OpenShift does.
+    """
 
     FIXED = "Fixed"
     ASSIGNED = "Assigned"
 
 
 def pod_security(user: int, ids: UserIds = UserIds.FIXED) -> Manifest:
-    """A pod's security context by the "restricted" standard: one user, who owns what is mounted."""
+    """A pod's security context by the "restricted" standard: one user, who owns the mounted volumes."""
     standard: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if ids is UserIds.ASSIGNED:
         return standard

@@ -1,4 +1,4 @@
-"""What the workload of a ConsumerGroup is on Kubernetes: a Deployment NAME-consumers of the user's own containers.
+"""The Kubernetes object of a ConsumerGroup's workload: a Deployment NAME-consumers of the user's own containers.
 
 Each container gets the variables of ``environment`` before its own, so that its own may refer to them as $(NAME).
 """
@@ -19,7 +19,7 @@ RESTRICTED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"dro
 
 
 def environment(group: ConsumerGroup, bootstrap: str) -> dict[str, str]:
-    """Tells a consumer what to consume."""
+    """Variables that tell a consumer what to consume."""
     return {
         "MILLSTREAM_BOOTSTRAP_SERVERS": bootstrap,
         "MILLSTREAM_GROUP_ID": group.group_id,
@@ -40,7 +40,7 @@ def labels(group: ConsumerGroup) -> dict[str, str]:
 
 
 def reference(group: ConsumerGroup) -> Manifest:
-    """The Deployment by its names alone."""
+    """The Deployment, identified only by its names."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -1,13 +1,12 @@
-"""The ZooKeeper ensemble that a Cluster brings along.
+"""The ZooKeeper ensemble of a Cluster that runs its own.
 
-    NAME-zookeeper    StatefulSet of 1 or 3 servers with a volume each; headless Service that it needs;
-                      PodDisruptionBudget
+    NAME-zookeeper    StatefulSet of 1 or 3 servers with a volume each; its headless Service; PodDisruptionBudget
     NAME-zookeeperN   Service of server N: its address for brokers and its peers, whichever pod it has
 
-The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, as their ids
-are. Readiness asks the server whether it serves, so that a rolling update waits for the quorum to be whole again;
-liveness does not, since a server without a quorum is to wait for it. The volumes are of the brokers' storage class and
-go when theirs go.
+The image is the official one (or one that reads the same `ZOO_*` variables). Servers are counted from 1, like their
+ids. The readiness probe checks that the server serves, so a rolling update waits until the quorum is complete again;
+the liveness probe does not, because a server without a quorum should wait for it. The volumes use the brokers' storage
+class, and are deleted with the brokers' volumes.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ COMPONENT = "zookeeper"
 CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
 SERVES = f"exec 3<>/dev/tcp/127.0.0.1/{CLIENT_PORT} && echo srvr >&3 && grep -q ^Mode: <&3"
 HEAP_MIB = 256
-# Java keeps addresses for 30 s and failed look-ups for 10 s, and the latter only this file can change. A server that
-# starts again has another address, at which its peers are to find it at once.
+# Java keeps addresses for 30 s and failed look-ups for 10 s, and only this file can change the latter. A restarted
+# server has another address, at which its peers must find it at once.
 JAVA_SECURITY = "networkaddress.cache.ttl=1\nnetworkaddress.cache.negative.ttl=0\n"
 JAVA_SECURITY_FILE = "data/java.security"
 PREPARE = f'mkdir -p data datalog && printf %s "$JAVA_SECURITY" > {JAVA_SECURITY_FILE}'
@@ -52,7 +51,7 @@ def name_of(cluster: Cluster) -> str:
 
 
 def connect_of(cluster: Cluster) -> str:
-    """The brokers' `zookeeper.connect`; empty where the one broker coordinates itself."""
+    """The brokers' `zookeeper.connect`; empty if the single broker coordinates itself."""
     zookeeper = cluster.spec.zookeeper
     if zookeeper is None:
         return ""
@@ -71,7 +70,7 @@ def objects(
     user_ids: UserIds = UserIds.FIXED,
     release: str = "",
 ) -> list[Manifest]:
-    """Everything of the ensemble; nothing where the Cluster has none of its own. Parameters as for the brokers."""
+    """All objects of the ensemble; none if the Cluster has no ensemble of its own. Parameters as for the brokers."""
     if cluster.spec.zookeeper is None or cluster.spec.zookeeper.replicas is None:
         return []
     return [
@@ -110,7 +109,7 @@ def _pod_of(cluster: Cluster, server: int) -> dict[str, str]:
 
 
 def _host(cluster: Cluster, server: int) -> str:
-    """Where brokers and peers reach a server. A restarted one has another pod, with another address."""
+    """A server's host for brokers and peers. A restarted server has another pod, with another address."""
     return f"{_service_name(cluster, server)}.{cluster.namespace}.svc"
 
 
@@ -138,7 +137,7 @@ def _stateful_set(
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        # not of the template: a release with the same image restarts no server
+        # not the template's: a release with the same image restarts no server
         "metadata": {
             **metadata(cluster, name_of(cluster), COMPONENT),
             "annotations": {RELEASE: release, SPEC_HASH: digest(zookeeper)},
@@ -161,7 +160,7 @@ def _stateful_set(
 
 
 def heap_mib(resources: ZooKeeperResources) -> int:
-    """Java's heap: half of the memory that the container may have, so that the rest of the process has room."""
+    """Java's heap: half of the container's memory limit, which leaves room for the rest of the process."""
     memory = resources.limits.get("memory", resources.requests.get("memory"))
     return HEAP_MIB if memory is None else max(1, int(parse_quantity(memory) / 2**20 / 2))
 
@@ -194,7 +193,7 @@ def _pod_spec(
         "securityContext": pod_security(USER, user_ids),
         "affinity": spread_over_nodes(cluster, COMPONENT),
         **spread_over_racks(cluster, COMPONENT),
-        # The folders that are mounted (Kubernetes would make them itself, and root's), and Java's properties.
+        # The mounted folders (which Kubernetes would create as root's), and Java's properties.
         "initContainers": [
             {
                 "name": "folders",

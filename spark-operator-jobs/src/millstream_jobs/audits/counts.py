@@ -110,7 +110,7 @@ def rows(
 def _judged(
     counted: DataFrame, wanted: Audit, has_reports: bool, has_tables: bool, now: datetime
 ) -> DataFrame:
-    """The columns that follow from the counts."""
+    """The columns derived from the counts."""
     zero = F.lit(0).cast("long")
     end = F.timestamp_seconds(F.unix_seconds("window_start") + wanted.window_s)
     found = F.coalesce("found", zero)
@@ -146,7 +146,7 @@ def _judged(
         F.greatest(F.coalesce(F.unix_seconds("last") - F.unix_seconds(end), zero), zero).alias("lateness_s"),
         may_be_gone.alias("may_be_gone"),
     )
-    # Without a report, a window that may have lost records is not known to be complete.
+    # Without a report, a window that may have lost records may be incomplete.
     expired = F.col("may_be_gone") & (
         (F.col("expired") > 0) | F.coalesce(F.col("produced"), zero).eqNullSafe(zero)
     )
@@ -196,8 +196,8 @@ def _tables(spark: SparkSession, wanted: Audit, read: DataFrame) -> DataFrame | 
     every = tables[0]
     for one in tables[1:]:
         every = every.unionByName(one)
-    # Without the records that the log has from before the audit's time. A row from the log's end on is of an earlier
-    # topic, or of a record that has come since; both count.
+    # Without records that the log has from before the audit's time. A row beyond the log's end is from an earlier
+    # topic, or from a record that has arrived since; both count.
     known = every.join(F.broadcast(read.drop("gone_until")), ["topic", "partition"]).where(
         "offset < begin OR offset >= start"
     )

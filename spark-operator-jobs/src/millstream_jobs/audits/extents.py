@@ -1,4 +1,4 @@
-"""The offsets of each partition that an audit reads, and what retention has deleted before them."""
+"""The offsets of each partition that an audit reads, and the records that retention has deleted before them."""
 
 from __future__ import annotations
 

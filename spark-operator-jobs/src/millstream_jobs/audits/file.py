@@ -105,7 +105,7 @@ def seconds(duration: str) -> int:
 
 
 def utc(seconds: int) -> datetime:
-    """Seconds since 1970 as a time; what Spark collects as a time has the zone of the driver's machine."""
+    """Seconds since 1970 as a time in UTC; times collected by Spark have the zone of the driver's machine."""
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 

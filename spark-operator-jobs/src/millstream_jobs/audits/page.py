@@ -44,7 +44,7 @@ ALWAYS = ("produced", "in_log", "in_table")
 
 
 def render(wanted: Audit, rows: DataFrame, done: Audited, bad: Bad, now: datetime) -> str:
-    """The page of an audit's rows, which are summed up in ``done``."""
+    """The page with an audit's rows, which ``done`` sums up."""
     sums = [closed_sum(name) for name in ("found", "missing")]
     topics = rows.groupBy("topic").agg(
         *sums,

@@ -16,7 +16,7 @@ __all__ = ["CORRUPT", "Parsed", "parse"]
 
 
 def parse(source: DataFrame, run: Run) -> Parsed:
-    """The columns of the values in the column ``value``; BadRun if there cannot be any."""
+    """The columns of the values in the column ``value``; BadRun for an impossible schema."""
     match run.value.format:
         case "JSON":
             return text.json_objects(source, run.value)

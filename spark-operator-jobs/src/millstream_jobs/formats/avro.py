@@ -3,15 +3,15 @@
 Confluent's wire format (docs.confluent.io, "Wire format"): a byte 0, the schema's id as four bytes, big-endian, and
 Avro's binary encoding. The ids in a run's range are collected first, which takes one more read of the range,
 and their schemas are fetched, each once. All records become the columns of one reader's schema: the given one, or
-else that of the highest id in the range, which the registry gave out last. Both depend on the run's records alone, so
-a retry makes the same table.
+else that of the highest id in the range, which the registry assigned last. Both depend only on the run's records, so
+a retry produces the same table.
 
-`_corrupt_record` is BINARY, the value with its header: a value that is not such a record, one whose id the registry
-does not know, and one whose schema does not resolve to the reader's. Avro has no checksum and no names in its data, so
-other bytes may happen to be a record.
+`_corrupt_record` is BINARY, the value with its header: for a value that is not such a record, for an id that the
+registry does not know, and for a schema that does not resolve to the reader's. Avro has no checksum and no names in its
+data, so other bytes may happen to be a record.
 
-Spark gives a row of nulls for a value that does not parse, so the reader's schema gets one field more with a default:
-where that is null too, nothing was read.
+Spark returns a row of nulls for a value that does not parse, so the reader's schema gets an additional field with a
+default: if that is null, too, nothing was read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from millstream_jobs.value import Value
 READ = "_read"
 HEADER_BYTES = 5
 MAX_IDS = 1000
-"""Most ids to look up for one range: the most frequent ones; further ids come from values that are no records."""
+"""Limit of ids to look up for one range: the most frequent ones; further ids come from values that are no records."""
 
 
 def given(source: DataFrame, value: Value) -> Parsed:

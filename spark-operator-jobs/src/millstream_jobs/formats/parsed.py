@@ -1,4 +1,4 @@
-"""Values as columns, and the names that values may not take."""
+"""Values as columns, and reserved column names."""
 
 from __future__ import annotations
 

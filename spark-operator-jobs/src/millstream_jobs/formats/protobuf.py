@@ -103,7 +103,7 @@ def messages(source: DataFrame, value: Value) -> Parsed:
 
 
 def _sent(kind: Any) -> Any:
-    """The type as workers give it: times as microseconds since 1970."""
+    """The type in which workers return it: times as microseconds since 1970."""
     if isinstance(kind, TimestampType):
         return LongType()
     if isinstance(kind, StructType):
@@ -116,7 +116,7 @@ def _sent(kind: Any) -> Any:
 
 
 def _received(column: Column, kind: DataType) -> Column:
-    """A column of this type, from what workers give."""
+    """A column of this type, from the workers' values."""
     if _sent(kind) == kind:
         return column
     if isinstance(kind, StructType):
@@ -132,7 +132,7 @@ def _received(column: Column, kind: DataType) -> Column:
 
 
 def row(descriptors: str, name: str, value: bytes) -> tuple[Any, ...] | None:
-    """The message's fields in the order of its columns, as workers give them; None if the value is no such message."""
+    """The message's fields in the order of its columns, as workers return them; None for any other value."""
     kind, convert = _reader(descriptors, name)
     try:
         found: tuple[Any, ...] = convert(kind.FromString(value))
@@ -208,7 +208,7 @@ def _single(field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
 
 
 def _entry(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor] | None:
-    """Key and value of a map; None if the field is none."""
+    """Key and value of a map; None for other fields."""
     kind = field.message_type
     if kind is None or not kind.GetOptions().map_entry:
         return None

@@ -1,6 +1,6 @@
-"""Values that are text (JSON, CSV, Text), and bytes as they are (Binary).
+"""Values that are text (JSON, CSV, Text), and unchanged bytes (Binary).
 
-`_corrupt_record` is a STRING: the value's text, bytes that are no UTF-8 replaced. Other readers take only valid text
+`_corrupt_record` is a STRING: the value's text, with invalid UTF-8 replaced. Other readers accept only valid text
 for a STRING, so a value with such bytes is corrupt however well the rest parses.
 """
 
@@ -81,7 +81,7 @@ def _options(value: Value) -> dict[str, str]:
 
 def _parsed(source: DataFrame, schema: StructType, parsed: Column) -> Parsed:
     read = source.withColumn("text", F.col("value").cast("string")).withColumn("parsed", parsed)
-    # A value such as "" or "null" parses to nothing at all, bytes that are no text to replacements, unsaid.
+    # A value such as "" or "null" parses to nothing at all, and invalid UTF-8 to replacements, without an error.
     unsaid = F.when(F.col("parsed").isNull() | ~F.is_valid_utf8("text"), F.col("text"))
     corrupt = F.coalesce(F.col("parsed").getField(CORRUPT), unsaid)
     columns = {field.name: F.col("parsed").getField(field.name) for field in schema}

@@ -88,11 +88,11 @@ class DeltaOutput:
         added_columns(self._spark.read.format("delta").load(self._path).schema, schema)
 
     def _exists(self) -> bool:
-        """Whether the table has its first commit, or what has replaced that since."""
+        """Whether the table has its first commit, or files that have replaced it since."""
         return any(COMMIT.fullmatch(name) for name in self._files.list("_delta_log"))
 
     def _create(self, schema: StructType) -> None:
-        """Put the first commit in place, if no other driver has done so meanwhile."""
+        """Create the first commit, if no other driver has done so meanwhile."""
         try:
             self._files.make_folder("")
             self._check_free()
@@ -112,7 +112,7 @@ class DeltaOutput:
             )
 
     def _first_commit(self, schema: StructType) -> bytes:
-        """The commit that Delta writes for an empty table; the table is created in a staging folder."""
+        """Delta's commit for an empty table, which is created in a staging folder."""
         output = self._run.output
         aside = f"{self._run_staging}/{self.attempt}-table"
         table = table_name(f"{self._path}/{aside}")

@@ -1,18 +1,18 @@
 """An Iceberg table: a run is one snapshot, staged first and published by its wap.id ("write, audit, publish").
 
 An attempt appends its rows to a snapshot that is no part of the table's history and that carries the wap.id: the
-run's name and offsets. When it is checked, Iceberg's procedure `cherrypick_snapshot` makes it part of the table
-(fast-forward, or on top of what others have committed meanwhile) and refuses a wap.id that the table has already, in
+run's name and offsets. After the check, Iceberg's procedure `cherrypick_snapshot` makes it part of the table
+(fast-forward, or on top of others' commits meanwhile) and refuses a wap.id that the table has already, in
 the same optimistic commit. So a run is found in the history by its wap.id, and of two drivers one publishes.
 
-Mode Replace stages two snapshots on a branch of the attempt's own: one without the rows of the run's records, and one
+Mode Replace stages two snapshots on the attempt's own branch: one without the rows of the run's records, and one
 with the new rows, whose property MARK names the run. `fast_forward` moves the table to both in one commit, and
-refuses when the table has moved on meanwhile: then they are made once more, on top of what is there.
+refuses if the table has changed meanwhile: then both are created once more, on top of the new state.
 
-The column `_partition` is stored as `_topic_partition`, since Iceberg keeps that name for itself.
+The column `_partition` is stored as `_topic_partition`, because Iceberg reserves that name.
 
-A run is known as long as its snapshot is in the history: expire snapshots later than the last retry of a run. What a
-killed attempt staged is removed by `expire_snapshots` and `remove_orphan_files`, as for every Iceberg writer.
+A run is known as long as its snapshot is in the history: expire snapshots later than the last retry of a run. As for
+every Iceberg writer, `expire_snapshots` and `remove_orphan_files` remove what a killed attempt has staged.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class IcebergOutput:
             self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             writer.create()
         except Exception:
-            if not self._exists():  # else another driver has just made it, in a catalog without our lock
+            if not self._exists():  # or another driver has just created it, in a catalog without our lock
                 raise
 
     def stage(self, rows: DataFrame) -> DataFrame:
@@ -166,7 +166,7 @@ class IcebergOutput:
         return own
 
     def discard(self) -> None:
-        """The next expire_snapshots and remove_orphan_files remove what no branch names."""
+        """Do nothing: the next expire_snapshots and remove_orphan_files remove files that no branch names."""
         if self._run.output.mode == "Replace":
             with alone(self._run.output):
                 if self._exists():
@@ -180,9 +180,9 @@ class IcebergOutput:
             self._spark.conf.unset("spark.wap.id")
 
     def _stage_on_branch(self, rows: DataFrame) -> None:
-        """The table without the rows that are replaced, then with the new ones; its readers see neither."""
+        """Stage the table without the replaced rows, then with the new ones; its readers see neither."""
         branch = f"{self._table}.`branch_{self._branch}`"
-        # The days are for a driver that dies: expire_snapshots removes its branch then.
+        # The days are for a driver that dies: expire_snapshots then removes its branch.
         self._spark.sql(f"ALTER TABLE {self._table} CREATE OR REPLACE BRANCH `{self._branch}` RETAIN 7 DAYS")
         self._spark.sql(f"DELETE FROM {branch} WHERE {replaced_rows(self._run, STORED['_partition'])}")
         writer = rows.writeTo(branch).option(f"snapshot-property.{ATTEMPT}", self.attempt)
@@ -217,7 +217,7 @@ class IcebergOutput:
             catalog = self._run.output.catalog
             if catalog.type == "Hadoop":
                 raise
-            where = catalog.uri.partition("?")[0]  # behind it there may be a password
+            where = catalog.uri.partition("?")[0]  # a password may follow
             raise OutputError(
                 f"output.catalog: the {catalog.type} catalog {where} cannot be used: {root_cause(error)}:"
                 " check uri, that the catalog runs, and the Secret that credentialsSecret names"
@@ -263,13 +263,13 @@ def quoted(table: str) -> str:
 
 
 def alone(output: Output) -> AbstractContextManager[None]:
-    """A Hadoop catalog commits by a rename that may replace another's: drivers take turns, also to stage."""
+    """A Hadoop catalog commits by a rename that may replace another's: drivers take turns, even to stage."""
     lock = f".{output.table}.lock"
     return one_at_a_time(files_below(output), lock) if output.catalog.type == "Hadoop" else nullcontext()
 
 
 def _as_stored(schema: StructType) -> StructType:
-    """The columns as they are in a table: Iceberg has no integers of 8 and 16 bits."""
+    """The columns as stored in a table: Iceberg has no integers of 8 and 16 bits."""
     return StructType(
         [
             StructField(

@@ -2,17 +2,17 @@
 
 Under the output path, beside the table's own objects (layout: see `parquet`):
 
-    _staging/RUN/ATTEMPT/…           what an attempt has written; readers ignore names that begin with "_"
+    _staging/RUN/ATTEMPT/…           an attempt's objects; readers ignore names that begin with "_"
     _millstream/RUN.json             the manifest: offsets, rows, and each object's staged and final name
 
-An attempt writes its objects to a prefix of its own, checks them, and commits by creating the manifest, which the
+An attempt writes its objects under its own prefix, checks them, and commits by creating the manifest, which the
 store does for one driver only. From then on the run's content is decided, and only that attempt's objects count.
-Each is then moved to its final name; one that is no longer staged has been moved before. When all are,
-`_staging/RUN` is removed, and its absence says that the run is finished. So:
+Each is then moved to its final name; one that is no longer staged was moved before. When all are moved,
+`_staging/RUN` is removed, and its absence shows that the run is finished. So:
 
-- killed before the manifest: nothing of the attempt is in the table; a retry starts anew
-- killed after it: a retry moves what is left, and reads and writes no record
-- finished: a retry finds that out and writes nothing
+- killed before the manifest: nothing of the attempt is in the table; a retry starts again
+- killed after it: a retry moves the remaining objects, and reads and writes no record
+- finished: a retry notices that and writes nothing
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ OWNER = "millstream.owner"
 
 
 class OutputError(JobError):
-    """The output does not accept this run; the message is one line for the user."""
+    """The output refuses this run; the message is one line for the user."""
 
     reason = "OutputNotWritable"
 
@@ -37,8 +37,10 @@ class Misfit(OutputError):
 
 
 class Committed(Struct, frozen=True):
-    """A run in the table, and its successful attempt. ``bytes_``: the size of the written files, None if the table's
-    history no longer has it."""
+    """A run in the table, and its successful attempt.
+
+    ``bytes_`` is the size of the written files, None if the table's history no longer has it.
+    """
 
     attempt: str
     rows: int
@@ -47,7 +49,7 @@ class Committed(Struct, frozen=True):
 
 
 class Output(Protocol):
-    """One run's way into its table. `find` first; then `prepare`, `stage` and `commit`, or `discard`."""
+    """Writes one run into its table. `find` first; then `prepare`, `stage` and `commit`, or `discard`."""
 
     attempt: str
     """Names this attempt among all those of the run."""
@@ -69,7 +71,7 @@ class Output(Protocol):
         ...
 
     def discard(self) -> None:
-        """Remove what is staged."""
+        """Remove staged rows."""
         ...
 
 
@@ -97,7 +99,7 @@ def decode_mark(text: str | None, run: Run) -> Mark | None:
     try:
         mark = msgspec.json.decode(text or "", type=Mark)
     except msgspec.DecodeError:
-        return None  # somebody else's commit
+        return None  # another program's commit
     if mark.run != run.name:
         return None
     check_offsets(mark.offsets, run)

@@ -2,14 +2,14 @@
 
     load_run=RUN/date=…/part-….parquet   the table: a run is a value of its first partition column
     load_run=RUN/_millstream.json        the run's manifest (on S3: _millstream/RUN.json)
-    _millstream/table.json               whose table it is, its columns and partitions
-    _staging/RUN/ATTEMPT/…               what an attempt has written; readers ignore names that begin with "_"
+    _millstream/table.json               the table's owner, columns and partitions
+    _staging/RUN/ATTEMPT/…               an attempt's files; readers ignore names that begin with "_"
 
-On a POSIX file system an attempt writes files and manifest to a folder of its own, and commits by renaming that
-folder to `load_run=RUN`. The rename is one step, and fails where the folder is: of two drivers one commits, and a
+On a POSIX file system an attempt writes files and manifest to its own folder, and commits by renaming that
+folder to `load_run=RUN`. The rename is one step, and fails if the folder exists: of two drivers one commits, and a
 reader that lists the table sees the whole run or nothing of it.
 
-S3 renames no folders. There the commit is the creation of the manifest, whereupon objects are moved one by one
+S3 renames no folders. There the commit is the creation of the manifest, after which objects are moved one by one
 (`objects`): a reader that lists the table meanwhile sees part of the run.
 """
 
@@ -82,7 +82,7 @@ class ParquetOutput:
                     files.create(TABLE, _encode(table))
                     return
                 except FileExistsError:
-                    pass  # another driver has just made it
+                    pass  # another driver has just created it
             there = msgspec.json.decode(files.read(TABLE), type=Table)
         except msgspec.DecodeError as error:
             raise OutputError(f"output.path: {TABLE} there is not a table's: {error}") from None

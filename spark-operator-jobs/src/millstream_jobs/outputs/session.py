@@ -15,7 +15,7 @@ EXTENSIONS = {
     "Iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 CATALOG_TIMEOUT_S = 30
-"""For a response of an Iceberg catalog; REST's own default is to wait for ever, and PostgreSQL's, too."""
+"""Time limit for a response of an Iceberg catalog; by default REST waits for ever, and so does PostgreSQL."""
 S3A_LIMITS = {
     "connection.timeout": "20s",
     "connection.request.timeout": "20s",
@@ -24,8 +24,11 @@ S3A_LIMITS = {
     "retry.limit": "3",
     "retry.interval": "2s",
 }
-"""How long a store may be away: half a minute when it refuses connections, a minute and a half when it accepts requests
-and says nothing (eight minutes for a file that it takes in part). S3A's own defaults add up to an hour or more."""
+"""How long a store may be unavailable.
+
+Half a minute when it refuses connections, a minute and a half when it accepts requests and does not respond (eight
+minutes for a file that it takes in part). S3A's own defaults add up to an hour or more.
+"""
 
 
 def static_conf(formats: Iterable[str]) -> dict[str, str]:
@@ -38,13 +41,13 @@ def static_conf(formats: Iterable[str]) -> dict[str, str]:
 
 
 def catalog_name(output: Output) -> str:
-    """The Iceberg catalog's name in the session, where a name stays with the catalog it first had."""
+    """The Iceberg catalog's name in the session, where a name stays with its first catalog."""
     told = f"{output.catalog.type} {output.catalog.uri} {output.catalog.warehouse or output.path}"
     return "millstream_" + hashlib.sha256(told.encode()).hexdigest()[:8]
 
 
 def configure(spark: SparkSession, output: Output, *paths: str) -> None:
-    """For the output, and for other paths that may be in its store."""
+    """Configure the session for the output, and for other paths that may be in its store."""
     conf = _s3a(output) if any(map(in_s3, (output.path, *paths))) else {}
     if output.format == "Iceberg":
         conf |= _catalog(output)
@@ -82,7 +85,7 @@ def _catalog(output: Output) -> dict[str, str]:
         ".warehouse": catalog.warehouse or output.path,
         # S3A, with the output's credentials, for every catalog: Iceberg's own client needs all of the AWS SDK.
         ".io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",
-        # Other drivers commit too: earlier reads may be stale.
+        # Other drivers commit, too: earlier reads may be stale.
         ".cache-enabled": "false",
     }
     if catalog.uri:

@@ -1,4 +1,4 @@
-"""What must hold of the copies of each topic, and of a group's positions.
+"""Checks of each topic's copies, and of a group's positions.
 
 Identity: from the source's log start on, the copy has the source's batch at each offset, byte for byte, and nothing
 beyond the source. Aggregate: the copy has the source's values, each once, in order; only records that the source
@@ -27,7 +27,7 @@ ATTEMPTS, PAUSE_S = 4, 0.3
 
 @dataclass(frozen=True)
 class Log:
-    """A partition from its log start on; the first batch may begin before that."""
+    """A partition from its log start on; the first batch may begin earlier."""
 
     start: int
     batches: list[bytes]
@@ -49,9 +49,9 @@ class Log:
 
 
 def read_log(cluster: ClusterProcesses, topic: str, partition: int, *, since: int = 0, last: int = 0) -> Log:
-    """A partition, from ``since`` on, or only some of the last offsets.
+    """Read a partition from ``since`` on, or only its last offsets.
 
-    Raises what the last of a few attempts raises, for its leader may change: ApiError, BrokerError.
+    Retries, because the leader may change. Raises ApiError or BrokerError if the last attempt fails.
     """
     where = (topic, partition)
 
@@ -70,7 +70,7 @@ def read_log(cluster: ClusterProcesses, topic: str, partition: int, *, since: in
 
 
 def unequal(source: Log, copy: Log) -> str:
-    """How an Identity copy differs from its source; "" if it is a copy as far as it has come."""
+    """How an Identity copy differs from its source; "" if it equals the source as far as it goes."""
     for offset, batch in copy.at.items():
         if read_header(batch).next_offset > source.start and source.at.get(offset) != batch:
             return f"the batch at offset {offset} is not the source's"
@@ -79,7 +79,7 @@ def unequal(source: Log, copy: Log) -> str:
 
 
 def misplaced(source: Log, copy: Log) -> str:
-    """How an Aggregate copy differs from its source; "" if it has each record once, in order, as far as it has come."""
+    """How an Aggregate copy differs from its source; "" if it has each record once, in order, as far as it goes."""
     wanted, found = list(source.records.values()), list(copy.records.values())
     if twice := len(found) - len(set(found)):
         return f"{twice} records are there twice"
@@ -96,7 +96,7 @@ DIFFERS: dict[str, Callable[[Log, Log], str]] = {"identity": unequal, "aggregate
 
 
 def lacks(source: Log, copy: Log, *, is_identity: bool) -> bool:
-    """Whether the copy has not come to this end of the source yet."""
+    """Whether the copy has not reached this end of the source yet."""
     if is_identity:
         return copy.end < source.end
     return bool(source.records) and source.records[max(source.records)] not in copy.records.values()

@@ -1,4 +1,4 @@
-"""Each kind of fault: `strike` does it, waits, and undoes it."""
+"""Each kind of fault: `strike` causes it, waits, and undoes it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Faults:
         client.incremental_alter_configs([resource])[resource].result(30)
 
     def recreate(self, seconds: float) -> None:
-        """The new topic gets fewer records than the old one; the copies are deleted later, as the condition says."""
+        """The new topic gets fewer records. The old copies are deleted later, as the mirror's condition advises."""
         lab = self._lab
         before = {number: read_log(lab.west, ANEW, number) for number in range(PARTITIONS[ANEW])}
         lab.delete(lab.west, ANEW)

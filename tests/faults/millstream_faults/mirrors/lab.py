@@ -56,7 +56,7 @@ def copy_of(topic: str, mode: str) -> str:
 
 
 class Lab:
-    """Enter it inside namespaces of its own (`isolation`)."""
+    """Enter it within its own namespaces (`isolation`)."""
 
     def __init__(self, out: Path, seed: int) -> None:
         self.out = out
@@ -112,11 +112,11 @@ class Lab:
         )
 
     def names(self, side: str) -> tuple[str, ...]:
-        """What the link calls the packets to and from a side's brokers."""
+        """The link's names for packets to and from a side's brokers."""
         return tuple(name for name in self._ports if name.startswith(side))
 
     def admin(self) -> AdminClient:
-        """Of the source, and new: it knows the leaders. Keep it until you have its answer."""
+        """A new client of the source, which knows the leaders. Keep it until the response is there."""
         return new_admin(self.west)
 
     def create(self, topic: str, partitions: int) -> None:

@@ -43,7 +43,7 @@ from .plan import Kind
 
 LOOK_S = 0.5
 TAIL = 2000
-"""Offsets at the end of a copy to look for the source's last record in: producers go on."""
+"""Number of offsets at a copy's end in which to look for the source's last record, as producers continue."""
 Source = dict[tuple[str, int], Log]
 
 
@@ -105,7 +105,7 @@ class Rounds:
         return {at: read_log(self._lab.west, *at) for at in self._partitions()}
 
     def _await_copies(self, source: Source, here: list[int]) -> list[str]:
-        """Wait until copies have all of the source, and the group's positions follow; what is late after BACK_S."""
+        """Wait until copies and the group's positions catch up; return whatever is late after BACK_S."""
         deadline = time.monotonic() + BACK_S
         late: dict[str, Callable[[], str]] = {}
         for (topic, number), read in source.items():
@@ -121,7 +121,7 @@ class Rounds:
             time.sleep(LOOK_S)
 
     def _try(self, check: Callable[[], str]) -> str:
-        """What the check says; an error while brokers are away counts as late."""
+        """The check's result; an error while brokers are away counts as late."""
         try:
             return check()
         except (ApiError, BrokerError, KafkaException, AssertionError) as error:
@@ -146,7 +146,7 @@ class Rounds:
         return next(filter(None, said), "")
 
     def _differences(self) -> list[str]:
-        """How the copies differ from the source, which is read after them: they may not be ahead of it."""
+        """How the copies differ from the source; the source is read last, because copies may not be ahead of it."""
         copies = {
             (topic, number, mode): read_log(self._lab.east, copy_of(topic, mode), number)
             for topic, number in self._partitions()

@@ -5,10 +5,10 @@ broker. The layers above work on either, without knowing which.
 
 A node has data and a version, which each change of the data raises. An *ephemeral* node disappears with the session
 that created it. A multi happens as a whole or not at all. A read with `watch=` sets a watch, which is called once, on
-the loop, with the path. Watches are silently lost with the connection: on every `CONNECTED` callers read everything
+the loop, with the path. Watches are silently lost with the connection: on every `CONNECTED`, callers read everything
 again, with new watches.
 
-A call that fails raises a StoreError or Unavailable. **Unavailable says nothing about a write**: it may have happened.
+A failed call raises a StoreError or Unavailable. **Unavailable says nothing about a write**: it may have happened.
 A writer reads back before it writes again.
 """
 
@@ -27,7 +27,7 @@ Watch = Callable[[str], None]
 
 
 class Unavailable(CoordinationError):
-    """The store did not answer in time; a write may or may not have happened."""
+    """The store did not respond in time; a write may or may not have happened."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
@@ -46,7 +46,7 @@ class NodeExistsError(StoreError):
 
 
 class BadVersionError(StoreError):
-    """The node has another version than was expected."""
+    """The node has another version than expected."""
 
 
 class NotEmptyError(StoreError):
@@ -71,7 +71,7 @@ class State(Enum):
 
 
 class Node(NamedTuple):
-    """A node as it was read: `created` is the transaction that made it (czxid), `owner` the session of an ephemeral."""
+    """A node as read: `created` is its creating transaction (czxid), `owner` the session of an ephemeral one."""
 
     data: bytes
     version: int
@@ -82,7 +82,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """`sequence`: the path is completed by a number of ten digits, larger than those before."""
+    """With `sequence`, the path gets a suffix: a number of ten digits, larger than earlier ones."""
 
     path: str
     data: bytes = b""
@@ -129,13 +129,13 @@ class Store(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The newest session's; what it owns is ours."""
+        """The newest session's id; nodes that it owns are ours."""
 
     def start(self) -> None:
-        """Begin to connect. Raises CoordinationError where that cannot be."""
+        """Begin to connect. Raises CoordinationError if that is impossible."""
 
     async def connected(self) -> None:
-        """Return when there is a connection."""
+        """Return once there is a connection."""
 
     async def close(self, deadline: float) -> None:
         """End the session, so that its ephemeral nodes disappear at once; returns by `deadline` in any case."""
@@ -150,12 +150,12 @@ class Store(Protocol):
         """Read many nodes, in order. The watch is set on existing ones."""
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
-        """Many at once, in their order."""
+        """The children of many nodes, in order."""
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> Node:
-        """Returns what was created (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
+        """Returns the created path (of a sequence: see `multi`); raises NodeExistsError, NoNodeError (the parent)."""
 
     async def ensure(self, *paths: str) -> None:
         """Create these nodes and their parents, unless they exist."""

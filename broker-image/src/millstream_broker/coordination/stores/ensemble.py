@@ -1,4 +1,4 @@
-"""`zookeeper.connect`: which servers make up the ensemble, and where in it the cluster's tree is."""
+"""`zookeeper.connect`: the servers of the ensemble, and the place of the cluster's tree in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Ensemble:
 
 
 def parse_connect(text: str) -> Ensemble:
-    """`HOST:PORT,HOST:PORT/CHROOT`, the port 2181 where there is none; raises ConfigError."""
+    """`HOST:PORT,HOST:PORT/CHROOT`; the port is 2181 by default; raises ConfigError."""
 
     def wrong(problem: str) -> ConfigError:
         return ConfigError(

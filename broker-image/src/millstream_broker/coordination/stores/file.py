@@ -1,7 +1,7 @@
 """The tree in a file of the first log directory, for a single broker: `coordination.journal`.
 
-The file is a log of transactions, one in a line: eight hexadecimal digits (CRC-32 of what follows the space), a space,
-JSON. The first line says which format it is.
+The file is a log of transactions, one per line: eight hexadecimal digits (CRC-32 of everything after the space), a
+space, JSON. The first line names the format.
 
     {"format": 1}
     {"zxid": 7, "nodes": {"/brokers/topics/flights": ["{…}", 0, 7, 1763800000000, 0]}, "gone": ["/admin/…"]}
@@ -12,7 +12,7 @@ longer than its contents require, it is rewritten as a new file, and renamed.
 
 A call returns when its transaction is on disk; a thread writes all waiting ones with one fsync (group commit). Reads
 return what is on disk. A transaction that cannot be written has not happened. A crash may cut off
-the last line: the store drops it, since it was never acknowledged. Any other damaged line is an error.
+the last line: the store drops it, because it was never acknowledged. Any other damaged line is an error.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from . import (
 FILE_NAME = "coordination.journal"
 FORMAT = 1
 SESSION = 1
-"""There is one, and it lasts as long as the process."""
+"""The only session, which lasts as long as the process."""
 MAX_NODE_BYTES = 16 * 1024 * 1024
 CRC_BYTES = 9
-"""In each line, with the space."""
+"""Size of the checksum in each line, with the space."""
 WRITTEN_AT_ONCE = 1000
 """Operations in one write, which the loop takes over in one step; a longer multi is written alone."""
 TOLD_AT_ONCE = 50
 """Callers resumed in one turn of the loop."""
 NODES_IN_LINE = 500
 CLOSE_S = 5.0
-"""How long a stop waits for a write: a disk that takes longer does not respond."""
+"""How long a stop waits for a write: a slower disk does not respond at all."""
 SLACK_BYTES = 1024 * 1024
 """Smallest file to rewrite, in bytes; it must also have doubled since the last rewrite."""
 
@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 
 
 class Stored(NamedTuple):
-    """A node, and how many numbered nodes were made below it."""
+    """A node, and the number of sequence nodes created below it."""
 
     node: Node
     numbered: int = 0
@@ -82,11 +82,11 @@ class Stored(NamedTuple):
 PendingMulti = tuple[Sequence[Operation], asyncio.Future[list[Any]]]
 """A multi that is not written yet, and its result."""
 Changes = Mapping[str, Stored | None]
-"""Nodes by path; None: gone."""
+"""Nodes by path; None means deleted."""
 
 
 class FileStore:
-    """`Store`, of one process: whoever makes it holds the lock of the log directory."""
+    """The `Store` of one process, whose creator holds the lock of the log directory."""
 
     timeout = 0.0
     max_node_bytes = MAX_NODE_BYTES
@@ -98,7 +98,7 @@ class FileStore:
         self.failed: Callable[[OSError], None] = lambda error: None
         """Called when the file cannot be written."""
         self.fatal: Callable[[str], None] = lambda why: None
-        """Called when it is no longer known what is written."""
+        """Called when the written contents are no longer known."""
         self._path = path
         self._nodes: dict[str, Stored] = {"/": Stored(Node(b"", 0, 0, 0, 0))}
         self._below: dict[str, dict[str, None]] = defaultdict(dict)
@@ -110,7 +110,7 @@ class FileStore:
         self._writing: asyncio.Task[None] | None = None
         self._is_closed = False
         self._file = -1
-        """Open for appending; -1: the next write rewrites the file."""
+        """Open for appending; after -1, the next write rewrites the file."""
         self._size = self._full_size = 0
 
     def __str__(self) -> str:
@@ -215,7 +215,7 @@ class FileStore:
         return found
 
     def _begin(self, operations: Sequence[Operation]) -> asyncio.Future[list[Any]]:
-        """Completes when it is written; MultiError, CoordinationError."""
+        """Complete when it is written; MultiError, CoordinationError."""
         if self._is_closed:
             raise Unavailable(f"{self} is closed")
         written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -232,7 +232,7 @@ class FileStore:
             self._writing = None
 
     def _next(self) -> list[PendingMulti]:
-        """Take what is to be written next: the oldest multis, of WRITTEN_AT_ONCE operations together."""
+        """Take the next writes: the oldest multis, with WRITTEN_AT_ONCE operations together."""
         count = size = 0
         for operations, _ in self._waiting:
             size += len(operations)
@@ -257,7 +257,7 @@ class FileStore:
                 self._zxid = group.zxid
                 self._take(group.changes, tell=True)
             else:
-                outcomes = [failure] * len(outcomes)  # what refused some of them has not happened either
+                outcomes = [failure] * len(outcomes)  # the causes of MultiErrors have not happened either
         for number, ((_, written), outcome) in enumerate(zip(waiting, outcomes, strict=True), 1):
             if not written.done():
                 if isinstance(outcome, Exception):
@@ -268,7 +268,7 @@ class FileStore:
                 await turn()
 
     def _take(self, changes: Changes, *, tell: bool = False) -> None:
-        """These changes are on the disk."""
+        """Take over these changes, which are on disk."""
         for path, stored in changes.items():
             above, _, name = path.rpartition("/")
             above = above or "/"
@@ -353,10 +353,10 @@ class GroupCommit:
         self._below = below
         self._now_ms = now_ms
         self._more: dict[str, int] = defaultdict(int)
-        """How many nodes more than `_below` says there are below a path."""
+        """Number of additional nodes below a path, compared with `_below`."""
 
     def multi(self, operations: Sequence[Operation]) -> list[Any]:
-        """See `Store.multi`. Raises MultiError, and has then changed nothing."""
+        """See `Store.multi`. Raises MultiError, with nothing changed."""
         before: dict[str, tuple[bool, Stored | None]] = {}
         more: dict[str, int] = defaultdict(int)
         results = []
@@ -422,7 +422,7 @@ class GroupCommit:
 
 
 def _lines(zxid: int, changes: Changes) -> Iterator[bytes]:
-    """In short steps for any number of nodes: the loop runs in parallel."""
+    """The lines, in short steps for any number of nodes: the loop runs in parallel."""
     lasting: dict[str, list[object]] = {}
     gone = [path for path, stored in changes.items() if stored is None]
     for path, stored in changes.items():
@@ -449,7 +449,7 @@ def _changes(transaction: Mapping[str, Any]) -> Changes:
 
 
 def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
-    """Each that is whole; raises CoordinationError."""
+    """Each whole transaction; raises CoordinationError."""
     lines = data.split(b"\n")
     values = [_value(line) for line in lines[:-1]]
     good = next((number for number, value in enumerate(values) if value is None), len(values))
@@ -491,7 +491,7 @@ def _full_size(data: bytes) -> int | None:
 
 
 def _value(line: bytes) -> dict[str, Any] | None:
-    """None for a line that is damaged."""
+    """None for a damaged line."""
     try:
         if int(line[:8], 16) != zlib.crc32(line[CRC_BYTES:]):
             return None

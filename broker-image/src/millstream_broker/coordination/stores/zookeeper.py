@@ -1,14 +1,14 @@
 """ZooKeeper for an event loop: kazoo's client, whose threads stay behind this module.
 
 A call ends within its deadline: with a response, with StoreError, or with `Unavailable`. A call without a connection is
-not sent at all, so nothing happens long after it was given up. When a session is over, kazoo creates another.
+not sent at all, so nothing happens long after the caller has given up. When a session is over, kazoo creates another.
 
 The reasons are in kazoo: its callbacks come in its threads; the socket pair that wakes its connection thread
-blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); it pauses for up to
-an hour between attempts to connect unless told otherwise, and waits for an address to accept as long as a session lasts
-(so it gets CONNECT_S: a server may have moved, and names are resolved anew in each round); an error of its own ends
-its connection thread for good (so it is started again); stopping it may take as long as a server is silent (so that is
-waited for in a thread that is left behind when the deadline comes).
+blocks when some 270 requests wait (so few are in flight at a time, and none without a connection); by default it pauses
+for up to an hour between attempts to connect, and waits for an address to accept as long as a session lasts
+(so it gets CONNECT_S: a server may have moved, and names are resolved again in each round); an error of its own ends
+its connection thread for good (so it is restarted); stopping it may take as long as a server is silent (so a thread
+waits for that, and is left behind at the deadline).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_log.setLevel(logging.ERROR)  # it repeats itself at every attempt to connect; states are logged here
+_kazoo_log.setLevel(logging.ERROR)  # it repeats itself at every attempt to connect; this module logs states
 
 
 _UNKNOWN = (
@@ -113,7 +113,7 @@ class ZooKeeperStore:
         *,
         patience: float = 10.0,
     ) -> None:
-        """`timeout`: of the session; `patience`: of one call."""
+        """`timeout` is the session's; `patience` is the limit of one call."""
         self.ensemble = ensemble
         self.timeout = timeout
         self.patience = patience
@@ -299,7 +299,7 @@ class ZooKeeperStore:
                 found.append(result.version if isinstance(one, Set) else None)
         return found
 
-    # Sending, and answers
+    # Sending, and responses
 
     async def _in_flight(
         self,
@@ -307,7 +307,7 @@ class ZooKeeperStore:
         send: Callable[[Any], Awaitable[Any]],
         finish: Callable[[Any], Awaitable[T]],
     ) -> list[T]:
-        """`finish(await send(item))` of each, sending ahead of the answers."""
+        """`finish(await send(item))` of each, sending ahead of the responses."""
         found: list[T] = []
         waiting: deque[Any] = deque()
         for item in items:
@@ -359,12 +359,12 @@ class ZooKeeperStore:
                 continue
             if result.exception is not None:
                 future.set_exception(_ours(result.exception))
-                future.exception()  # somebody else's failure may be raised first, and this one never be awaited
+                future.exception()  # another failure may be raised first, and this one never be awaited
             else:
                 future.set_result(result.value)
 
     def _heard(self, state: str) -> None:
-        """In kazoo's thread."""
+        """Called in kazoo's thread."""
         session = self._client.client_id
         self._on_loop(self._become, state, session[0] if session else 0)
 
@@ -391,7 +391,7 @@ class ZooKeeperStore:
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed, so nobody waits
             log.debug("%s after the loop was closed", function)
 
     # Paths

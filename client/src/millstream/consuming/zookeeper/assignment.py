@@ -1,6 +1,6 @@
-"""Which stream of a group gets which partitions of a topic: every consumer computes the same from the same registry.
+"""Assigns a topic's partitions to a group's streams: every consumer computes the same from the same registry.
 
-Source: the Kafka paper, algorithm 1, with the remainder spread as Kafka's range assignor does.
+Source: the Kafka paper, algorithm 1, with the remainder spread as in Kafka's range assignor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from millstream.consuming.message import Partition
 
 
 def ranges(partitions: Iterable[int], threads: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Both sorted; each thread gets a contiguous range, and the first ones one more if it does not come out even."""
+    """Both sorted; each thread gets a contiguous range, and the first ones get one more if there is a remainder."""
     numbers, names = sorted(partitions), sorted(threads)
     if not names:
         return {}
@@ -25,7 +25,7 @@ def ranges(partitions: Iterable[int], threads: Iterable[str]) -> dict[str, tuple
 
 
 def thread_name(consumer: str, number: int) -> str:
-    """A stream's name in the registry of owners, as classic Kafka had it."""
+    """A stream's name in the registry of owners, as in classic Kafka."""
     return f"{consumer}-{number}"
 
 

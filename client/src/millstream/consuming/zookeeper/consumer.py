@@ -1,10 +1,11 @@
 """A consumer in ZooKeeper: one thread carries out its rebalances, another one renews its lease.
 
-A stream hands out messages while the lease lasts. When it ends, the streams wait: the session may come back, with all
-that it owns, or be over; then everything is given up without a commit, and the consumer starts again in a new session.
+A stream returns messages while the lease lasts. When it ends, the streams wait: the session may come back, with all
+its partitions, or be over; then everything is given up without a commit, and the consumer starts again in a new
+session.
 
-A failed request may still have been carried out. The rebalance thread reports to the `Rebalance` only what it knows,
-and tries the rest again. Nothing may end this thread: the streams would wait, and nobody would learn why.
+A failed request may still have been carried out. The rebalance thread reports only known results to the `Rebalance`,
+and retries the rest. Nothing may end this thread: the streams would wait, and nobody would learn why.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from millstream.consuming.zookeeper.registry import KazooError, Registry
 from millstream.errors import Failed, MillstreamError, NotOwned
 
 RETRY_S: Final = 0.2
-"""How long to wait before partitions are claimed again that another consumer has not released."""
+"""How long to wait before claiming partitions again that another consumer has not released."""
 log = logging.getLogger("millstream.zookeeper")
 
 
@@ -80,7 +81,7 @@ class ZooKeeperMembership:
 
 
 class Consumer:
-    """All streams of one connector. Created connected: Unreachable within seconds when no ZooKeeper answers."""
+    """All streams of one connector. Connects when created: Unreachable within seconds if no ZooKeeper responds."""
 
     def __init__(self, group: str, settings: ConnectorSettings) -> None:
         self.name = (
@@ -104,7 +105,7 @@ class Consumer:
         return ZooKeeperMembership(self, topic, number)
 
     def start(self, subscription: dict[str, int]) -> None:
-        """Take part, with so many streams of each topic."""
+        """Join, with this number of streams per topic."""
         self._subscription = subscription
         for thread in self._threads:
             thread.start()
@@ -179,10 +180,12 @@ class Consumer:
         return RETRY_S
 
     def _step(self) -> float | None:
-        """Carry out one action; seconds to wait then, None: until something changes."""
+        """Carry out one action; return the seconds to wait, None: until something changes."""
         if self._lost:
             self._give_up_all()
-            self._lost = False  # not before, so that it is tried again. Only this thread claims: no loss goes unnoticed
+            self._lost = (
+                False  # only now, so that it is retried. Only this thread claims, so it notices each loss
+            )
         action = self._rebalance.next()
         match action:
             case Register():
@@ -214,9 +217,9 @@ class Consumer:
         return 0
 
     def _start_messages(self, partitions: Collection[Partition], thread: str) -> None:
-        """Begin with the partitions, together or else each by itself, and report each that has begun.
+        """Start the partitions together, or else each by itself, and report each that has started.
 
-        Problems that heal are logged, such as a partition without a leader; the stream raises any other one.
+        Temporary problems are logged, such as a partition without a leader; the stream raises any other one.
         """
         stream = self.streams.get((next(iter(partitions))[0], thread))
         if stream is None:  # it is closed
@@ -226,9 +229,7 @@ class Consumer:
             # This may take seconds, in which other partitions' messages continue to flow.
             starts = stream.start_of(partitions)
             with stream.turns:
-                _assign(
-                    stream
-                )  # what an earlier try may have left behind is not where a partition begins now
+                _assign(stream)  # the remains of an earlier try are not a partition's start now
                 stream.take(starts)
                 _assign(stream)
         except KazooError:
@@ -265,7 +266,7 @@ class Consumer:
 
 
 def _assign(stream: MessageStream) -> None:
-    """Make librdkafka fetch what the stream owns, where it is; the stream's lock is held."""
+    """Make librdkafka fetch the stream's partitions, at their positions; the stream's lock is held."""
     there = {(at.topic, at.partition) for at in stream.kafka.assignment()}
     gone = [TopicPartition(*at) for at in there - stream.owned]
     new = [TopicPartition(*at, stream.base(at)) for at in stream.owned - there]

@@ -73,7 +73,7 @@ Action: TypeAlias = Register | Read | Stop | Release | Claim | Start | Wait
 
 
 def _of_one(partitions: Mapping[Partition, str]) -> tuple[tuple[Partition, ...], str] | None:
-    """Partitions of one stream, which starts or stops them at once: each time it waits until it has fetched."""
+    """Limits the partitions of one stream, which starts or stops them together: each time it waits for its fetch."""
     for (topic, _), thread in partitions.items():
         its = (at for at, name in partitions.items() if at[0] == topic and name == thread)
         return tuple(islice(its, AT_ONCE)), thread

@@ -1,14 +1,14 @@
-"""The nodes in ZooKeeper, as classic Kafka laid them out.
+"""The nodes in ZooKeeper, in the layout of classic Kafka.
 
-    /brokers/ids/N                     the brokers that live: their addresses
+    /brokers/ids/N                     live brokers: their addresses
     /brokers/topics/T                  partitions of a topic, and its id
     /consumers/G/ids/C      ephemeral  {"version":1,"subscription":{"T":STREAMS},"pattern":"static","timestamp":"…"}
     /consumers/G/owners/T/P ephemeral  the stream that owns the partition: C-NUMBER
-    /consumers/G/offsets/T             the id of the topic that the offsets are of
+    /consumers/G/offsets/T             the id of the offsets' topic
     /consumers/G/offsets/T/P           the offset of the next message
 
 A claim writes owner and offset in one transaction, so the offset's version changes with each owner. A commit names the
-version that its owner has seen last: one that was overtaken fails, whatever happened to its session meanwhile.
+version that its owner saw last: the commit of a former owner fails, whatever happened to its session meanwhile.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ConnectionFailure = (ConnectionLoss, SessionExpiredError, KazooTimeoutError)
 
 
 class Registry:
-    """One group's nodes, in one client's session. Methods may raise kazoo's errors when the connection fails."""
+    """One group's nodes, in one client's session. Methods may raise kazoo's errors if the connection fails."""
 
     def __init__(self, hosts: str, group: str, timeout_s: float) -> None:
-        """Unreachable within seconds when no ZooKeeper answers; BadInput for the address or its chroot."""
+        """Unreachable within seconds if no ZooKeeper responds; BadInput for the address or its chroot."""
         self.hosts = hosts
         self._group = group
         self._versions: dict[Partition, tuple[int, int]] = {}  # session and version of the offset's node
@@ -71,14 +71,14 @@ class Registry:
             if not self._do(self.client.exists_async(slash + chroot)):
                 self.close()
                 raise BadInput(f"zookeeper: {hosts}: there is no /{chroot}", "name the brokers' chroot")
-            self.client.chroot = slash + chroot  # given before, kazoo would warn of one that does not exist
+            self.client.chroot = slash + chroot  # given earlier, kazoo would warn if it does not exist
 
     def _do(self, call: Any) -> Any:
         """The result of one of kazoo's asynchronous calls; its blocking ones may wait for ever."""
         return call.get(timeout=CALL_TIMEOUT_S)
 
     def _watch_negotiation(self) -> None:
-        """The server may grant another timeout than the one requested; kazoo keeps it to itself."""
+        """The server may grant another timeout than the requested one; kazoo keeps it to itself."""
         connection = self.client._connection
         connect = connection._connect
 
@@ -91,7 +91,7 @@ class Registry:
 
     @property
     def session(self) -> int | None:
-        """The id of the session; another one after it was lost."""
+        """The id of the session, which changes after a loss."""
         found = self.client.client_id
         return None if found is None else found[0]  # kazoo's thread may set it to None at any moment
 
@@ -102,7 +102,7 @@ class Registry:
     # Consumers of the group
 
     def brokers(self) -> str:
-        """The plaintext addresses of the brokers that live: HOST:PORT,…"""
+        """The plaintext addresses of live brokers: HOST:PORT,…"""
         nodes = [self._data(f"/brokers/ids/{number}") for number in self._children("/brokers/ids")]
         endpoints = [
             one for data in nodes if data is not None for one in json.loads(data).get("endpoints", ())
@@ -125,7 +125,7 @@ class Registry:
         try:
             self._do(self.client.create_async(path, data, ephemeral=True))
         except NodeExistsError:
-            if not self._is_ours(path):  # of the session before this one
+            if not self._is_ours(path):  # from the previous session
                 self._do(self.client.delete_async(path))
                 self._do(self.client.create_async(path, data, ephemeral=True))
 
@@ -150,7 +150,7 @@ class Registry:
         return self._subscriptions, found
 
     def _renewed(self, topic: str, changed: Callable[[Any], object]) -> dict[str, Any]:
-        """The topic as its node describes it, once the offsets are of this topic and of no other of the same name.
+        """The topic from its node, once the offsets belong to this topic and not to another of the same name.
 
         The offsets' node is read before the topic's: if nobody has written it since, the topic's id is the newer one.
         """
@@ -173,8 +173,10 @@ class Registry:
         return found
 
     def _renew_offsets(self, path: str, offsets: Any, topic_id: str) -> bool:
-        """Delete offsets of another topic of the same name, which was deleted; False if ``offsets``, the node as it was
-        read, is not up to date: others do the same, and only the first one may delete."""
+        """Delete offsets of a deleted topic of the same name; False if ``offsets``, the node as read, is outdated.
+
+        Other consumers do the same, and only the first one may delete.
+        """
         if offsets is None:
             self._do(self.client.ensure_path_async(path))
             return False
@@ -194,9 +196,9 @@ class Registry:
     # Owners and offsets
 
     def claim(self, at: Partition, thread: str) -> bool:
-        """Own a partition, if nobody does; then no commit of an earlier owner succeeds any more.
+        """Own a partition if nobody does; from then on no commit of an earlier owner succeeds.
 
-        True also if the thread owns it in this session already: an earlier claim may have had no answer.
+        True also if the thread owns it in this session already: an earlier claim may have had no response.
         """
         self._versions.pop(at, None)
         owner, offset = self._owner(at), f"{self._offsets(at[0])}/{at[1]}"
@@ -219,7 +221,7 @@ class Registry:
         return True
 
     def release(self, at: Partition) -> None:
-        """Give a partition up; nothing happens if it is another's."""
+        """Give a partition up; nothing happens if another stream owns it."""
         self._versions.pop(at, None)
         path = self._owner(at)
         if self._is_ours(path):
@@ -231,7 +233,7 @@ class Registry:
         return int(found) if found else None
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """All positions or none; NotOwned when one of the partitions has, or had, another owner."""
+        """Store all positions or none; NotOwned if one of the partitions has, or had, another owner."""
         transaction = self.client.transaction()
         session = self.session or 0
         expected: dict[Partition, int] = {}
@@ -252,7 +254,7 @@ class Registry:
                     expected[at] = found[1].version + 1
                     transaction.set_data(path, str(position).encode(), found[1].version)
         for at in positions:
-            self._versions.pop(at, None)  # unknown, until there is an answer
+            self._versions.pop(at, None)  # unknown until there is a response
         failures = _failures(self._do(transaction.commit_async()))
         if failures:
             if any(isinstance(one, ConnectionFailure) for one in failures):
@@ -305,13 +307,13 @@ class Registry:
 
 
 def _failures(results: list[Any]) -> list[Exception]:
-    """Those of a transaction, without the operations that only did not happen because another failed."""
+    """The failures of a transaction, without operations that only did not happen because another failed."""
     failed = [one for one in results if isinstance(one, Exception)]
     return [one for one in failed if not isinstance(one, RolledBackError | RuntimeInconsistency)] or failed
 
 
 def _subscription(data: bytes) -> dict[str, int]:
-    """A consumer's streams by topic; a node that cannot be read subscribes to nothing."""
+    """A consumer's streams by topic; an unreadable node subscribes to nothing."""
     try:
         found = json.loads(data)["subscription"]
         return {str(topic): int(count) for topic, count in found.items() if 0 < int(count) <= 1000}
