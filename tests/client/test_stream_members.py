@@ -304,10 +304,10 @@ def test_members_at_random(
                     running.append(paused.pop(0))
                 elif what == "cut" and not cut:
                     cut.append(zookeeper_gate if way == "zookeeper" else gated.coordinator_gate(group.name))
-                    dice.choice([cut[0].shut, cut[0].stall])()
+                    dice.choice([cut[0].shut, cut[0].stall, cut[0].hold_answers])()
                 elif what == "mend" and cut:
                     mend()
-                time.sleep(dice.random() * SESSION_S / 2)
+                time.sleep(dice.random() * SESSION_S)
             if cut:
                 mend()
             for member in paused:
