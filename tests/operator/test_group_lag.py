@@ -16,15 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
-from millstream_harness.in_memory import InMemory, in_memory, stored
+from millstream_harness.group_looks import Looks
+from millstream_harness.in_memory import stored
 from millstream_harness.java import run_kafka_tool
-from millstream_harness.manifests import cluster, group
+from millstream_harness.manifests import group
 from millstream_harness.scenario import unique
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import EARLIEST, NewTopic, Partition
-from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.store import Key
 
 PARTITIONS = 4
 
@@ -52,34 +50,6 @@ def create(admin: KafkaAdmin, broker: BrokerProcess, name: str, records: int = 1
         for _ in range(records):
             producer.produce(name, b"", partition=partition)
     assert producer.flush(20) == 0
-
-
-class Pool(AdminPool):
-    """The same admin for every address."""
-
-    def __init__(self, admin: KafkaAdmin) -> None:
-        super().__init__()
-        self.admin = admin
-
-    def at(self, bootstrap: str) -> KafkaAdmin:
-        return self.admin
-
-
-def services(admin: KafkaAdmin) -> InMemory:
-    found = in_memory(stored(cluster("default")))
-    object.__setattr__(found.services, "admins", Pool(admin))
-    return found
-
-
-def look(found: InMemory, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Reconcile a group once; return its status. Later calls know earlier statuses."""
-    name = manifest["metadata"]["name"]
-    if ("ConsumerGroup", name) not in found.kube.objects:
-        found.kube.put(manifest)
-        found.services.store.put(manifest)
-    resource = decode_as(ConsumerGroup, found.kube.objects["ConsumerGroup", name])
-    reconcile_groups(found.services, [resource])
-    return found.status("ConsumerGroup", name)
 
 
 def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
@@ -123,11 +93,11 @@ def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: Kaf
     delete_before(shared_broker, topic, {0: 3})
     expected: dict[int, int | None] = {0: 10, 1: 6, 2: 0}
 
-    found = services(admin)
-    status = look(found, stored(group("watch", groupId=name, topics=[topic])))
+    found = Looks(admin)
+    status = found.look(stored(group("watch", groupId=name, topics=[topic])))
     assert status["lag"]["records"] == 16
     assert [(one["topic"], one["lag"]) for one in status["topics"]] == [(topic, 16)]
-    assert found.services.metrics.lags.all()[Key("ConsumerGroup", "ns", "watch")][0] == 16
+    assert found.metric("millstream_group_lag_records", "watch") == 16
     assert by_metrics(shared_broker, name, topic) == expected
     assert by_command(shared_broker, name) == (16, expected)
     assert by_kafka(shared_broker, name) == expected
@@ -138,18 +108,16 @@ def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess
     topic, name = unique("lag"), unique("group")
     create(admin, shared_broker, topic, records=30_864)
     assert admin.commit(name, {Partition(topic, index): 0 for index in range(PARTITIONS)}) is None
-    found, manifest = services(admin), stored(group("watch", groupId=name, topics=[topic]))
-    registry, labels = found.services.metrics.registry, {"namespace": "ns", "name": "watch"}
-    found.services.metrics.show(found.services.store)
+    found, manifest = Looks(admin), stored(group("watch", groupId=name, topics=[topic]))
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     for records in (123_457, 123_458):
         producer.produce(topic, b"", partition=0)
         assert producer.flush(20) == 0
-        status = look(found, manifest)
+        status = found.look(manifest)
         views = {
             "status": status["lag"]["records"],
             "its topic": status["topics"][0]["lag"],
-            "operator's metrics": registry.get_sample_value("millstream_group_lag_records", labels),
+            "operator's metrics": found.metric("millstream_group_lag_records", "watch"),
             "brokers' metrics": sum(by_metrics(shared_broker, name, topic).values()),
             "command": by_command(shared_broker, name)[0],
             "Kafka's tool": sum(lag or 0 for lag in by_kafka(shared_broker, name).values()),
@@ -202,14 +170,14 @@ def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
     assert admin.commit(name, {Partition(topic, index): 4 for index in range(PARTITIONS)}) is None
     manifest = stored(group("watch", groupId=name, topics=[topic]))
     interrupted = Interrupted(shared_broker.bootstrap, before, lambda: replace(admin, shared_broker, topic))
-    status = look(services(interrupted), manifest)
+    status = Looks(interrupted).look(manifest)
     interrupted.close()
     assert interrupted.left < 0, "it was replaced"
     assert status["lag"]["records"] == 0
-    found = services(admin)
-    assert look(found, manifest)["lag"]["records"] == 0
+    found = Looks(admin)
+    assert found.look(manifest)["lag"]["records"] == 0
     assert admin.commit(name, {Partition(topic, 0): 0}) is None
-    assert look(found, manifest)["lag"]["records"] == 1
+    assert found.look(manifest)["lag"]["records"] == 1
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -220,10 +188,10 @@ def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
     name = unique("group")
     manifest = stored(group("watch", groupId=name, topics=[topic], startAt="Latest"))
     interrupted = Interrupted(shared_broker.bootstrap, before, lambda: replace(admin, shared_broker, topic))
-    look(services(interrupted), manifest)
+    Looks(interrupted).look(manifest)
     interrupted.close()
     assert interrupted.left < 0, "it was replaced"
-    look(services(admin), manifest)
+    Looks(admin).look(manifest)
     ends = admin.committed([name])[name]
     assert set(ends.values()) == {1}, ends
     assert min(admin.offsets(dict.fromkeys(ends, EARLIEST)).values()) == 0

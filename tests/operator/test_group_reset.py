@@ -16,13 +16,14 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.group_looks import OneAdmin
 from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
 from millstream_harness.kube import until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.mortal import Died, Life
 from millstream_harness.scenario import unique
 from millstream_operator.conditions import rfc3339
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
@@ -45,15 +46,6 @@ class MortalAdmin(KafkaAdmin):
         return self.life.write(lambda: super(MortalAdmin, self).delete_offsets(*wanted))
 
 
-class Pool(AdminPool):
-    def __init__(self, admin: KafkaAdmin) -> None:
-        super().__init__()
-        self.admin = admin
-
-    def at(self, bootstrap: str) -> KafkaAdmin:
-        return self.admin
-
-
 class World:
     """A group with its resource, a broker, and one operator after another."""
 
@@ -68,7 +60,7 @@ class World:
         """Reconcile once with a new operator; return the status."""
         self.kube.life = self.mortal.life = life or Life()
         operator = InMemory(self.kube, ToldBrokers())
-        object.__setattr__(operator.services, "admins", Pool(self.mortal))
+        object.__setattr__(operator.services, "admins", OneAdmin(self.mortal))
         try:
             resource = decode_as(ConsumerGroup, self.kube.objects["ConsumerGroup", "watch"])
             reconcile_groups(operator.services, [resource])

@@ -1,0 +1,64 @@
+"""Reconciles of ConsumerGroups with a real broker, while Kubernetes is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.models import ConsumerGroup, decode_as
+from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.services import now_utc
+
+from .in_memory import in_memory, stored
+from .manifests import cluster
+
+KIND = "ConsumerGroup"
+
+
+class OneAdmin(AdminPool):
+    """The same admin for every address."""
+
+    def __init__(self, admin: KafkaAdmin) -> None:
+        super().__init__()
+        self.admin = admin
+
+    def at(self, bootstrap: str) -> KafkaAdmin:
+        return self.admin
+
+
+class Looks:
+    """An operator that looks at groups of Cluster default, whose brokers ``admin`` reaches. ``later`` advances its
+    clock."""
+
+    def __init__(self, admin: KafkaAdmin) -> None:
+        self.later = timedelta()
+        self.found = in_memory(stored(cluster("default")))
+        self.services = self.found.services
+        object.__setattr__(self.services, "admins", OneAdmin(admin))
+        object.__setattr__(self.services, "now", self._now)
+        self.services.metrics.show(self.services.store)
+
+    def look(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Reconcile a group once; returns its status. Later calls know earlier statuses."""
+        name = manifest["metadata"]["name"]
+        if (KIND, name) not in self.found.kube.objects:
+            self.found.kube.put(manifest)
+            self.services.store.put(manifest)
+        reconcile_groups(self.services, [decode_as(ConsumerGroup, self.found.kube.objects[KIND, name])])
+        return self.found.status(KIND, name)
+
+    def condition(self, name: str, which: str = "Ready") -> tuple[str, str, str]:
+        """Status, reason and message of a condition."""
+        found = self.found.condition(KIND, name, which)
+        assert found is not None, which
+        return found
+
+    def metric(self, metric: str, name: str) -> float | None:
+        """A metric of a group, as a scrape finds it."""
+        registry = self.services.metrics.registry
+        return registry.get_sample_value(metric, {"namespace": "ns", "name": name})
+
+    def _now(self) -> datetime:
+        return now_utc() + self.later
