@@ -173,7 +173,8 @@ def test_a_gap_stops_a_partition_that_is_to_stop(
     delete_before(west, topic, 15)
     mirror.start()
     arrived(east, topic, [10, 20])
-    error_of(mirror, f"{topic}-0: the source deleted offsets 10 to 14", "onGap to SkipToEarliest")
+    error = error_of(mirror, f"{topic}-0: the source deleted offsets 10 to 14", "onGap to SkipToEarliest")
+    assert mirror.said().count(error) == 1
     assert mirror.status()["sources"][0]["gaps"][0]["stopped"] is True
     assert start_of(east, topic) == 0
 

@@ -117,7 +117,10 @@ class CopyKeeper:
             lane.origins = self._origins(name.topic)
             lanes.append(lane)
         for lane, problem in (await self._look(lanes)).items():
-            reason = problem.reason if isinstance(problem, MustWait) else ""
+            reason = ""
+            if isinstance(problem, MustWait):
+                reason = problem.reason
+                logger.error("%s", problem)
             lane.fail(str(problem), reason=reason)  # its recovery retries
         for lane in lanes:
             lane.recovering = False
