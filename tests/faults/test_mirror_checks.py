@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_faults.mirrors.checks import Log, lacks, misplaced, out_of_step, unequal
+from millstream_faults.mirrors.retention import Missing, misreported, next_missing
 from millstream_harness.replica import batch
 
 WHOLE = ("a", "b"), ("c", "d"), ("e",)
@@ -81,3 +82,48 @@ def test_positions() -> None:
     assert not out_of_step(source, copy, 2, 9)
     assert "position 8 for 2" in out_of_step(source, copy, 2, 8)
     assert "position 12 for 2" in out_of_step(source, copy, 2, 12)
+
+
+WANTED = Missing("retained-0", 20, 40, 44)
+GAP = {"partition": "retained-0", "from": 20, "until": 42, "stopped": True}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_gap_that_is_reported(stopped: bool) -> None:
+    other = {**GAP, "partition": "retained-1"}
+    for until in (40, 44):
+        gap = {**GAP, "until": until, "stopped": stopped}
+        assert not misreported([other, gap], WANTED, stopped=stopped)
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [],
+        [{**GAP, "partition": "retained-1"}],
+        [{**GAP, "from": 19}],
+        [{**GAP, "until": 39}],
+        [{**GAP, "until": 45}],
+        [{**GAP, "stopped": False}],
+    ],
+    ids=["none", "of another partition", "too early", "too short", "too long", "passed"],
+)
+def test_a_gap_that_is_not_reported_as_it_is(gaps: list[dict[str, object]]) -> None:
+    ours = [gap for gap in gaps if gap["partition"] == WANTED.partition]
+    assert misreported(gaps, WANTED, stopped=True) == f"reported gaps: {ours}, expected {WANTED}, stopped"
+
+
+def test_the_first_offset_that_a_mirror_lacks() -> None:
+    source = log(*WHOLE, start=1)
+    for copy in (log(("a", "b")), log(("b",), first=1)):
+        assert next_missing(source, copy, is_identity=True) == 2
+    assert next_missing(source, log(("b", "c"), first=7), is_identity=False) == 3
+    assert next_missing(source, log(), is_identity=False) == 0
+
+
+def test_what_the_copy_has_deleted_by_itself_may_be_absent_from_its_start() -> None:
+    assert not misplaced(log(*WHOLE), log(("c", "d"), start=7, first=7))
+    assert misplaced(log(*WHOLE), log(("c", "d"), first=7)) == "records are absent or in another order"
+    assert (
+        misplaced(log(*WHOLE), log(("c", "e"), start=7, first=7)) == "records are absent or in another order"
+    )

@@ -1,4 +1,4 @@
-"""The checks of a compacted topic's copies find each way in which one may be wrong, and nothing in a right one."""
+"""Checks of copies of compacted topics find each way in which one may be wrong, and nothing in one that is right."""
 
 from __future__ import annotations
 

@@ -79,12 +79,17 @@ def unequal(source: Log, copy: Log) -> str:
 
 
 def misplaced(source: Log, copy: Log) -> str:
-    """How an Aggregate copy differs from its source; "" if it has each record once, in order, as far as it goes."""
+    """How an Aggregate copy differs from its source; "" if it has each record once, in order, as far as it has come.
+
+    The first ones may be absent if the copy's own retention has deleted some.
+    """
     wanted, found = list(source.records.values()), list(copy.records.values())
     if twice := len(found) - len(set(found)):
         return f"{twice} records are there twice"
     kept = set(wanted)
     common = [value for value in found if value in kept]
+    if copy.start and common:
+        wanted = wanted[wanted.index(common[0]) :]
     if common != wanted[: len(common)]:
         return "records are absent or in another order"
     if common and found[-1] not in kept:

@@ -21,6 +21,7 @@ from .checks import DIFFERS, read_log
 from .keyed import removed
 from .lab import ANEW, BACK_S, COMPACTED, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
 from .plan import Kind
+from .retention import Retention
 
 RECORDS = 40
 """Sent to each of the other topics in each round."""
@@ -34,6 +35,9 @@ class Faults:
         self._lab = lab
         self._chance = random.Random(seed)
         self.violations: list[str] = []
+        self.later: dict[str, Callable[[], str]] = {}
+        """What must hold at the end of the round; "" if it does."""
+        self._retention = Retention(lab)
 
     def strike(self, fault: Fault[Kind]) -> None:
         STRIKES[fault.kind](self, fault.seconds)
@@ -145,6 +149,13 @@ class Faults:
         for worker in lab.workers:
             worker.start()
 
+    def retain(self, _: float) -> None:
+        try:
+            self.later |= self._retention.overtake()
+        except AssertionError as error:
+            self.violations.append(str(error))
+            self._lab.restart_workers()
+
     def _expect(self, condition: Callable[[], object], what: str) -> None:
         try:
             until(condition, what, BACK_S)
@@ -178,5 +189,6 @@ STRIKES: dict[Kind, Callable[[Faults, float], None]] = {
     Kind.ANEW: Faults.recreate,
     Kind.DELETE: Faults.delete_records,
     Kind.COMPACT: Faults.compact,
+    Kind.RETAIN: Faults.retain,
     Kind.GAP: Faults.gap,
 }

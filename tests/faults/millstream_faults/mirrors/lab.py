@@ -4,6 +4,7 @@
     ANEW        deleted and created again
     GAPPED      loses records, some of them before they are mirrored
     COMPACTED   under load all the time, with keys that are overwritten and deleted
+    RETAINED    keeps its last records only
 
 An Identity mirror copies each topic as it is, an Aggregate mirror to SOURCE.TOPIC. Of each, one worker is at the far
 end of the link, the other with the brokers.
@@ -27,9 +28,9 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 
 from .keyed import KeyedLoad
 
-STEADY, ANEW, GAPPED, COMPACTED = "steady", "anew", "gapped", "compacted"
+STEADY, ANEW, GAPPED, COMPACTED, RETAINED = "steady", "anew", "gapped", "compacted", "retained"
 GROUP = "app"
-PARTITIONS = {STEADY: 3, ANEW: 2, GAPPED: 1, COMPACTED: 2}
+PARTITIONS = {STEADY: 3, ANEW: 2, GAPPED: 1, COMPACTED: 2, RETAINED: 2}
 SETTINGS = {
     COMPACTED: {
         "cleanup.policy": "compact",
@@ -37,9 +38,10 @@ SETTINGS = {
         "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": "7200000",  # longer than any mirror is behind
     },
+    RETAINED: {"segment.bytes": "2000", "retention.bytes": "6000"},
 }
 """Of topics in the source."""
-BROKERS = {"log.cleaner.backoff.ms": "500"}
+BROKERS = {"log.cleaner.backoff.ms": "500", "log.retention.check.interval.ms": "500"}
 MOST_PARTITIONS = 8
 BACK_S = 120.0
 """Until all that must come to be has come to be."""
@@ -65,7 +67,7 @@ class Lab:
         self.link = Link(self._ports, seed)
         self.zookeeper = ZooKeeperProcess(out / "zookeeper")
         self.loads: list[Load] = []
-        self.sent = dict.fromkeys((ANEW, GAPPED), 0)
+        self.sent = dict.fromkeys((ANEW, GAPPED, RETAINED), 0)
         """Number of records sent to a topic since it was created."""
 
     def __enter__(self) -> Lab:
@@ -111,6 +113,14 @@ class Lab:
             **MODES[mode],
         )
 
+    def restart_workers(self, **changed: Any) -> None:
+        """With these fields of their configuration instead of their own."""
+        for worker in self.workers:
+            worker.kill()
+            own, worker.config = worker.config, {**worker.config, **changed}
+            worker.start()
+            worker.config = own
+
     def names(self, side: str) -> tuple[str, ...]:
         """The link's names for packets to and from a side's brokers."""
         return tuple(name for name in self._ports if name.startswith(side))
@@ -137,7 +147,8 @@ class Lab:
 
     def produce(self, topic: str, count: int) -> None:
         first = self.sent[topic]
-        produce(self.west, topic, range(first, first + count), PARTITIONS[topic], linger_ms=1, acks="all")
+        settings = {"linger_ms": 1, "acks": "all", "batch_num_messages": 20}  # a batch fits in each segment
+        produce(self.west, topic, range(first, first + count), PARTITIONS[topic], **settings)
         self.sent[topic] += count
 
     def load(self, partitions: range) -> None:

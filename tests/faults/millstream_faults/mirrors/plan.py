@@ -28,4 +28,5 @@ class Kind(Lasting):
     DELETE = ("delete records", 0.0, 0.0)
     """Records that are mirrored."""
     COMPACT = ("compact records before they are mirrored", 0.0, 3.0)
+    RETAIN = ("retention before records are mirrored", 0.0, 0.0)
     GAP = ("delete records before they are mirrored", 0.0, 0.0)

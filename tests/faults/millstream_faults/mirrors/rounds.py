@@ -27,10 +27,8 @@ from .checks import DIFFERS, Log, lacks, out_of_step, read_log
 from .faults import RECORDS, Faults
 from .keyed import KEYED, Produced, altered, lacks_keyed, unequal_keyed
 from .lab import (
-    ANEW,
     BACK_S,
     COMPACTED,
-    GAPPED,
     GROUP,
     IDENTITY,
     MODES,
@@ -69,7 +67,7 @@ class Rounds:
         """Time from the end of each fault until copies had all records, in s, by kind."""
 
     def round(self, number: int, fault: Fault[Kind]) -> None:
-        for topic in (ANEW, GAPPED):
+        for topic in self._lab.sent:
             self._lab.produce(topic, RECORDS)
         time.sleep(fault.moment)
         self._faults.strike(fault)
@@ -113,6 +111,8 @@ class Rounds:
                 late[f"{copy_of(topic, mode)}-{number}"] = partial(self._lag, mode, topic, number, read)
         for mode in MODES:
             late[f"positions in {copy_of(STEADY, mode)}"] = partial(self._wrong_positions, mode, source, here)
+        late |= self._faults.later
+        self._faults.later = {}
         while True:
             said = {what: self._try(check) for what, check in late.items()}
             late = {what: check for what, check in late.items() if said[what]}
@@ -124,7 +124,7 @@ class Rounds:
         """The check's result; an error while brokers are away counts as late."""
         try:
             return check()
-        except (ApiError, BrokerError, KafkaException, AssertionError) as error:
+        except (ApiError, BrokerError, KafkaException, AssertionError, OSError) as error:
             return f"{type(error).__name__}: {error}"
 
     def _lag(self, mode: str, topic: str, number: int, source: Log) -> str:
