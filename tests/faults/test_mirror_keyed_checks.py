@@ -1,4 +1,4 @@
-"""The checks of a compacted topic's copies find each way in which one may be wrong, and nothing in a right one."""
+"""The checks of a compacted topic's copies find every kind of error, and none in a correct copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SENT = 24
 PRODUCED = Produced(SENT, {number: number for number in range(SENT)})
 ALL = range(SENT)
 LATEST = {key_of(number): number for number in ALL}.values()
-"""What compaction leaves at least: tombstones may go, too."""
+"""The records that compaction must leave at least; tombstones may be removed, too."""
 
 
 def record(number: int, offset: int = -1, **changed: object) -> Record:
