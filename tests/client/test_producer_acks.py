@@ -1,4 +1,4 @@
-"""Acknowledgements and codecs of a producer, as a broker's disk and another client see them; its end without a broker."""
+"""A producer's acknowledgements and codecs, as a broker's disk and another client see them, and its end without one."""
 
 from __future__ import annotations
 
