@@ -1,7 +1,7 @@
-"""What became of each record of a failover, and whether the counts add up; pure.
+"""Accounts for each record of a failover, and says whether the counts add up; pure.
 
 Records are numbered by their producer. A place is a partition and an offset. In the target, mirrored records are at the
-source's offsets, up to the recovery point; those that producers wrote after the promotion follow.
+source's offsets, up to the recovery point; the records that producers wrote after the promotion follow.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cached_property
 
 Place = tuple[int, int]
 Read = tuple[Place, int]
-"""A record that was consumed: where it was, and its number."""
+"""A consumed record: its place and its number."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What clients saw, and what is in the target in the end."""
+    """Observations of the clients, and the final content of the target."""
 
     west: Mapping[int, Place]
     """Records that the source acknowledged."""
@@ -37,19 +37,19 @@ class Evidence:
 
 
 class Account:
-    """The counts, and what is wrong with them."""
+    """The counts, and the reasons why they do not add up."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.seen = evidence
 
     @cached_property
     def produced(self) -> set[int]:
-        """Records that either cluster acknowledged. The producer sends again what the source did not acknowledge."""
+        """Records that either cluster acknowledged. The producer sends the others again to the target."""
         return {*self.seen.west, *self.seen.east}
 
     @cached_property
     def kept(self) -> set[int]:
-        """Records that are in the target in the end."""
+        """Records that are in the target at the end."""
         return set(self.seen.stored.values())
 
     @cached_property
@@ -78,16 +78,16 @@ class Account:
 
     @property
     def read_again(self) -> int:
-        """Of these: records behind the group's last position that the mirror copied."""
+        """Repeated records behind the group's last position that the mirror copied."""
         return len({*self.seen.before} & {read for read in self.seen.after if self._is_mirrored(read[0])})
 
     @property
     def sent_again(self) -> int:
-        """Of these: records that the source had stored without an acknowledgement, so the producer repeated them."""
+        """Repeated records that the source had stored without an acknowledgement, so the producer sent them again."""
         return self.repeated - self.read_again
 
     def problems(self) -> Iterator[str]:
-        """What does not add up; nothing in a good failover."""
+        """The reasons why the counts do not add up; none after a good failover."""
         seen = self.seen
         if any(end < 0 for end in seen.ends):
             yield f"the recovery point is not known: {list(seen.ends)}"
@@ -127,6 +127,6 @@ class Account:
 
 
 def _some(numbers: Sequence[int]) -> str:
-    """How many records, and the first of them."""
+    """The number of records, and the first of them."""
     count = len(numbers)
     return f"record {numbers[0]}" if count == 1 else f"{count:,} records (the first is {numbers[0]})"

@@ -13,17 +13,17 @@ from account import Place, Read
 
 TOPIC, GROUP = "orders", "shop"
 A_SECOND = 2500
-"""Records that the producer sends."""
+"""Records that the producer sends in a second."""
 MOST_WAITING = 50_000
-"""Records without an acknowledgement; the producer sends no more then."""
+"""Number of unacknowledged records at which the producer pauses."""
 COMMIT_EVERY_S = 0.5
 ANSWER_S = 20.0
 AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
-"""What a client reports while its cluster is down. It connects again when it can."""
+"""Errors that a client reports while its cluster is down. It reconnects by itself."""
 
 
 class Client(Thread):
-    """Works until it is stopped; `check` raises what it failed of."""
+    """Works until it is stopped; `check` raises the error that ended it."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Client(Thread):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of the connections. Nobody waits for it: while its cluster is down, a consumer needs a minute."""
+        """Close the connections in the background: while its cluster is down, a consumer needs a minute."""
 
     def check(self) -> None:
         if self._error is not None:
@@ -55,19 +55,19 @@ class Client(Thread):
 
 
 class Orders(Client):
-    """The producer: sends numbered records at a steady rate, and keeps those that are not acknowledged."""
+    """The producer: sends numbered records at a steady rate, and keeps the ones without an acknowledgement."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__()
         self.acknowledged: list[dict[int, Place]] = [{}]
-        """Where each record is, one dictionary for each cluster in turn."""
+        """The place of each record, in one dictionary for each cluster in turn."""
         self.waiting: dict[int, None] = {}
-        """Sent, and not acknowledged."""
+        """Records sent and not yet acknowledged."""
         self.sent = 0
         self._goal: str | None = bootstrap
 
     def move(self, bootstrap: str) -> None:
-        """Continue with another cluster, and send it first what the former one has not acknowledged."""
+        """Continue with another cluster, and first send it the records that the previous one has not acknowledged."""
         self._goal = bootstrap
 
     def work(self) -> None:
@@ -127,7 +127,7 @@ class Shop(Client):
             }
         )
         self.joined = Event()
-        """It has its partitions."""
+        """It has got its partitions."""
         self.consumed: list[Read] = []
 
     def work(self) -> None:
@@ -136,7 +136,7 @@ class Shop(Client):
         while not self._stopping.is_set():
             self.consumed += map(as_read, checked(self._consumer.consume(500, timeout=0.1)))
             if time.monotonic() - committed > COMMIT_EVERY_S:
-                with suppress(KafkaException):  # nothing consumed since
+                with suppress(KafkaException):  # nothing was consumed since
                     self._consumer.commit(asynchronous=True)
                 committed = time.monotonic()
 
@@ -145,7 +145,7 @@ class Shop(Client):
 
 
 def read_all(bootstrap: str) -> dict[Place, int]:
-    """All records of the topic, by their places."""
+    """All records of the topic, by place."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reads-all", "log_level": 0})
     found: dict[Place, int] = {}
     try:
@@ -163,7 +163,7 @@ def read_all(bootstrap: str) -> dict[Place, int]:
 
 
 def checked(messages: list[Any]) -> list[Any]:
-    """Those that are records. Raises KafkaException, but for errors that a client gets over by itself."""
+    """The messages that are records. Raises KafkaException, but not for errors from which a client recovers."""
     for message in messages:
         if (error := message.error()) is not None and error.code() not in AWAY:
             raise KafkaException(error)

@@ -37,17 +37,17 @@ HERE = Path(__file__).parent
 OUT = Path("demo-failover-out")
 DATA = OUT / "data"
 PROMOTION = OUT / "mirror.yaml"
-"""mirror.yaml with spec.promote."""
+"""The manifest mirror.yaml with spec.promote."""
 MIRROR = "west-to-east"
 BROKER, MIRROR_WORKER = "broker/default/west/0", f"mirror/default/{MIRROR}/0"
 IN_WEST, WITHOUT_LINK, IN_EAST = 10_000, 1_000, 5_000
-"""Records that are acknowledged in each phase, at least."""
+"""Least number of acknowledged records in each phase."""
 PROGRESS_EVERY_S = 1.0
 LONGEST_STEP_S = 60.0
 
 
 class DemoFailed(Exception):
-    """One line."""
+    """One line that says why."""
 
 
 def main() -> int:
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def up(manifests: Path) -> list[str]:
-    """Apply manifests; the addresses of west and east."""
+    """Apply manifests; returns the addresses of west and east."""
     say(f"millstream local up -f {shown(manifests)} --data {DATA}")
     runtime = LocalRuntime(DATA, Reporter(say=lambda line: say(f"  {line}")))
     outcome = runtime.up(manifests)
@@ -152,7 +152,7 @@ def fail_over(west: str, east: str) -> Account:
 
 
 def say_point(point: dict[str, Any], positions: list[int]) -> None:
-    """The recovery point, by partition."""
+    """Print the recovery point of each partition."""
     known = point.get("sourceEnds") or [-1] * len(positions)
     for number, (end, there, position) in enumerate(zip(point["ends"], known, positions, strict=True)):
         say(
@@ -184,7 +184,7 @@ def report(account: Account) -> None:
 def wait(
     done: Callable[[], bool], clients: list[Client], progress: Callable[[], None] = lambda: None
 ) -> None:
-    """Until it is done; says how far it is, and raises what a client failed of."""
+    """Wait until a condition holds, and print the progress; raises the error of a failed client."""
     begun = said = time.monotonic()
     while not done():
         for client in clients:
@@ -208,7 +208,7 @@ def found(kind: str, name: str) -> dict[str, Any]:
 
 
 def fresh() -> None:
-    """Make the output folder empty, after stopping what a killed demo left running."""
+    """Empty the output folder, after stopping what a killed demo left running."""
     stop()
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir()
@@ -227,7 +227,7 @@ def interrupted(number: int, frame: object) -> NoReturn:
 
 
 def shown(path: Path) -> str:
-    """As a reader in the repository writes it."""
+    """A path as a reader in the repository would write it."""
     return str(path.relative_to(HERE.parents[1])) if path.is_relative_to(HERE.parents[1]) else str(path)
 
 

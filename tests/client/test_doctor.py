@@ -1,4 +1,4 @@
-"""`millstream doctor` with a broker that is well, behind TLS or not, and with other services."""
+"""`millstream doctor` on a healthy broker, with TLS or without, and on other services."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def trusting(authority: Authority) -> dict[str, object]:
 
 
 def test_kafka_is_well(kafka: KafkaProcess, authority: Authority, trusting: dict[str, object]) -> None:
-    """In plaintext, with a certificate of the client, and with SASL; the first commit makes __consumer_offsets."""
+    """Without TLS, with a client certificate, and with SASL; the first commit creates __consumer_offsets."""
     certificate = {"ssl_certificate_location": authority.folder / "client.crt"}
     certificate |= {"ssl_key_location": authority.folder / "client.key"}
     logged_in = {"sasl_mechanism": "PLAIN", "sasl_username": USER, "sasl_password": PASSWORD}
@@ -147,7 +147,7 @@ def test_sasl(
 
 
 def test_a_password_that_is_wrong(kafka: KafkaProcess, trusting: dict[str, object]) -> None:
-    """librdkafka tries again and again, and says at last only that its transport failed."""
+    """librdkafka retries for ever, and in the end reports only a failed transport."""
     login = {"sasl_mechanism": "PLAIN", "sasl_username": USER, "sasl_password": "wrong"}
     found = findings(kafka.addresses["SECURE"], security_protocol="SASL_SSL", **trusting, **login)
     assert not found["sasl"]["problem"]

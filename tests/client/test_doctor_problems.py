@@ -1,4 +1,4 @@
-"""`millstream doctor` with addresses that lead nowhere, brokers of other versions, and wrong clocks."""
+"""`millstream doctor` with unreachable addresses, brokers of other versions, and wrong clocks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_names_and_ports(silent_port: int) -> None:
 
 
 def test_one_good_address_among_bad_ones(shared_broker: BrokerProcess) -> None:
-    """Each is named with its problem, and the good one leads to the cluster."""
+    """The doctor names each bad address with its problem, and continues at the good one."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         refused = f"127.0.0.1:{held.getsockname()[1]}"
@@ -62,7 +62,7 @@ def test_one_good_address_among_bad_ones(shared_broker: BrokerProcess) -> None:
 
 
 def advertising(address: str) -> tuple[str, dict[str, str]]:
-    """A broker's second listener, and the configuration that has it advertise this address to its clients."""
+    """A second listener of a broker, and the configuration that advertises this address to its clients."""
     port = fixed_port()
     own, clients = f"PLAINTEXT://127.0.0.1:{fixed_port()}", f"CLIENTS://127.0.0.1:{port}"
     return f"127.0.0.1:{port}", {
@@ -119,7 +119,7 @@ TODAY: Versions = {0: (0, 12), 1: (4, 17), 3: (0, 13), 8: (2, 9), 11: (2, 9), 18
 
 
 def broker_of(versions: Versions, error: int = 0) -> Callable[[socket.socket], object]:
-    """A server that knows ApiVersions v0, and nothing else."""
+    """A server that only responds to ApiVersions v0."""
 
     def answer(connection: socket.socket) -> None:
         request = connection.recv(1000)

@@ -26,10 +26,10 @@ ADDRESSES = {
     "127.0.0.1:2181": "ZOOKEEPER",
     "localhost:9092": "BROKER",
 }
-"""Addresses on the pages, and what they stand for."""
+"""Addresses on the pages, and the settings that they stand for."""
 
 TOPICS = {"CONTRIBUTING.md": ["orders"]}
-"""Topics of pages that need others than the library's."""
+"""Topics of pages that the library's examples do not create."""
 
 
 def examples(page: Path) -> list[str]:
@@ -47,7 +47,7 @@ def test_every_page_is_listed() -> None:
 
 
 def test_every_example_is_run() -> None:
-    """Here, or with its whole page; an example of another language name would run nowhere."""
+    """By these tests, or with its whole page; an example in another language block would never run."""
     whole = (ROOT / "tests/examples/test_pages.py").read_text()
     for page in SITE:
         name = str(page.relative_to(ROOT))

@@ -87,7 +87,7 @@ def test_one_tree_of_errors_is_as_documented() -> None:
 
 
 def test_retriable_codes_are_those_of_kafka() -> None:
-    """An unknown topic is an error of the caller here, as UnknownTopic is."""
+    """Except an unknown topic, which is the caller's error here, as in UnknownTopic."""
     named = {getattr(KafkaError, name) for name in dir(KafkaError) if name.isupper() and name[0] != "_"}
     of_kafka = {int(code) for code in ErrorCode if code.retriable and int(code) in named}
     topics = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}

@@ -1,5 +1,4 @@
-"""Acknowledgements and codecs of the producer, as a broker's disk and another client see them, and its end without a
-broker."""
+"""A producer's acknowledgements and codecs, as a broker's disk and another client see them, and its end without one."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ RECORDS = 200
 
 
 def batches(broker: BrokerProcess, topic: str, partition: int) -> list[BatchHeader]:
-    """What the broker has on its disk."""
+    """The batches on the broker's disk."""
     log = broker.data / f"{topic}-{partition}" / "00000000000000000000.log"
     return [header for _, header in iter_batches(log.read_bytes())]
 
 
 async def read(broker: BrokerProcess, topic: str, partition: int, count: int) -> list[Any]:
-    """The first records of a partition, by aiokafka, which has codecs of its own."""
+    """The first records of a partition, read by aiokafka, which has codecs of its own."""
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:
@@ -75,7 +74,7 @@ async def test_every_codec_with_every_kind_of_acknowledgement(
 def test_a_report_without_acknowledgements_says_only_that_the_record_was_sent(
     shared_broker: BrokerProcess,
 ) -> None:
-    """No offset, its own timestamp instead of the log's, and no word of records that the broker refuses."""
+    """No offset, the record's own timestamp instead of the log's, and no sign of records that the broker refuses."""
     cluster = millstream.Cluster(shared_broker.bootstrap)
     stamped, small = unique("stamped"), unique("small")
     create_topic(cluster, stamped, partitions=1, config={"message.timestamp.type": "LogAppendTime"})

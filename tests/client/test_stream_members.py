@@ -96,7 +96,7 @@ class Group:
 
     @contextmanager
     def fed(self) -> Iterator[None]:
-        """Meanwhile, messages come all the time."""
+        """Produces messages continuously during the block."""
         enough = threading.Event()
 
         def feed() -> None:
@@ -224,7 +224,7 @@ def test_a_member_that_is_cut_from_its_coordinator(
 ) -> None:
     """It stops before the coordinator gives its partitions to another member, although it still reaches the others.
 
-    "late": its last answers from the coordinator were long on their way.
+    "late": the last responses from its coordinator were long in flight.
     """
     group = Group(gated, tmp_path, way)
     try:
@@ -260,7 +260,7 @@ def test_a_member_that_is_cut_from_its_coordinator(
 def test_members_at_random(
     gated: GatedCluster, zookeeper_gate: Gate, tmp_path: Path, way: str, seed: int, commit: str
 ) -> None:
-    """Members join, leave, are killed, paused, and cut off from who decides, in any order."""
+    """In any order, members join, leave, are killed, paused, and cut off from the coordinator."""
     dice = random.Random(seed)
     group = Group(gated, tmp_path, way)
     group.options |= {"commit": commit, "commit_interval_s": 0.3}

@@ -1,5 +1,7 @@
-"""Messages that cannot be deserialized, in blocking and async streams, with each way to coordinate: the error names the
-message, the stream continues after it, and commits pass it only when the next message is taken."""
+"""Messages that cannot be deserialized, in blocking and async streams, with each kind of coordination.
+
+The error names the message, the stream continues after it, and commits pass it only when the next message is taken.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 VALUES = (b"1", b"{", b"3", None, b"\xff", b"6", b"[", b"]", b"9")
 GOOD = [1, 3, None, 6, 9]
 POISONED = [1, 4, 6, 7]
-"""Offsets."""
+"""Their offsets."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def names_it(error: PoisonedMessage, topic: str, offset: int) -> bool:
 
 
 def test_a_loop_that_catches_them_continues(poisoned: Poisoned) -> None:
-    """Also the key and the bytes of such a message can be read."""
+    """The key and the bytes of such a message can also be read."""
     connector, stream = poisoned.stream()
     read, errors, raw = [], [], []
     with connector:
@@ -98,7 +100,7 @@ def test_a_loop_that_catches_them_continues(poisoned: Poisoned) -> None:
         True
     ] * 4
     assert raw == [(b"key", VALUES[at], at) for at in POISONED]
-    assert poisoned.committed() == 8  # the last message was in hand
+    assert poisoned.committed() == 8  # the last message was being processed
 
 
 async def test_an_async_loop_that_catches_them_continues(poisoned: Poisoned) -> None:
@@ -166,7 +168,7 @@ async def test_an_async_loop_that_they_end_can_be_started_again(poisoned: Poison
 
 
 def test_a_program_that_ends_at_one_gets_it_again(poisoned: Poisoned) -> None:
-    """It is not committed, as nobody says that it is processed; once the next message is taken, it is."""
+    """It is not committed, because nobody has processed it; it is once the next message is taken."""
 
     def program() -> int:
         connector, stream = poisoned.stream()

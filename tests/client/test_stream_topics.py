@@ -1,4 +1,4 @@
-"""Streams of two topics that one call creates: each way to coordinate divides both topics evenly."""
+"""Streams of two topics, created by one call: each kind of coordination divides both topics evenly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millstream_harness.streams import WAYS, connect, fill, options_for
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 EACH = 30
-"""Messages of a partition."""
+"""Number of messages in each partition."""
 Read = tuple[str, int, int, int]
 """The topic of a message, the number of its stream, its partition and offset."""
 
@@ -36,7 +36,7 @@ def cluster(brokers: ClusterProcesses) -> millstream.Cluster:
 
 
 class Topics:
-    """Flights of eight partitions for four streams, and weather of four partitions for two."""
+    """Flights, with eight partitions for four streams, and weather, with four partitions for two streams."""
 
     def __init__(self, cluster: millstream.Cluster) -> None:
         self.cluster = cluster
@@ -60,7 +60,7 @@ class Topics:
         )
 
     def owned(self, streams: dict[str, list[millstream.MessageStream]]) -> list[Read]:
-        """All messages, each in the stream that owns its partition now."""
+        """All messages, each with the stream that owns its partition now."""
         return sorted(
             (topic, number, partition, offset)
             for topic, found in streams.items()
@@ -77,7 +77,7 @@ def topics(cluster: millstream.Cluster) -> Topics:
 
 @contextmanager
 def read_by_threads(streams: dict[str, list[millstream.MessageStream]]) -> Iterator[list[Read]]:
-    """A thread for each stream, until its connector is closed in the block; yields what they have read."""
+    """Reads each stream in a thread of its own during the block; yields the messages that they have read."""
     seen: list[Read] = []
 
     def read(number: int, stream: millstream.MessageStream) -> None:
@@ -146,7 +146,7 @@ async def test_tasks_that_read_two_topics(
 def test_two_connectors_share_two_topics(
     brokers: ClusterProcesses, cluster: millstream.Cluster, topics: Topics, way: str
 ) -> None:
-    """The second one gets half of each topic; when it closes, the first one has all again."""
+    """The second one gets half of each topic; when it closes, the first one has all partitions again."""
     group, options = unique("group"), options_for(way, brokers)
     one, two = connect(cluster, group, **options), connect(cluster, group, **options)
     first, second = one.create_message_streams(topics.wanted), two.create_message_streams(topics.wanted)

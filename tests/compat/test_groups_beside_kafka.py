@@ -249,7 +249,7 @@ def silence(story: Story) -> None:
 
 
 def refused_commits(story: Story) -> None:
-    """A commit that is refused for its metadata alone counts as a heartbeat: the library's streams rely on it."""
+    """A commit that is refused only for its metadata counts as a heartbeat: the library's streams rely on it."""
     a = story.member("a").enter(session_ms=4000, range=subscription("t")).joined().sync(a=b"all").synced()
     for _ in range(4):
         time.sleep(1.5)

@@ -1,4 +1,4 @@
-"""The account of the failover's demo adds up after a good failover, and names what is wrong after a bad one."""
+"""The account of the failover demo adds up after a good failover, and names the errors of a bad one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = Evidence(
     before=[((0, 0), 1), ((0, 1), 2), ((0, 2), 5), ((1, 0), 3), ((0, 3), 4)],
     after=[((0, 1), 2), ((0, 2), 5), ((0, 3), 5), ((0, 4), 7), ((1, 0), 3), ((1, 1), 6)],
 )
-"""West stored record 5 without an acknowledgement, so that it is in east twice. Record 4 was not mirrored."""
+"""West stored record 5 without an acknowledgement, so it is in east twice. Record 4 was not mirrored."""
 
 
 def test_a_good_failover_adds_up() -> None:

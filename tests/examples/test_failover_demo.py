@@ -13,7 +13,7 @@ TIMEOUT_S = 100
 
 
 def test_the_failover_adds_up(tmp_path: Path) -> None:
-    """The Makefile's command, in an empty folder; SIGTERM at the deadline makes it stop all its processes."""
+    """Runs the Makefile's command in an empty folder; SIGTERM at the deadline makes it stop all its processes."""
     makefile = (ROOT / "Makefile").read_text()
     (command,) = re.findall(r"^demo-failover: .*\n\t@\$\(BIN\)/python (\S+)$", makefile, re.M)
     demo = subprocess.Popen(

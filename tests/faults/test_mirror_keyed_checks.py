@@ -24,7 +24,7 @@ SENT = 24
 PRODUCED = Produced(SENT, {number: number for number in range(SENT)})
 ALL = range(SENT)
 LATEST = {key_of(number): number for number in ALL}.values()
-"""What compaction leaves at least: tombstones may go, too."""
+"""The records that compaction must leave at least; tombstones may be removed, too."""
 
 
 def record(number: int, offset: int = -1, **changed: object) -> Record:

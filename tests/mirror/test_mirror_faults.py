@@ -284,14 +284,14 @@ SELDOM = (
     "import sys; from millstream_mirror import main, source; source.REFRESH_S = source.NEW_REFRESH_S = 600.0;"
     " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
 )
-"""Starts a worker that looks at the source's topics once, as if everything below happened between two of its looks."""
+"""Starts a worker that checks the source's topics once, so that everything below happens between two of its checks."""
 
 
 @pytest.mark.parametrize("while_paused", [False, True])
 def test_a_topic_made_anew_and_larger_is_not_appended_to_the_old_one(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, while_paused: bool
 ) -> None:
-    """Where the old topic ended, the new one has records. The worker meets it by a fetch, not by a look at topics."""
+    """The new topic has records behind the old one's end. The worker finds them in a fetch, not in a check."""
     topic = unique("remade")
     create(west, topic)
     produce(west, topic, range(3))
@@ -304,7 +304,7 @@ def test_a_topic_made_anew_and_larger_is_not_appended_to_the_old_one(
     arrived(east, topic, [3])
     if while_paused:
         mirror.pause()
-        time.sleep(0.5)  # so that no fetch waits at the broker
+        time.sleep(0.5)  # so that no fetch is waiting at the broker
     try:
         admin(west).delete_topics([topic])[topic].result(20)
         create(west, topic)

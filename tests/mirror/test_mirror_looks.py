@@ -1,4 +1,4 @@
-"""How soon a mirror picks up new topics and partitions, counted in its own looks at the source."""
+"""How soon a mirror picks up new topics and partitions, counted in its own checks of the source."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from millstream_mirror.config import parse
 from millstream_mirror.worker import MirrorWorker
 
 LOOKS = 2
-"""The one that may be running when a topic comes, and the next."""
+"""The check that may be running when a topic is created, and the next one."""
 
 
 class CountedWorker:
-    """A worker in this process, which remembers what each of its looks has left ready to mirror, and its waits."""
+    """A worker in this process that remembers the partitions ready to mirror after each check, and its waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, west: str, east: str, prefix: str, mode: str) -> None:
         config = {
@@ -35,7 +35,7 @@ class CountedWorker:
         }
         self.worker = MirrorWorker(parse(json.dumps(config)))
         self.ready: list[dict[str, int]] = []
-        """Partitions by topic, after each look."""
+        """Partitions by topic, after each check."""
         self.waits: set[float] = set()
         (mirror,) = self.worker.sources
         look, sleep = mirror._refresh, asyncio.sleep
@@ -54,7 +54,7 @@ class CountedWorker:
         monkeypatch.setattr(asyncio, "sleep", noted)
 
     async def sees(self, topic: str, partitions: int, change: Callable[[], None]) -> None:
-        """Make this change in the source; the worker must have it ready after ``LOOKS``."""
+        """Make this change in the source; the worker must have the topic ready after ``LOOKS`` checks."""
         await asyncio.to_thread(change)
         before = len(self.ready)
 

@@ -1,4 +1,4 @@
-"""No mirror copies a topic back to where its records come from, also while a worker on the way is away."""
+"""No mirror copies a topic back to the origin of its records, even while a worker on the way does not run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def south(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def left_out(topic: str, mirror: MirrorProcess) -> str:
-    """What a worker says of a topic that this other mirror fills in its source."""
+    """A worker's message for a topic that this other mirror fills in its source."""
     return (
         f"topic {topic}: left out: its records come from the target: group {group_of(mirror)} in the source has its"
         " progress: exclude it in one of the mirrors, or delete that group if its mirror is gone for good"
@@ -59,7 +59,7 @@ def end_of(broker: Peer, topic: str) -> int:
 
 
 def is_empty(broker: Peer, mirror: MirrorProcess) -> None:
-    """Wait until the session of a killed worker is over."""
+    """Wait until the session of a killed worker has ended."""
     group = group_of(mirror)
 
     async def state() -> str:
@@ -104,7 +104,7 @@ def test_a_topic_is_not_copied_back_while_the_worker_that_fills_it_is_away(
     is_empty(east, there)
     looks.twice()
     assert end_of(west, topic) == 100
-    back.kill()  # the next worker of this mirror knows only what it finds
+    back.kill()  # the next worker of this mirror knows only the stored progress
     back.start()
     looks.twice()
     assert end_of(west, topic) == 100
@@ -146,7 +146,7 @@ def test_a_circle_of_three_is_left_open(
     def said() -> list[str]:
         return [error_of(each) for each in mirrors]
 
-    if at_once:  # they find one another, and at least one of them opens the circle
+    if at_once:  # they detect one another, and at least one of them breaks the loop
         produce(west, topic, range(50))
         eventually(
             said,
@@ -191,7 +191,7 @@ def test_a_circle_of_three_stays_open_while_workers_are_away(
     for number in away:
         is_empty(around[number + 1], mirrors[number])
     looks.twice()
-    looks.twice()  # once the mirror before has noted what it sees
+    looks.twice()  # once the previous mirror has stored its origins
     assert end_of(west, topic) == 50
     says(mirrors[2], left_out(topic, mirrors[1]))
     for number in away:
@@ -222,7 +222,7 @@ def test_the_group_of_a_mirror_that_is_gone_for_good_may_be_deleted(
 
 
 def delete_group(broker: Peer, mirror: MirrorProcess) -> subprocess.CompletedProcess[str]:
-    """As docs/mirroring.md says."""
+    """As docs/mirroring.md describes."""
     command = [str(Path(sys.executable).parent / "millstream"), "--bootstrap", broker.bootstrap]
     return subprocess.run(
         [*command, "group", "delete", group_of(mirror), "--yes"],
@@ -259,7 +259,7 @@ def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
     produce(west, other, range(100, 110))
     arrived(east, other, [110])
     arrived(east, topic, [100])
-    # It goes on where it was when nothing is in its way.
+    # It continues at its position once nothing is in its way.
     back.stop()
     assert delete_group(west, back).returncode == 0
     arrived(east, topic, [200])
@@ -270,7 +270,7 @@ def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
 def test_a_promoted_replica_is_not_appended_to_the_topic_that_it_was_copied_from(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """It gets no more records of west. But those that it has would be in west twice."""
+    """It gets no more records of west, but its old ones would be in west twice."""
     topic = unique("promoted")
     create(west, topic)
     produce(west, topic, range(100))

@@ -1,4 +1,4 @@
-"""Groups of mirrors, as a cluster lists them while a coordinator fails over."""
+"""Groups of mirrors, as a cluster lists them during a coordinator's failover."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRESS = Progress(5, 7, 0, 5, 5, "topic id", "cluster", 0)
 
 
 class OneBroker:
-    """What `MirrorsInto` uses of a client."""
+    """The part of a client that `MirrorsInto` uses."""
 
     def __init__(self, groups: int) -> None:
         self.brokers = {1: ""}

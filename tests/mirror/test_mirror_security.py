@@ -133,8 +133,9 @@ async def test_a_replica_from_kafka_with_tls_and_a_login(
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
-    """Mode Identity: the log, its start and positions of groups; then its promotion, for which the operator has no
-    credentials of the source."""
+    """With mode Identity: the log, its start and positions of groups; then its promotion, for which the operator has no
+    credentials of the source.
+    """
     topic, group = unique("replica"), unique("app")
     create(kafka, topic, 2)
     for codec in ("none", "zstd"):

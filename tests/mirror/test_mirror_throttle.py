@@ -140,7 +140,7 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
 def test_a_mirror_knows_for_how_long_it_is_behind(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    """The limit holds the worker back for a minute; a restart does not forget since when it is behind."""
+    """The limit holds the worker back for a minute; after a restart it still knows since when it has been behind."""
     topic, count = unique("behind"), 20_000
     create(west, topic)
     mirror = start_mirror(
@@ -182,6 +182,6 @@ def test_a_mirror_knows_for_how_long_it_is_behind(
 
 
 def lag(mirror: MirrorProcess) -> tuple[int, float]:
-    """Records, seconds."""
+    """The lag in records and in seconds."""
     found = mirror.status()["lag"]
     return found["records"], found["seconds"]

@@ -104,7 +104,7 @@ def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: Kaf
 
 
 def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess, admin: KafkaAdmin) -> None:
-    """And of the next one, of which only the last digit differs."""
+    """The same holds for the next lag, which differs in the last digit only."""
     topic, name = unique("lag"), unique("group")
     create(admin, shared_broker, topic, records=30_864)
     assert admin.commit(name, {Partition(topic, index): 0 for index in range(PARTITIONS)}) is None

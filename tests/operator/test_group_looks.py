@@ -83,7 +83,7 @@ def test_a_group_is_shown_with_its_lag() -> None:
 
 @pytest.mark.parametrize("took", [0.0, 1.0, 2.0])
 def test_a_lag_is_at_most_ten_seconds_old(took: float) -> None:
-    """The next look begins as late as it may and takes as long as this one; until it ends, this one counts."""
+    """The next observation begins as late as it may and takes as long as this one; until it ends, this one counts."""
     seconds = 0.0
 
     def slow(ids: Sequence[str]) -> dict[str, GroupState]:

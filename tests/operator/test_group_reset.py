@@ -1,4 +1,4 @@
-"""Resets of groups: where they lead, and that each runs once, even if a process ends between any two steps.
+"""Resets of groups: the resulting positions, and that each runs once, even if a process ends between any two steps.
 
 The operator is its own code with a real broker; Kubernetes is in memory. Commits stand in for consumers.
 """
@@ -173,7 +173,7 @@ def test_a_reset_is_neither_lost_nor_repeated(
 BEGAN = datetime(2026, 11, 20, tzinfo=UTC)
 """The time of the first record; each next one is a second younger."""
 WAS = {"x": [5, 4, -1], "y": [6, 6]}
-"""Committed positions by topic and partition; -1 for none. Each log ends at 10; that of x-0 begins at 2."""
+"""Committed positions by topic and partition; -1 for none. Each log ends at 10; the log of x-0 begins at 2."""
 
 
 def at(seconds: int) -> str:
@@ -242,8 +242,10 @@ def test_where_each_kind_of_reset_leads(
     after: dict[str, list[int]],
     message: str,
 ) -> None:
-    """The status shows the positions before and after, and a client finds them and reads from there. Partitions that
-    the request does not concern keep theirs."""
+    """The status shows the positions before and after, and a client finds them and reads from there.
+
+    Partitions outside the request keep their positions.
+    """
     names = {short: unique(short) for short in WAS}
     for short, offsets in WAS.items():
         fill(admin, shared_broker, names[short], len(offsets))

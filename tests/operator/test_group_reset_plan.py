@@ -1,4 +1,4 @@
-"""What a request to reset a group comes to."""
+"""The positions that result from a request to reset a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def offsets(*wanted: tuple[str, int, int]) -> tuple[ResetOffset, ...]:
 
 
 def test_where_a_time_leads() -> None:
-    """To the first record at or after it; to the end of a log without one."""
+    """It leads to the first record at or after it, or to the end of a log without one."""
     assert planned("Timestamp", timestamp=NOW) == {A0: 7, A1: 20, B0: 5}
 
 

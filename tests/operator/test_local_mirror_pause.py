@@ -1,4 +1,4 @@
-"""A paused MirrorMaker with a real worker: it continues as it was, and its status follows it."""
+"""A paused MirrorMaker with a real worker: it continues with its configuration, and its status follows it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spec(limit: str, topics: str, replicas: int) -> str:
 
 
 def produce(bootstrap: str, topic: str) -> None:
-    """Two megabytes in small batches."""
+    """Produce two megabytes in small batches."""
     producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 20})
     for _ in range(RECORDS):
         producer.produce(topic, os.urandom(500))

@@ -133,7 +133,7 @@ def test_the_lag_that_was_seen_last_goes_before_the_one_in_the_status() -> None:
 
 
 def test_how_old_a_lag_is() -> None:
-    """Counted since it was measured, with the oldest first; not known of a lag that only the status has."""
+    """The age counts since the measurement, with the oldest first; it is unknown for a lag that only the status has."""
     store, metrics = Store(), Metrics()
     metrics.lags.clock = lambda: 1000.0
     for number in range(MOST_OBJECTS + 2):

@@ -39,7 +39,7 @@ def behind(records: int | None, seconds: int = 1, **more: Any) -> ConsumerGroupS
 
 
 class Groups:
-    """Groups that are looked at as the operator does it: all of them, every ``INTERVAL_S``."""
+    """Groups that the operator observes: all of them, every ``INTERVAL_S``."""
 
     def __init__(self, count: int) -> None:
         self.pace = Pace()
@@ -67,7 +67,7 @@ class Groups:
         }
 
     def run(self, seconds: float) -> None:
-        """Under traffic."""
+        """Observe all groups under traffic."""
         until = self.now + seconds
         while self.now < until:
             self.move()
@@ -83,7 +83,7 @@ def test_few_groups_show_each_number() -> None:
 
 
 def test_many_groups_stay_within_the_budget_and_take_turns() -> None:
-    """Under constant traffic each is written as often as the others."""
+    """Under constant traffic, each status is written as often as the others."""
     found = Groups(200)
     found.run(600)
     found.writes.clear()
@@ -108,7 +108,7 @@ def test_the_last_number_of_all_is_written_once_they_stand_still() -> None:
 
 
 def test_no_pattern_of_traffic_exceeds_the_budget() -> None:
-    """Groups that stand still, move, and are tenfold in turn."""
+    """Groups that stop, move, and grow tenfold in turn."""
     found = Groups(GROUPS)
     for number in range(150):
         if number % 5 == 0:
@@ -143,7 +143,7 @@ def test_kinds_have_budgets_of_their_own() -> None:
 
 
 def test_who_does_not_come_any_longer_keeps_nobody_waiting() -> None:
-    """Groups of which the Cluster hangs have the next turns, and are not looked at."""
+    """Groups whose Cluster hangs are next in turn, but are not observed."""
     found = Groups(GROUPS)
     found.run(600)
     for number in [one for one in range(GROUPS) if found.shown[one] != found.lags[one]][:400]:
@@ -169,7 +169,7 @@ def test_a_number_that_comes_and_goes_does_not_stand_still() -> None:
 
 
 def spent() -> Pace:
-    """Without anything left for a small change, and with other groups that wait."""
+    """No budget is left for small changes, and other groups wait."""
     pace = Pace()
     for number in range(1000, 2000):
         pace.holds_back(key(number), behind(5), behind(6), 0.0)

@@ -33,8 +33,8 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     source.py   one source: topics, lanes, progress      lanes.py     opens lanes, finds their positions after failures
     member.py   group membership                         rewrite.py   batches fetched → batches to produce (no I/O)
     topics.py   topics in the target                     progress.py  what is committed; stats.py what is shown
-    loops.py    circles of mirrors                       rivals.py    other mirrors of the same topics
-    others.py   the progress of other mirrors            leaving.py   topics that are not selected any more
+    loops.py    loops of mirrors                         rivals.py    other mirrors of the same topics
+    others.py   the progress of other mirrors            leaving.py   topics that are no longer selected
     groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
     peers.py    notices when another worker's process has ended
     replicas.py topics of mode Identity; standing.py finds the positions of their lanes, and compares the logs

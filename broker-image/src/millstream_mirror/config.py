@@ -100,7 +100,7 @@ class MirrorConfig:
         return _matches(topic, self.include, self.exclude)
 
     def selects_target(self, source: Source) -> Callable[[str], bool]:
-        """Whether a topic of the target is the copy of one of the source's that is to be mirrored."""
+        """A function that says whether a topic of the target is the copy of a selected topic of this source."""
         prefix = self.target_topic(source, "")
         return lambda name: name.startswith(prefix) and self.includes(name.removeprefix(prefix))
 

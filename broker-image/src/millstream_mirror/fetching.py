@@ -1,10 +1,10 @@
 """Fetch requests to one broker of the source, in a fetch session (KIP-227) if the broker grants one. No I/O.
 
-In a session a request names only partitions of which something has changed since the last one, and a response only
-those of which there is something new: thousands of idle partitions cost neither side much. A broker that has no room
-for a session, or is older, answers with session 0; then each request names every partition.
+In a session, a request names only partitions that changed since the last one, and a response only those with news:
+thousands of idle partitions cost neither side much. A broker that has no room for a session, or is older, responds with
+session 0; then each request names every partition.
 
-Where both sides know the ids of topics, requests have these instead of names (KIP-516). Then no response has records of
+If both sides know the ids of topics, requests contain these instead of names (KIP-516). Then no response has records of
 a topic that was created under the name of a deleted one.
 """
 
@@ -54,7 +54,7 @@ class FetchSession:
         rack: str,
         ids: Mapping[str, uuid.UUID] | None = None,
     ) -> FetchRequest:
-        """The next request, for exactly these partitions. ``ids``: of all their topics, for a request without names."""
+        """The next request, for exactly these partitions. ``ids``: those of all their topics, or None to use names."""
         before, self._ids = self._ids, ids or {}
         if bool(before) != bool(self._ids) or any(
             before.get(name, one) != one for name, one in self._ids.items()
@@ -96,9 +96,9 @@ class FetchSession:
         )
 
     def answered(self, response: FetchResponse) -> ErrorCode:
-        """Take the response to the last request; with an error it has no partitions, and the next one names all.
+        """Process the response to the last request. With an error it has no partitions, and the next request names all.
 
-        A response without names gets them.
+        Fills in the topics' names if the response has ids.
         """
         if self._ids:
             names = {one: name for name, one in self._ids.items()}
@@ -114,5 +114,5 @@ class FetchSession:
 
 @functools.lru_cache(maxsize=100_000)
 def as_uuid(topic_id: str) -> uuid.UUID | None:
-    """None for "", which stands for an unknown id."""
+    """None for "", an unknown id."""
     return uuid.UUID(topic_id) if topic_id else None

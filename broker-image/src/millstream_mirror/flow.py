@@ -172,7 +172,7 @@ class Flow:
     async def _locate(self, lost: list[Lane]) -> bool:
         """Find the brokers of the source that lead these lanes; False if one has no leader now.
 
-        A topic may have been deleted and created again since the lane was fetched last.
+        A topic may have been deleted and created again since the last fetch of its lane.
         """
         if not lost:
             return True
@@ -576,7 +576,7 @@ class Flow:
 def _known_ids(
     connection: Connection, lanes: Sequence[Lane]
 ) -> tuple[Api[FetchRequest, FetchResponse], dict[str, uuid.UUID]]:
-    """The ids of the lanes' topics, if all are known and the broker takes them, and the API for requests with them."""
+    """The API for requests with ids, and the ids of the lanes' topics, if all are known and the broker accepts ids."""
     if connection.version(fetch.API) < fetch.IDS_SINCE:
         return fetch.BY_NAME, {}
     ids = {}

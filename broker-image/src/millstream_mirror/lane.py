@@ -70,7 +70,7 @@ class Lane:
     replaced: bool = False
     """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
     other_id: str = ""
-    """Another id than the lane's, under which the source's topic was seen: its recovery looks again."""
+    """Another id under which the source's topic was seen; the lane's recovery checks again."""
     target_missing: bool = False
     renumber: str = ""
     """The reason why the lane must continue under a new epoch, if it must."""

@@ -1,8 +1,8 @@
-"""Topics that the mirror has left: its patterns selected them once, and do not any more.
+"""Topics that the mirror has left: its patterns once selected them, and no longer do.
 
-The leader of the group notes that in their progress, so that a mirror in the other direction may take them (loops.py).
-All workers have given their lanes back by then, and those that join get none. The progress itself stays: if the topic
-is selected again, its lanes continue there, after they have taken the note back (lanes.py).
+The leader of the group marks them in their progress, so that a mirror in the other direction may copy them (loops.py).
+All workers have given up these lanes by then, and later workers get none. The progress itself stays: if the topic is
+selected again, its lanes remove the mark (lanes.py) and continue there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeftTopics:
-    """Those of one source."""
+    """The topics that the mirror of one source has left."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class LeftTopics:
         at_target: ClusterClient,
         commit: Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]],
     ) -> None:
-        """``commit``: as a member of the group."""
+        """``commit`` commits progress as a member of the group."""
         self._selects = config.selects_target(source)
         self._group_id = config.group_of(source)
         self._at_target = at_target
         self._commit = commit
 
     async def note(self) -> None:
-        """Raises BrokerError, ApiError."""
+        """Mark them in their progress. Raises BrokerError, ApiError."""
         found = await progress_of(self._at_target, self._group_id)
         left = {
             where: replace(one, is_left=True)

@@ -1,17 +1,17 @@
 """Loops: the source's topics whose records come from the target must not be mirrored back.
 
-Every mirror keeps its progress in the cluster it writes to, under a group ``millstream-mirror.…``, and with it the id
-of the cluster that it reads from, and of those from which the records came there. So the groups in our source show all
-clusters that a topic's records have passed, however long the way. A lane commits this before it sends records, so a
-circle is seen before it is closed. If all mirrors of a circle start at once on topics that are there already, records
-may go round for a second or two; then one of them or more skip the topic and report it.
+Every mirror keeps its progress in the cluster that it writes to, under a group ``millstream-mirror.…``. The progress
+has the ids of the cluster that the mirror reads from, and of the clusters from which the records came there. So the
+groups in our source show all clusters that a topic's records have passed, however many. A lane commits these ids before
+it sends records, so workers see a loop before it closes. If all mirrors of a loop start at once on existing topics,
+records may loop for a second or two; then at least one mirror skips the topic and reports it.
 
-A mirror counts as long as it has progress, even if none of its workers runs: they may be back any moment, and two
-directions would be open then. It counts no more for a topic
+A mirror counts as long as it has progress, even if none of its workers runs: one may start at any moment, and then both
+directions would copy. It no longer counts for a topic
 
-    that its patterns do not select any more: its workers note that (leaving.py)
-    that was its replica, and was promoted: its workers write there no more (promoted.py). Old records would come back
-        once only, and not at all with mode Identity, which never appends to other records
+    that its patterns no longer select: its workers mark that (leaving.py)
+    that was its replica and was promoted: its workers no longer write there (promoted.py). Its old records would come
+        back only once, and not at all with mode Identity, which never appends to other records
     if its group is deleted, or expires in the source (offsets.retention.minutes after its last worker has ended)
 """
 
@@ -37,14 +37,14 @@ class Feed:
 
     group: str
     clusters: frozenset[str]
-    """Ids of the cluster that it reads from, and of those from which the records came there."""
+    """Ids of the cluster that it reads from, and of the clusters from which the records came there."""
     is_replica: bool = False
     """The topic is its read-only replica."""
     is_promoted: bool = False
-    """The topic was its replica: it has old records of these clusters, and gets none any more."""
+    """The topic was its replica: it has old records of these clusters, and gets no more."""
 
     def problem(self, topic: str) -> str:
-        """Where one of these clusters is our target."""
+        """The message for a topic if one of these clusters is our target."""
         subject = f"topic {topic}: left out: its records come from the target: "
         if self.is_replica:
             return (
@@ -91,7 +91,7 @@ class LoopFinder:
         return found
 
     async def _replicas(self, topics: Collection[str]) -> set[str]:
-        """Those that are replicas still."""
+        """The topics that are still replicas."""
         if not topics:
             return set()
         resources = [DescribeConfigsResource(TOPIC_RESOURCE, topic, [KEY]) for topic in topics]

@@ -1,8 +1,8 @@
 """The progress of all mirrors that write to a cluster, from the groups in which they keep it.
 
-A group counts whatever its state: one without members may belong to a mirror whose workers are away and come back. A
-group that was there once is read again even if no broker lists it: after a failover, its next coordinator may not have
-begun to load it, and says so only to those who ask for its positions.
+A group counts in any state: a group without members may belong to a mirror whose workers will start again. Known groups
+are read again even if no broker lists them: after a failover, the next coordinator may not have begun to load a group,
+and only a request for its positions shows that.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .config import GROUP_PREFIX
 from .progress import Progress
 
 AT_ONCE = 16
-"""Groups that are read at the same time."""
+"""Number of groups to read at the same time."""
 
 
 class MirrorsInto:
-    """Those of one cluster."""
+    """All mirrors that write to one cluster."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -32,7 +32,7 @@ class MirrorsInto:
     async def progress(
         self, topics: Container[str], besides: str = ""
     ) -> dict[str, dict[TopicPartition, Progress]]:
-        """In these topics, by group, without the group ``besides``. Raises BrokerError, ApiError."""
+        """Their progress in these topics, by group, without the group ``besides``. Raises BrokerError, ApiError."""
         listed = {group.group_id for group in await groups_in(self._cluster)}
         self._known |= {group for group in listed if group.startswith(GROUP_PREFIX)}
         limit = asyncio.Semaphore(AT_ONCE)

@@ -75,7 +75,7 @@ class Progress:
     seen_ms: int = 0
     """When that end was first seen."""
     is_left: bool = False
-    """The mirror's patterns do not select the topic any more (leaving.py)."""
+    """The mirror's patterns no longer select the topic (leaving.py)."""
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}

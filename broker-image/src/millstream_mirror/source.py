@@ -78,7 +78,7 @@ class SourceMirror:
         self._loops = LoopFinder(self._source)
         self._left = LeftTopics(config, source, self._target, self._commit_now)
         self._noted_left = -1
-        """In which generation of the group."""
+        """The generation of the group in which this worker has marked them."""
         self._rivals = RivalFinder(self._target, group_id)
         self._rivals_looked = -RIVALS_LOOK_S
         self._doubled: dict[str, str] = {}
@@ -227,7 +227,7 @@ class SourceMirror:
             self._target_error = str(error)
 
     async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
-        """Topics whose records come from the target, and where those of the others come from."""
+        """Find topics whose records come from the target, and the origins of the others."""
         found = await self._loops.feeds({topic.name or "": id_of(topic) for topic in topics})
         self._origins = {
             topic: tuple(sorted({one for feed in feeds if not feed.is_promoted for one in feed.clusters}))
@@ -246,7 +246,10 @@ class SourceMirror:
         self._left_out = left_out
 
     async def _note_left(self) -> None:
-        """Once in each generation that this worker leads. A replica's setting says more than its progress could."""
+        """Mark left topics, once in each generation that this worker leads.
+
+        Not with mode Identity: the setting of a replica says more than its progress could.
+        """
         member = self.member
         if member.is_leader and member.is_stable and self._noted_left != (generation := member.generation):
             if self.config.mode is Mode.AGGREGATE:

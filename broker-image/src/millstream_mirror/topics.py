@@ -98,7 +98,7 @@ def id_of(topic: MetadataResponseTopic) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two ids of topics or clusters are equal; older clusters have none, which equals any."""
+    """Whether two ids of topics or clusters are equal. Older clusters have none; an empty id equals any."""
     return one == other or not one or not other
 
 

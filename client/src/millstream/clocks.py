@@ -1,8 +1,8 @@
 """How far brokers' clocks are from this machine's.
 
-A group's coordinator stamps what it writes about the group. So one offset is committed in a new group of each broker,
-and the group is deleted again. A group's coordinator is the leader of its partition of __consumer_offsets:
-abs(hashCode(group)) % partitions, with Java's String.hashCode.
+A group's coordinator stamps the records that it writes about the group. So this module commits one offset in a new
+group of each broker, and deletes the group again. A group's coordinator is the leader of its partition of
+__consumer_offsets: abs(hashCode(group)) % partitions, with Java's String.hashCode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POSITIONS: Final = "__consumer_offsets"
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A broker's clock: how many seconds it is ahead of ours (negative: behind), or why that is not known."""
+    """A broker's clock: by how many seconds it is ahead of ours (negative: behind), or why that is unknown."""
 
     broker: int
     ahead_s: float = 0.0
@@ -35,11 +35,11 @@ class Clock:
 
 
 def clocks(cluster: Cluster) -> Iterator[Clock]:
-    """Of each broker that coordinates groups. Failed when none does."""
+    """The clock of each broker that coordinates groups. Raises Failed if none does."""
     led = _led_by_broker(cluster)
     if not led:
         first = _group()
-        _commit(cluster, first)  # the first group of a cluster makes the topic
+        _commit(cluster, first)  # the first group of a cluster creates the topic
         delete_groups(cluster, [first])
         led = _led_by_broker(cluster)
     if not led:
@@ -56,7 +56,7 @@ def clocks(cluster: Cluster) -> Iterator[Clock]:
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of __consumer_offsets that keeps a group (of a name in ASCII)."""
+    """The partition of __consumer_offsets that stores a group; the group's name must be ASCII."""
     found = 0
     for unit in group.encode("ascii"):
         found = (31 * found + unit) & 0xFFFFFFFF
@@ -78,7 +78,7 @@ def _group() -> str:
 
 
 def _commit(cluster: Cluster, group: str) -> tuple[float, float]:
-    """Commit, and say when that was. A coordinator may just have become one, so it is tried again for some seconds."""
+    """Commit; returns the times before and after. Retries for some seconds: the coordinator may be newly elected."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         asked = time.time()
@@ -93,7 +93,7 @@ def _commit(cluster: Cluster, group: str) -> tuple[float, float]:
 
 
 def _ahead_s(cluster: Cluster, group: str, number: int) -> float:
-    """Zero when the stamp is from the time between request and response."""
+    """Zero if the stamp lies between request and response."""
     at = (POSITIONS, number)
     before = watermarks(cluster, [at])[at][1]
     asked, answered = _commit(cluster, group)
@@ -105,7 +105,7 @@ def _ahead_s(cluster: Cluster, group: str, number: int) -> float:
 
 
 def _stamp(cluster: Cluster, group: str, begin: TopicPartition) -> float:
-    """When the coordinator wrote the group's commit, in seconds since 1970."""
+    """The time at which the coordinator wrote the group's commit, in seconds since 1970."""
     consumer = Consumer(cluster.client_config(group_id=group, enable_auto_commit=False))
     try:
         consumer.assign([begin])

@@ -128,7 +128,7 @@ def kafka_errors() -> Iterator[None]:
 
 
 def failed(error: KafkaException) -> Failed:
-    """An error of the client library as ours."""
+    """The error of the client library as one of ours."""
     return Failed(_one_line(error.args[0].str()), retriable=is_retriable(error.args[0]))
 
 
@@ -172,9 +172,10 @@ def _why_unreachable(host: str, port: int) -> str:
 
 
 def _why_refused(config: Config) -> str:
-    """What TLS or SASL say about a connection; "" if they say nothing soon.
+    """The reason that TLS or SASL give for a refused connection; "" if they give none soon.
 
-    A client of its own: nobody serves the callbacks of an AdminClient later, and its errors would pile up.
+    Uses a client of its own, because nobody would serve the callbacks of a shared AdminClient later, and its errors
+    would pile up.
     """
     found: list[str] = []
 

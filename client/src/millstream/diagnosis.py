@@ -1,7 +1,7 @@
-"""Why can I not connect? Each step on the way to a cluster by itself: names, ports, TLS, protocol, versions, SASL,
-advertised addresses, clocks.
+"""Finds out why a cluster cannot be reached: names, ports, TLS, protocol, versions, SASL, advertised addresses, clocks.
 
-`diagnose` yields findings in order; a failed step says what to do, and steps that need it are left out.
+`diagnose` tests each step separately and yields findings in order; a failed step says what to do, and steps that need
+it are left out.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ SPOKEN: Final = {
     "OffsetCommit": (8, 2, 9),
     "JoinGroup": (11, 1, 5),
 }
-"""API keys, and the oldest and newest versions that this client speaks: those of librdkafka, beginning with records of
-today's format ("Supported protocol versions" in its INTRODUCTION.md)."""
+"""API keys, with the oldest and newest versions that librdkafka speaks, from today's record format on.
+
+From "Supported protocol versions" in its INTRODUCTION.md.
+"""
 UNSUPPORTED_VERSION: Final = 35
 CLOCK_LIMIT_S: Final = 1.0
 
@@ -45,7 +47,7 @@ class Finding:
 
 
 def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
-    """All findings. ``clock`` commits an offset of a new group, which is deleted again, to learn each broker's time."""
+    """All findings. ``clock``: also compare clocks, by commits to new groups, which are deleted again."""
     usable = False
     for host, port in cluster.addresses:
         for finding in _address(host, port, cluster.config):
@@ -199,7 +201,7 @@ def _speaks_kafka(host: str, port: int) -> bool:
 
 
 def _asked(sock: socket.socket) -> tuple[dict[int, tuple[int, int]], tuple[str, ...]]:
-    """The versions of a listener's APIs, and its mechanisms of SASL; none if it does not use SASL."""
+    """A listener's API versions and SASL mechanisms; without SASL, no mechanisms."""
     versions = _api_versions(sock)
     if sasl.SASL_HANDSHAKE not in versions:
         return versions, ()
@@ -215,7 +217,7 @@ def _api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
 
 
 def _call(sock: socket.socket, api: int, body: bytes = b"") -> bytes:
-    """The body of the response to a request of version 0."""
+    """Send a request of version 0; returns the body of the response."""
     client = b"millstream-doctor"
     request = struct.pack(">hhih", api, 0, 1, len(client)) + client + body
     sock.sendall(struct.pack(">i", len(request)) + request)

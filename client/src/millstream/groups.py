@@ -165,7 +165,7 @@ def group_states(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str,
 
 
 def group_states_of_any_kind(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """The same also for groups whose members do not consume, such as those of mirrors."""
+    """Like `group_states`, but includes groups whose members do not consume, such as those of mirrors."""
     found = {}
     with kafka_errors():
         asked = cluster.admin.describe_consumer_groups(list(names), request_timeout=REQUEST_TIMEOUT_S)

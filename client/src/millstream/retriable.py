@@ -1,6 +1,6 @@
-"""Which of librdkafka's errors may go away by themselves: its Python binding says so of hardly any.
+"""Which of librdkafka's errors may go away by themselves: its Python binding reports this for hardly any.
 
-Codes of brokers are those that Kafka calls retriable, without unknown topics: these stay unknown until somebody creates
+Codes of brokers are those that Kafka calls retriable, except unknown topics: these stay unknown until somebody creates
 them (https://kafka.apache.org/protocol#protocol_error_codes).
 """
 
@@ -56,7 +56,7 @@ LOCAL: Final = frozenset(
         KafkaError._WAIT_COORD,
     }
 )
-"""Of librdkafka itself: nobody has answered, or a record was given up before anybody did."""
+"""librdkafka's own errors: no broker responded, or librdkafka gave up a record before one did."""
 
 
 def is_retriable(error: KafkaError) -> bool:

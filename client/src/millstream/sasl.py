@@ -1,7 +1,7 @@
-"""Whether a listener requires SASL, which its clients otherwise learn from closed connections only.
+"""Whether a listener requires SASL; otherwise its clients see only closed connections.
 
-SaslHandshake v0 (KIP-43): the mechanism's name; the response has an error code and the listener's mechanisms. A
-listener without SASL answers ILLEGAL_SASL_STATE.
+SaslHandshake v0 (KIP-43): the request has a mechanism's name; the response has an error code and the listener's
+mechanisms. A listener without SASL responds with ILLEGAL_SASL_STATE.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, Final
 SASL_HANDSHAKE: Final = 17
 ILLEGAL_SASL_STATE: Final = 34
 DEFAULT_MECHANISM: Final = "GSSAPI"
-"""librdkafka's."""
+"""librdkafka's default."""
 NONE_ASKED: Final = b"-"
 """A mechanism that no listener has."""
 
 
 def is_used(config: Mapping[str, Any]) -> bool:
-    """Whether librdkafka's settings have connections use SASL."""
+    """Whether connections with librdkafka's settings use SASL."""
     return str(config.get("security.protocol", "")).lower().startswith("sasl_")
 
 
 def handshake() -> bytes:
-    """The request's body."""
+    """The body of a request."""
     return struct.pack(">h", len(NONE_ASKED)) + NONE_ASKED
 
 
 def mechanisms(body: bytes) -> tuple[str, ...]:
-    """Those of the listener; none if it does not use SASL. ValueError or struct.error for another response."""
+    """The listener's mechanisms; none if it does not use SASL. ValueError or struct.error for another response."""
     error, count = struct.unpack_from(">hi", body)
     found, position = [], 6
     for _ in range(count):
@@ -42,7 +42,7 @@ def mechanisms(body: bytes) -> tuple[str, ...]:
 
 
 def problem(config: Mapping[str, Any], offered: tuple[str, ...]) -> str:
-    """Why a client with these settings cannot log in at a listener with these mechanisms; "" if it may."""
+    """Why a client with these settings cannot log in at a listener with these mechanisms; "" if it can."""
     secured = "ssl" in str(config.get("security.protocol", "")).lower()
     if not offered:
         plain = "SSL" if secured else "PLAINTEXT"

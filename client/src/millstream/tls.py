@@ -21,7 +21,7 @@ def is_used(config: Mapping[str, Any]) -> bool:
 
 
 def has_certificate(config: Mapping[str, Any]) -> bool:
-    """Whether librdkafka's settings name a certificate of the client."""
+    """Whether librdkafka's settings include a client certificate."""
     return any(str(key).startswith(("ssl.certificate.", "ssl.keystore.")) for key in config)
 
 

@@ -12,7 +12,7 @@ from .store import Key
 
 
 class Measured(NamedTuple):
-    """``at``: the time by ``Lags.clock`` before which nothing of it was measured."""
+    """A measured lag. ``at``: a time by ``Lags.clock``; no part of it was measured earlier."""
 
     records: int
     seconds: int
@@ -21,7 +21,7 @@ class Measured(NamedTuple):
 
 @dataclass(slots=True)
 class Lags:
-    """Thread-safe. ``clock`` is in seconds and never set back."""
+    """Thread-safe. ``clock`` returns seconds and never goes back."""
 
     clock: Callable[[], float] = time.monotonic
     _lags: dict[Key, Measured] = field(default_factory=dict)

@@ -1,13 +1,13 @@
-"""Limits how often statuses are written for numbers alone that change all the time; pure, the caller passes the time.
+"""Limits how often statuses are written in which only numbers differ; pure: the caller passes the time.
 
 A size or a lag changes all the time, so thousands of resources would flood the API server with writes. The models mark
-such status fields as ``Gauge``. Their numbers are exact, but a status that differs in nothing else takes from a budget
-of its kind, which gains ``PER_SECOND`` writes a second. While few resources change, every change is written. While many
-do, they take turns: the one that has waited longest comes first, and writes what it has then.
+such status fields as ``Gauge``. Their numbers are exact, but a status that differs in nothing else draws on a budget of
+its kind, which gains ``PER_SECOND`` writes a second. While few resources change, every change is written. When many do,
+they take turns: the resource that has waited longest comes first, and its current numbers are written.
 
-A part of the budget, ``RESERVE``, is for changes that matter more: a number that has become tenfold or a tenth, and one
-that stands still (``SETTLED_S``) and would stay wrong. A status with another change, such as a condition, is written at
-once, with all its numbers. A status that is held back is tried again at the next look.
+A part of the budget, ``RESERVE``, is for changes that matter more: a number that has grown tenfold or shrunk to a
+tenth, and one that no longer changes (``SETTLED_S``), which would stay wrong. A status with another change, such as a
+condition, is written at once, with all its numbers. A status that is held back is retried at the next reconcile.
 """
 
 from __future__ import annotations
@@ -26,19 +26,16 @@ from .models.base import Status
 from .store import Key
 
 PER_SECOND = {"Topic": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad": 0.2}
-BUDGET = 500.0  # writes at once after a quiet time, of each kind
-RESERVE = 440.0  # the part of it for changes that matter more
+BUDGET = 500.0  # largest number of writes at once, for each kind
+RESERVE = 440.0  # the share of more important changes
 SETTLED_S = 30.0
-UNSEEN_S = (
-    150.0  # a status loses its turn if its resource was not looked at for so long, or if it shows its numbers
-)
+UNSEEN_S = 150.0  # a status loses its turn if its resource is not reconciled for so long, or its numbers do not change
 TENFOLD = 10
 
 
 @dataclass(slots=True)
 class _Held:
-    """A status that is held back. ``numbers``: its gauges at the last look, without ages; ``since``: since when they
-    are these."""
+    """A waiting status. ``numbers``: its gauges at the last reconcile, without ages, unchanged since ``since``."""
 
     numbers: list[int]
     since: float
@@ -47,7 +44,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Line:
-    """The budget of a kind, and the statuses that wait for it in the order in which they came."""
+    """The budget of a kind, and the waiting statuses in the order of their arrival."""
 
     per_second: float
     left: float = BUDGET
@@ -100,7 +97,7 @@ class Pace:
             return line.holds_back(key, before, after, now)
 
     def shows(self, key: Key) -> None:
-        """The status of a resource shows its numbers. If it waits, it keeps its turn for when they change soon."""
+        """The status of a resource shows its numbers. If it was waiting, it keeps its turn in case they change soon."""
         if (line := self._lines.get(key.kind)) is not None:
             with self._lock:
                 if (held := line.waiting.get(key)) is not None:
@@ -126,7 +123,7 @@ def _gauges(status: msgspec.Struct, *, ages: bool = True) -> Iterator[int]:
 
 
 def _differ_in_gauges(before: Any, after: Any) -> bool:
-    """Whether nothing but the values of gauges differs, if anything does."""
+    """Whether only values of gauges differ."""
     if type(before) is not type(after):
         return False
     if isinstance(before, tuple):
@@ -145,13 +142,13 @@ def _differ_in_gauges(before: Any, after: Any) -> bool:
 
 @functools.cache
 def _gauge_names(cls: type[msgspec.Struct]) -> dict[str, bool]:
-    """The gauges among a record's fields, and whether they are ages."""
+    """The gauges among a record's fields; whether each is an age."""
     found = {one.name: _gauge(one.type) for one in msgspec.structs.fields(cls)}
     return {name: gauge == "age" for name, gauge in found.items() if gauge}
 
 
 def _gauge(kind: Any) -> str:
-    """The mark of a type that is ``Gauge`` or ``Age``, or one of them or None; empty for any other."""
+    """The mark of a type that is ``Gauge`` or ``Age``, or either one or None; empty for any other type."""
     marks = getattr(kind, "__metadata__", ())
     for mark in marks:
         if isinstance(mark, msgspec.Meta) and (found := (mark.extra or {}).get("gauge")):

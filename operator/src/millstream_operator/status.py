@@ -20,8 +20,7 @@ FINALIZER = "millstream.dev/delete"
 
 
 def write_status(services: Services, resource: Resource, status: Status) -> bool:
-    """Write a status if it differs from the resource's in more than gauges that pace.py holds back. Returns whether it
-    was written."""
+    """Write a status if it differs from the resource's, unless pace.py holds it back. Returns whether it wrote."""
     shown: Status = resource.status  # type: ignore[attr-defined]  # every kind has one
     key = key_for(resource)
     if shown == status or (before := encode_status(shown)) == (after := encode_status(status)):

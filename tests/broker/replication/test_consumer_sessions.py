@@ -93,7 +93,7 @@ class Consumer:
 
 @pytest.fixture(autouse=True, params=[12, 13], ids=["names", "ids"])
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Of consumers' requests, which have names or ids of topics."""
+    """The version of consumers' requests: with names, or with ids of topics."""
     monkeypatch.setattr(Consumer, "version", request.param)
     return int(request.param)
 

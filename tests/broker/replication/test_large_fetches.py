@@ -219,7 +219,7 @@ async def test_a_session_whose_request_is_broken_off_ends(tmp_path: Path) -> Non
 
 
 async def test_partitions_are_counted_across_topics(tmp_path: Path) -> None:
-    """Many topics of one partition are no less work than one topic of many."""
+    """Many topics of one partition are no less work than one topic with many."""
     topics = [FetchTopic(f"unknown{number}", partitions=[FetchPartition(0)]) for number in range(COUNT)]
     async with large(tmp_path) as broker:
         steps = broker.world.sessions.answer(FetchRequest(topics=topics), Authenticator(), 12)

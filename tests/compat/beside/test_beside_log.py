@@ -324,7 +324,7 @@ def test_fetch_sessions(beside: Beside, version: int) -> None:
     for session_id, epoch in ((0, -1), (123, 1), (123, -1), (-5, 1), (0, 5)):
         beside.same(fetch.API, topics=asked, max_bytes=1000, session_id=session_id, session_epoch=epoch)
     beside.same(fetch.API, range(7, 14), topics=asked, max_bytes=1000, session_epoch=0)
-    # What comes with a new session is what is asked for, whatever the number of the old one.
+    # A new session returns the requested partitions, whatever the id of the old one.
     beside.same(fetch.API, [version], topics=asked, max_bytes=1000, session_id=123, session_epoch=0)
 
     name, other = f"in-session-{version}", 25 - version
@@ -372,7 +372,7 @@ def test_fetch_sessions(beside: Beside, version: int) -> None:
 
 
 def test_a_topic_made_anew_under_a_fetch_session(beside: Beside) -> None:
-    """With ids its consumers get an error until they learn the new id; with names they read on in the new topic."""
+    """With ids, its consumers get an error until they learn the new id; with names, they continue in the new topic."""
     name = "made-anew"
 
     def fetched(version: int, number: int, *, asks: bool = False) -> Answers:

@@ -1,4 +1,4 @@
-"""`millstream doctor` as a process, and servers for it to look at."""
+"""`millstream doctor` as a process, and servers for it to examine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def all_findings(
 
 
 def findings(bootstrap: str, status: int = 1, **client_config: object) -> dict[str, dict[str, Any]]:
-    """The same by step."""
+    """Findings by step."""
     return {one["step"]: one for one in all_findings(bootstrap, status=status, **client_config)}
 
 
@@ -70,7 +70,7 @@ time.time_ns = lambda: _time_ns() + {ahead_s} * 1_000_000_000
 
 
 class SkewedBroker(BrokerProcess):
-    """A broker whose clock is so many seconds ahead: its interpreter changes `time` before anything is imported."""
+    """A broker whose clock is some seconds ahead: its interpreter changes `time` before it imports anything."""
 
     def __init__(self, folder: Path, ahead_s: int, config: dict[str, str] | None = None) -> None:
         super().__init__(folder, config)

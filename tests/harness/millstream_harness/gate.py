@@ -48,12 +48,12 @@ class Gate:
         self._answers_flow.clear()
 
     def flow(self) -> None:
-        """After `stall` or `hold_answers`: forward all bytes that were sent meanwhile."""
+        """Forward all bytes that were sent since `stall` or `hold_answers`."""
         self._requests_flow.set()
         self._answers_flow.set()
 
     def mend(self) -> None:
-        """Whatever it was: the gate is open and forwards."""
+        """Open the gate and forward, whatever its state was."""
         self.flow()
         if self._listening is None:
             self.open()

@@ -12,7 +12,7 @@ from millstream_harness.gate import Gate
 
 
 class GatedCluster(ClusterProcesses):
-    """``gates[3]`` is in front of broker 3, for clients that begin at ``gated_bootstrap``."""
+    """``gates[3]`` is in front of broker 3, for clients that bootstrap from ``gated_bootstrap``."""
 
     def __init__(self, folder: Path, size: int = 3, *more: Any, **options: Any) -> None:
         self.gates: dict[int, Gate] = {}
@@ -34,7 +34,7 @@ class GatedCluster(ClusterProcesses):
         return ",".join(f"127.0.0.1:{gate.port}" for gate in self.gates.values())
 
     def coordinator_gate(self, group: str) -> Gate:
-        """That of the broker which coordinates the group now."""
+        """The gate of the broker that coordinates the group now."""
         admin = millstream.Cluster(self.bootstrap).admin
         return self.gates[admin.describe_consumer_groups([group])[group].result(30).coordinator.id]
 

@@ -219,9 +219,10 @@ def arrived(broker: Peer, topic: str, counts: list[int], seconds: float = 60) ->
 
 
 class Looks:
-    """Makes sure that a worker has looked at its source since: it takes topics that are new there.
+    """Waits until a worker has checked its source again, and so knows the topics that are new there.
 
-    Its ``topics.include`` needs ``pattern``."""
+    Its ``topics.include`` needs ``pattern``.
+    """
 
     def __init__(self, source: Peer, target: Peer, prefix: str) -> None:
         self._source, self._target = source, target
@@ -230,7 +231,7 @@ class Looks:
         self._count = 0
 
     def twice(self) -> None:
-        for _ in range(2):  # by the second time, it has begun with what the first look found
+        for _ in range(2):  # after the second one, it copies the topics of the first check
             self._count += 1
             topic = f"{self._prefix}{self._count}"
             create(self._source, topic)

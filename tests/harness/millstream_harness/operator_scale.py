@@ -83,13 +83,13 @@ class Found:
     peak_bytes: int = 0
     steady_bytes: int = 0
     steady_cpu: float = 0.0
-    """Of one core."""
+    """As a share of one core."""
     lag_age_s: float = 0.0
-    """The oldest lag of a group that the metrics showed under traffic."""
+    """The greatest age of a group's lag that the metrics showed under traffic."""
     writes_per_s: float = 0.0
     statuses_per_s: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
-    """Written under traffic, by kind."""
+    """Number of statuses written under traffic, by kind."""
     reads_per_s: float = 0.0
     writes: dict[str, float] = field(default_factory=dict)
     """Per second, by verb and kind."""
@@ -447,7 +447,7 @@ class Measurement:
         self.found.peak_bytes = max(self.found.peak_bytes, self.operator.peak_bytes())
 
     def _lag_ages(self) -> None:
-        """Scrape often: so an age that lasts for less than a scrape's interval is missed, and none else."""
+        """Scrapes often, so that it misses only ages that last for less than the interval of the scrapes."""
         assert self.operator is not None
         self.say(f"the age of lags for {min(AGES_S, self.size.steady_s):.0f} s")
         deadline = time.monotonic() + min(AGES_S, self.size.steady_s)

@@ -66,7 +66,7 @@ def main(output: str, bootstrap: str, group: str, topic: str, options: str) -> N
 
     def told_of_commit(stream: MessageStream, positions: Any, *, wait: bool) -> None:
         commit(stream, positions, wait=wait)
-        if wait or "zookeeper" in settings:  # else it is reported
+        if wait or "zookeeper" in settings:  # otherwise it is reported
             for (_, partition), offset in positions.items():
                 tell("commit", partition, offset)
 

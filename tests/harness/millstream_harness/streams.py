@@ -1,4 +1,4 @@
-"""Message streams in tests: topics with known records, and connectors with each way to divide partitions."""
+"""Message streams in tests: topics with known records, and connectors with each kind of coordination."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill(cluster: millstream.Cluster, topic: str, counts: Iterable[int], size: i
 
 
 def connect(cluster: millstream.Cluster, group: str = "", **options: Any) -> millstream.Connector:
-    """A connector whose values are texts, by default in a new group."""
+    """A connector whose values are text, by default in a new group."""
     return millstream.connect(
         cluster, group=group or unique("group"), **{"value_deserializer": bytes.decode, **options}
     )

@@ -24,7 +24,7 @@ def joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:
 
 
 def current_leader(metadata: Metadata, topic: str, index: int) -> LeaderIdAndEpoch | None:
-    """The leader to ask instead; None if there is no such partition."""
+    """The broker that leads the partition; None if there is no such partition."""
     record = metadata.topics.get(topic)
     if record is None or index >= len(record.partitions):
         return None

@@ -15,12 +15,12 @@ number of partitions. A request without a session gets one that ends with the re
 - An error in any partition is sent at once. No wait outlasts `connections.max.idle.ms`: only the response may show
   whether the client is still there.
 
-Since v13 requests have the ids of topics (KIP-516): nobody reads on in a topic that was created under the name of a
-deleted one. Older requests have names.
+Since v13, requests have the ids of topics (KIP-516), so no client continues in a topic that was created under the name
+of a deleted one. Older requests have names.
 
-A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one that is in its
-rack (KIP-392). A follower reads up to the end of the leader's log. What it asks for tells how far it is
-(`Partition.fetched`), unless the logs turn out to part, which is then the answer (`divergence`).
+A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one in its
+rack (KIP-392). A follower reads up to the end of the leader's log. Its fetch offset is its progress
+(`Partition.fetched`), unless the logs diverge, which the response then reports (`divergence`).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Session:
         reads_followers: bool = False,
         by_id: bool = False,
     ) -> None:
-        """For one request; see `identify`. `by_id`: requests have ids of topics, no names."""
+        """For one request; see `identify`. ``by_id``: requests contain ids of topics, not names."""
         self.session_id = 0
         self.replica_id = replica_id
         self.is_follower = replica_id >= 0
@@ -182,7 +182,7 @@ class Session:
         """The consumer's rack, if it may be sent to a replica there."""
         self._reads_followers = reads_followers
         self.watches = False
-        """Whether partitions are watched: not for one request that does not wait."""
+        """Whether it watches partitions; a session for one request that does not wait does not."""
         self._fetched: dict[Key, Fetched] = {}
         self._due: dict[Fetched, None] = {}
         """Partitions to read for the next response, in the order of their changes."""

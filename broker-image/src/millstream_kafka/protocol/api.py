@@ -44,10 +44,10 @@ class Api(Generic[Req, Res]):
         served_from: int | None = None,
         is_advertised: bool = True,
     ) -> None:
-        """``versions`` are the first and last advertised ones; ``flexible`` is the first in KIP-482's forms, if any.
+        """``versions``: the first and last advertised ones; ``flexible``: the first with KIP-482's encoding, if any.
 
-        ``served_from``: the first version that can be decoded, where it is not the first advertised.
-        ``is_advertised``: False for a client's selection of the versions of an API.
+        ``served_from``: the first version that can be decoded, if that is not the first advertised one.
+        ``is_advertised``: False for a client's subset of an API's versions.
         """
         self.key = key
         self.name = name

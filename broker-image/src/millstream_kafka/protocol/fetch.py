@@ -26,7 +26,7 @@ from .schema import (
 )
 
 IDS_SINCE = 13
-"""The first version that has ids instead of names."""
+"""The first version with ids instead of names."""
 
 
 class FetchPartition(Struct):

@@ -1,15 +1,15 @@
 """Coordination by the brokers' group protocol: each stream is a member of the group.
 
-librdkafka speaks the protocol and calls back when partitions come and go, in the thread that fetches. Brokers fence
-commits by the member's generation; a stream fences them by what it owns.
+librdkafka implements the protocol and calls back when partitions are assigned or revoked, in the thread that fetches.
+Brokers fence commits by the member's generation; a stream fences them by its owned partitions.
 
-A stream hands out messages while its lease lasts (`proofs`), so it stops before the coordinator gives its partitions
-to others because it has not heard from it. The coordinator also removes members that do not join a rebalance in time,
-even if their requests arrive. librdkafka joins by itself, and learns of a rebalance from its heartbeats. It gives up
-what it owns when none was answered for a session, and an answer may be as old. So it knows of a rebalance two sessions
-after its begin, a lease ends within the third, and the group waits for three or longer. Only a caller that works on
-one message can keep librdkafka from joining. So the group waits for a session more than that may take, and a stream
-whose caller was away for longer joins anew.
+A stream returns messages only while its lease lasts (`proofs`). So if the coordinator does not hear from it, it stops
+before the coordinator assigns its partitions to others. The coordinator also removes members that do not join a
+rebalance in time, even if their requests arrive. librdkafka joins by itself, and learns of a rebalance from a
+heartbeat. It gives up its partitions if no heartbeat was answered for a session, and a response may be a session old.
+So it knows of a rebalance within two sessions, a lease ends within the third, and the group waits for at least three.
+Only a caller that works on one message can keep librdkafka from joining. So the group waits for the longest processing
+time and another session, and a stream whose caller took longer joins again.
 """
 
 from __future__ import annotations
@@ -135,8 +135,11 @@ class GroupMembership:
         return self.proofs.reported(error, partitions)
 
     def _rejoin(self, stream: MessageStream, *, commit: bool) -> None:
-        """Leave, to join anew. In a rebalance librdkafka leaves after it, and to subscribe before that keeps it from
-        leaving: it would go on with partitions that the stream has given up, and assign them to nobody."""
+        """Leave, to join again.
+
+        During a rebalance, librdkafka leaves only afterwards. A subscription before that cancels the leaving:
+        librdkafka would keep partitions that the stream has given up, and nobody would own them.
+        """
         self._give_up(stream, stream.owned, commit=commit)
         self._leaving_since, self._revoked = now(), False
         stream.kafka.unsubscribe()

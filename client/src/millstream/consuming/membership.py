@@ -1,4 +1,4 @@
-"""How a stream takes part in its group: the side that the stream sees of either coordination."""
+"""How a stream takes part in its group: the interface to both kinds of coordination."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
 
 
 class Membership(Protocol):
-    """How a stream gets partitions, and how its positions are kept. Called with the stream's lock held."""
+    """Assigns partitions to a stream, and stores its positions. Called with the stream's lock held."""
 
     silence: str
-    """Whose silence leaves it uncertain what the stream owns, for an error: "no ZooKeeper at … has answered"."""
+    """The cause of uncertainty about the stream's partitions, for an error: "no ZooKeeper at … has answered"."""
 
     def begin(self, stream: MessageStream) -> None:
-        """Start to take part; partitions arrive by `MessageStream.take`."""
+        """Join; partitions arrive by `MessageStream.take`."""
 
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
-        """Look whether the stream still owns what it has, ``elapsed_s`` after the last look; seconds until the next
-        look must happen at the latest. Zero or less: that is uncertain now, so no message is handed out."""
+        """Check whether the stream still owns its partitions, ``elapsed_s`` after the last check.
+
+        Returns the seconds until the latest time of the next check. Zero or less: ownership is uncertain now, so the
+        stream returns no message.
+        """
 
     def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
-        """librdkafka's report of a commit in the background. True: the membership sent it for itself."""
+        """Handle librdkafka's report of a background commit; returns whether the membership itself sent the commit."""
 
     def commit(self, stream: MessageStream, positions: Mapping[Partition, int], *, wait: bool) -> None:
-        """Keep positions of owned partitions. NotOwned when the stream no longer owns one."""
+        """Store positions of owned partitions. NotOwned if the stream no longer owns one."""
 
     def committed(self, stream: MessageStream, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The positions kept; partitions without one are left out."""
+        """The stored positions; partitions without one are left out."""
 
     def end(self, stream: MessageStream) -> None:
-        """Leave: the partitions are free for others."""
+        """Leave: others may take the partitions."""

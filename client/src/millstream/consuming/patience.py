@@ -1,4 +1,4 @@
-"""How long a stream waits for brokers and for its group, until it says so in the log and raises Unreachable."""
+"""How long a stream waits for brokers and for its group before it logs that and raises Unreachable."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millstream.consuming.clock import now
 from millstream.errors import Unreachable
 
 SAY_S: Final = 0.5
-"""How long a stream is uncertain what it owns before it says so in the log."""
+"""How long ownership must be uncertain before the log says so."""
 log = logging.getLogger("millstream.streams")
 
 
 class Patience:
-    """One stream's."""
+    """The patience of one stream."""
 
     def __init__(self, topic: str, cluster: Cluster, limit_s: float) -> None:
         self.topic = topic
@@ -30,16 +30,16 @@ class Patience:
         self._waits = False  # whether the log says that it is uncertain
 
     def failed(self, error: KafkaError) -> None:
-        """librdkafka's report of a connection that failed, among others: it heals, or nobody answers for long."""
+        """Handle librdkafka's report of a failed connection, among others: it heals, or no broker responds for long."""
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
             self._down = True
 
     def heard(self) -> None:
-        """There are messages."""
+        """Messages have arrived."""
         self._heard, self._down = now(), False
 
     def check_brokers(self) -> None:
-        """There was no message."""
+        """No message has arrived: raise Unreachable if no broker has responded for too long."""
         at = now()
         if not self._down:
             self._heard = at
@@ -57,7 +57,7 @@ class Patience:
         return self._down and bool(self._cluster.why_unreachable())
 
     def uncertain(self, silence: str, partitions: Callable[[], str]) -> None:
-        """It is uncertain whether the stream owns its partitions."""
+        """Wait while it is uncertain whether the stream owns its partitions; raise Unreachable after too long."""
         at = now()
         self.uncertain_since = self.uncertain_since or at
         waited = at - self.uncertain_since

@@ -2,10 +2,10 @@
 
 librdkafka does not say when it sent a heartbeat that the coordinator has answered. So a stream sends a request of its
 own: a commit with metadata longer than brokers allow. The coordinator first checks that it comes from a member of the
-current generation, and counts it as a heartbeat; then it refuses the metadata. So nothing is stored, and an answer
-needs no other broker. Where brokers allow longer metadata, they store the stream's standing position.
+current generation, and counts it as a heartbeat; then it refuses the metadata. So it stores nothing, and can respond
+without any other broker. If brokers allow longer metadata, they store the stream's standing position.
 
-The request goes out in the background, and the stream's next call of librdkafka brings the answer.
+The request goes out in the background, and the stream's next call of librdkafka brings the response.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from millstream.consuming.stream import MessageStream
 
 MARK: Final = "millstream: am I still a member? "
 LENGTH: Final = 4097
-"""Of the metadata: a byte more than ``offset.metadata.max.bytes`` is, unless somebody sets it."""
+"""Length of the metadata: a byte more than the default of ``offset.metadata.max.bytes``."""
 MOST: Final = 32767
-"""What the protocol allows."""
+"""Largest length that the protocol allows."""
 AGAIN_S: Final = 0.05
-"""Time until the next request after one that proved nothing."""
+"""Time until the next request after a failed one."""
 
 
 class Proofs:
-    """One stream's. Called with its lock held."""
+    """The proofs of one stream. Called with its lock held."""
 
     def __init__(self, session_s: float) -> None:
         self.lease = Lease()
         self._session_s = session_s
         self._memberships = 0
-        self._asked: dict[int, tuple[int, float]] = {}  # by number: in which membership, and when
+        self._asked: dict[int, tuple[int, float]] = {}  # by number: the membership, and the time of sending
         self._number = 0
         self._next = 0.0
         self._length = LENGTH
 
     def begin(self) -> None:
-        """The stream owns something from now on, and owned nothing before."""
+        """The stream now owns a partition, and owned none before."""
         self._memberships += 1
         self.lease.begin(self._memberships)
         self._asked.clear()
         self._next = 0.0
 
     def end(self) -> None:
-        """The stream owns nothing any more."""
+        """The stream no longer owns any partition."""
         self.lease.end()
 
     def ask(self, stream: MessageStream) -> None:
-        """Send a request if it is time for one."""
+        """Send a request if one is due."""
         at = now()
         if at < self._next:
             return
@@ -65,18 +65,18 @@ class Proofs:
             stream.kafka.commit(
                 offsets=[TopicPartition(topic, partition, offset, metadata)], asynchronous=True
             )
-        except KafkaException:  # the next request may succeed, or there is none: the lease ends
+        except KafkaException:  # the next request may succeed; otherwise the lease ends
             self._next = at + AGAIN_S
 
     def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
-        """The answer to one of these requests: True. False: it is another commit's."""
+        """Handle librdkafka's report of a commit; returns whether the commit was one of these requests."""
         metadata = next((at.metadata for at in partitions), None) or ""
         if not metadata.startswith(MARK):
             return False
         number = int(metadata.removeprefix(MARK).partition(" ")[0])
         membership, sent_at = self._asked.pop(number, (0, 0.0))
         if error is None:
-            self._length = min(2 * self._length, MOST)  # it was stored
+            self._length = min(2 * self._length, MOST)  # the broker stored it
         elif error.code() != KafkaError.OFFSET_METADATA_TOO_LARGE:
             self._next = min(self._next, now() + AGAIN_S)
             return True

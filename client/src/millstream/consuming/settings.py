@@ -36,9 +36,9 @@ OURS: Final = {
     "group.protocol": "",
 }
 HEARTBEAT_S: Final = 1.0
-"""Longest time between heartbeats: they tell a member of rebalances."""
+"""Longest time between heartbeats, from which a member learns of rebalances."""
 LONGEST_REBALANCE_S: Final = 86_400
-"""The most that librdkafka allows."""
+"""The maximum that librdkafka allows."""
 QUEUE_BACKOFF_MS: Final = 50
 """How long fetches pause when a stream's queue is full; librdkafka's default is a second."""
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -74,8 +74,10 @@ class ConnectorSettings:
     session_timeout_s: float = 45
     """How long a consumer may be silent before others take over its partitions."""
     processing_timeout_s: float = 300
-    """With "group": how long the processing of one message may take; others take over within three times
-    ``session_timeout_s`` after that."""
+    """With "group": how long the processing of one message may take.
+
+    Others take over within three times ``session_timeout_s`` after that.
+    """
     max_buffered_bytes: int = 32 * 1024 * 1024
     """Limit of the messages that a stream fetches ahead; one fetch may exceed it by ``fetch.max.bytes``."""
     unreachable_timeout_s: float = 60
@@ -121,7 +123,7 @@ class ConnectorSettings:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """How long a group waits in a rebalance for a member to join it, and librdkafka for its caller."""
+        """How long a group waits in a rebalance for a member to join, and librdkafka for its caller."""
         session = self.session_timeout_s
         return min(max(self.processing_timeout_s + session, 3 * session), LONGEST_REBALANCE_S)
 

@@ -46,7 +46,7 @@ ATTEND_S: Final = 0.5
 RUN_S: Final = 0.001
 MAX_RUN: Final = 64
 NOT_YET: Final = (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)
-"""Why librdkafka cannot seek in a partition whose fetches begin or end at this moment."""
+"""Errors of a seek in a partition that librdkafka is just starting or stopping to fetch."""
 
 log = logging.getLogger("millstream.streams")
 
@@ -78,8 +78,8 @@ class MessageStream:
         self._began: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._by_caller: dict[Partition, int] = {}
-        self._next: dict[Partition, int] = {}  # where each partition continues after the batch
-        self._astray: set[Partition] = set()  # librdkafka is not there yet: what it has of them is dropped
+        self._next: dict[Partition, int] = {}  # each partition's position after the batch
+        self._astray: set[Partition] = set()  # librdkafka has yet to move: its messages are dropped
         self._due = self._next_commit = 0.0
         self.patience = Patience(topic, cluster, settings.unreachable_timeout_s)
         self._closed = False
@@ -174,7 +174,7 @@ class MessageStream:
             self._serving = False
 
     def _settle(self, *, seek: bool = True) -> None:
-        """Bring librdkafka to where partitions continue, after a seek or an interrupt that may have lost messages."""
+        """Move librdkafka to the partitions' positions, after a seek or an interrupt that may have lost messages."""
         if self._consuming:
             self._astray |= self._owned
             self._consuming = False
@@ -230,7 +230,7 @@ class MessageStream:
     def _serve(self) -> None:
         """Let librdkafka call back. The lock is held."""
         left = self._left.__length_hint__()
-        has_room = left <= BATCH  # it has none only while it waits
+        has_room = left <= BATCH  # without room only while it waits
         self._settle(seek=has_room)
         self._consuming = True
         while extra := self._poll(1, 0):  # a message joins the end of the batch
@@ -239,7 +239,7 @@ class MessageStream:
                 break
             if self._is_message(extra[0]) and at in self._owned:
                 if not has_room:
-                    self._astray.add(at)  # librdkafka comes back to this message later
+                    self._astray.add(at)  # librdkafka returns to this message later
                     break
                 if left:
                     self._batch += messages(extra, self._decoders)
@@ -287,7 +287,7 @@ class MessageStream:
         return False
 
     def _wait(self) -> None:
-        """It is uncertain what the stream owns."""
+        """Sleep while ownership is uncertain."""
         time.sleep(UNCERTAIN_S)
         self.patience.uncertain(self._membership.silence, self._named)
 
@@ -325,7 +325,7 @@ class MessageStream:
             self._committed.update(new)
 
     def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """librdkafka's report of a commit: what failed is committed again when the next one is due."""
+        """Handle librdkafka's report of a commit: failed ones are repeated when the next one is due."""
         if self._membership.reported(error, partitions or ()):
             return
         for at in partitions or ():
@@ -425,7 +425,7 @@ class MessageStream:
         return self._next[at]
 
     def standing(self) -> Position:
-        """What it has committed in one of its partitions, or where it began there: to commit that skips nothing."""
+        """The committed or first position in one of its partitions: committing it skips nothing."""
         at = min(self._owned)
         return Position(*at, self._committed.get(at, self._began[at]))
 

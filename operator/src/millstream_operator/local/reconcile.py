@@ -273,7 +273,7 @@ class Pass:
                 self._write(mirror, status)
                 self._tell(MirrorMaker, ["/".join(_key(mirror))])
                 continue
-            if is_paused(mirror):  # workers that run continue with the configuration that they have
+            if is_paused(mirror):  # running workers keep their configuration
                 status = mirror_plan.status_of(mirror, local.workers(), self.services.now(), promotion)
                 self._write(mirror, status)
                 self.say(f"{_title(mirror)}: {PAUSED[3]}")

@@ -180,7 +180,7 @@ def _stuck(group: ConsumerGroup, observed: Observed, stuck: bool) -> tuple[Condi
 
 
 def _steady(before: Lag | None, records: int, seconds: int) -> int:
-    """While nothing is consumed or produced, the age only grows: show it only when it has grown by a tenth."""
+    """The age to show. While nothing is consumed or produced, only the age grows: show a growth by a tenth."""
     old = before.seconds if before is not None and before.records == records else None
     return old if old is not None and records and 0 <= seconds - old <= old // 10 else seconds
 

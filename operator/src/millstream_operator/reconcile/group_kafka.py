@@ -35,7 +35,7 @@ from .report import report_problem
 from .together import sort_out
 
 INTERVAL_S = 8.0
-"""From the beginning of a look to the next: so a lag is at most 10 s old while a look takes no longer than 2 s."""
+"""Time between the starts of two observations, so a lag is at most 10 s old if an observation takes at most 2 s."""
 WAITING_INTERVAL_S = 5.0
 SOON_S = 2.0
 
@@ -92,7 +92,7 @@ def _look(
         observed = {one.group.group_id: one.seen for one in advanced}
         now = services.now()
         seconds = _seconds_behind(groups, observed, admin, times, now)
-        for group in groups:  # before anything else takes time
+        for group in groups:  # first, because the other steps take time
             records = sum(lag_by_partition(observed[group.group_id]).values())
             lag = Measured(records, seconds[group.group_id], measured)
             services.metrics.lags.put(key_for(group), lag)
@@ -152,8 +152,11 @@ def run_workload(
 
 
 def _next_look(one: Advanced, took: float) -> float:
-    """Seconds from the end of a look that took so many to the next. After a slow look the brokers get a rest of half
-    its time. A reset that waits continues soon after the last member has left."""
+    """Seconds from the end of an observation that took ``took`` seconds to the next one.
+
+    After a slow observation, the brokers rest for half its time. A waiting reset continues soon after the last member
+    has left.
+    """
     if not one.ended_now and (running(one.group) or requested(one.group)):
         return SOON_S
     return min(INTERVAL_S, max(INTERVAL_S - took, took / 2))

@@ -361,7 +361,7 @@ def _row(
 
 
 def _source_end(known: SourceEnd | None, mirrored: int) -> int:
-    """Workers note the source's ends about once a second: what they have copied since was in the source, too."""
+    """The source's end. Workers note it about once a second, and what they have copied since was also in the source."""
     if known is None:
         return -1
     return known.offset if known.at is None else max(known.offset, mirrored)

@@ -63,7 +63,7 @@ def read_log(cluster: ClusterProcesses, topic: str, partition: int, *, since: in
             return Log(start, await batches_from(client, where, start))
 
     for _ in range(ATTEMPTS - 1):
-        with contextlib.suppress(ApiError, BrokerError, AssertionError):  # the last: retention was quicker
+        with contextlib.suppress(ApiError, BrokerError, AssertionError):  # the last: retention was faster
             return asyncio.run(read())
         time.sleep(PAUSE_S)
     return asyncio.run(read())

@@ -24,7 +24,7 @@ from .plan import Kind
 from .retention import Retention
 
 RECORDS = 40
-"""Sent to each of the other topics in each round."""
+"""Number of records sent to each of the other topics in each round."""
 LEAST_REMOVED = 20
 CODECS = ("producer", "lz4", "zstd", "gzip")
 SEGMENTS = ("300000", "1000000", "4000000")
@@ -132,14 +132,14 @@ class Faults:
             worker.start()
 
     def compact(self, seconds: float) -> None:
-        """Half the time another replica leads then, which was compacted by itself."""
+        """Half the time, another replica leads afterwards, which compacts its log independently."""
         lab = self._lab
         for worker in lab.workers:
             worker.kill()
         ends = [read_log(lab.east, COMPACTED, number, last=1).end for number in range(PARTITIONS[COMPACTED])]
 
         def is_compacted() -> bool:
-            """Also of what no mirror has."""
+            """Whether the log is compacted, including records that no mirror has."""
             logs = [read_log(lab.west, COMPACTED, number, since=end) for number, end in enumerate(ends)]
             return all(removed(log) > LEAST_REMOVED for log in logs)
 

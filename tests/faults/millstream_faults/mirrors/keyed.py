@@ -1,11 +1,11 @@
-"""Records with keys that are overwritten and deleted, and what must be left of them in each copy of a compacted topic.
+"""Records whose keys are overwritten and deleted, and the records that each copy of a compacted topic must have.
 
     identity    each record is the one that was produced at its offset
     aggregate   records are in the order in which they were produced, none twice
-    both        nothing is absent but what a later record of its key has replaced
+    both        every record is there unless a later record of its key has replaced it
 
-Compaction runs in each log by itself: before a record is mirrored, after that, or in the copy alone. So a copy is not
-compared with what its source has now, but with what was produced. A key that was deleted last may be there as its
+Compaction runs in each log independently: before a record is mirrored, after that, or in the copy alone. So a copy is
+not compared with the present source, but with the produced records. A key that was deleted last may be there as its
 tombstone or not at all, but not with an older value.
 """
 
@@ -21,9 +21,9 @@ from millstream_kafka.batch import Record, read_header, read_records
 from .checks import Log
 
 HOT, COLD, COLD_EVERY, DELETED_EVERY = 10, 60, 5, 13
-"""Every fifth record has one of the keys that come seldom."""
+"""Every fifth record has one of the rare keys."""
 NUMBER = "number"
-"""The header that has a record's number: a tombstone has no value."""
+"""The header with a record's number, because a tombstone has no value."""
 
 
 def key_of(number: int) -> bytes:
@@ -50,7 +50,7 @@ class Produced:
 
     @classmethod
     def by(cls, ledger: Ledger, partition: int) -> Produced:
-        offsets = dict(ledger.acknowledged[partition])  # first: what is acknowledged was sent
+        offsets = dict(ledger.acknowledged[partition])  # first: all of these were sent
         return cls(ledger.sent[partition], offsets)
 
 
@@ -65,13 +65,13 @@ def entries(log: Log) -> list[Entry]:
 
 
 def removed(log: Log) -> int:
-    """How many offsets have no record any more."""
+    """The number of offsets that no longer have a record."""
     first = read_header(log.batches[0]).base_offset if log.batches else log.start
     return log.end - max(log.start, first) - len(entries(log))
 
 
 def unequal_keyed(produced: Produced, copy: Log) -> str:
-    """How an Identity copy of a compacted partition differs from what was produced, as far as it has come."""
+    """Differences between an Identity copy of a compacted partition and the produced records, up to the copy's end."""
     found = entries(copy)
     for number, record in found:
         if (at := produced.offsets.get(number, record.offset)) != record.offset:
@@ -81,7 +81,7 @@ def unequal_keyed(produced: Produced, copy: Log) -> str:
 
 
 def misplaced_keyed(produced: Produced, copy: Log) -> str:
-    """How an Aggregate copy of a compacted partition differs from what was produced, as far as it has come."""
+    """Differences between an Aggregate copy of a compacted partition and the produced records, up to the copy's end."""
     found = entries(copy)
     last = max((one.number for one in found), default=-1)
     return _wrong(produced, found, {number for number in produced.offsets if number <= last})
@@ -97,7 +97,7 @@ def _wrong(produced: Produced, found: list[Entry], reached: set[int]) -> str:
         before = last[record.key] = number
     sent = max(produced.sent, before + 1)
     for key, number in {key_of(number): number for number in range(sent)}.items():
-        # what has no answer yet may have replaced it in the source already
+        # an unacknowledged record may already have replaced it in the source
         if number not in reached or last.get(key) == number:
             continue
         if key in last or value_of(number) is not None:
@@ -107,7 +107,7 @@ def _wrong(produced: Produced, found: list[Entry], reached: set[int]) -> str:
 
 
 def altered(source: Log, copy: Log) -> str:
-    """Which record is another one in the copy, be it by its timestamp only."""
+    """The records that differ in the copy, if only in their timestamps."""
     theirs = {number: record._replace(offset=-1) for number, record in entries(source)}
     for number, record in entries(copy):
         if (original := theirs.get(number)) not in (None, record._replace(offset=-1)):
@@ -116,7 +116,7 @@ def altered(source: Log, copy: Log) -> str:
 
 
 def lacks_keyed(source: Log, copy: Log, *, is_identity: bool) -> bool:
-    """Whether the copy has not come to this end of the source yet."""
+    """Whether the copy has not reached this end of the source yet."""
     if is_identity:
         return copy.end < source.end
     ends = [max((one.number for one in entries(log)), default=-1) for log in (source, copy)]

@@ -44,7 +44,7 @@ SETTINGS = {
 BROKERS = {"log.cleaner.backoff.ms": "500", "log.retention.check.interval.ms": "500"}
 MOST_PARTITIONS = 8
 BACK_S = 120.0
-"""Until all that must come to be has come to be."""
+"""Time within which everything must have recovered."""
 LOAD: dict[str, Any] = {"pause_s": 0.05, "config": {"linger.ms": "200"}}
 IDENTITY = "identity"
 MODES: dict[str, dict[str, Any]] = {

@@ -168,8 +168,7 @@ class Rounds:
         return KEYED[mode](produced, copy) or altered(source, copy)
 
     def end(self) -> None:
-        """Stop the producers: each got an answer to each record, and the source and all copies have what it
-        acknowledged."""
+        """Stop the producers. Each record got a response, and the source and all copies have the acknowledged ones."""
         self._lab.end_loads()
         self.violations += [f"at the end: {one}" for one in self._compare()]
         try:
