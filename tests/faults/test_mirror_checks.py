@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_faults.mirrors.checks import Log, lacks, misplaced, out_of_step, unequal
+from millstream_faults.mirrors.promotion import Point, mirrored_end, misreported_point, overwritten
 from millstream_faults.mirrors.retention import Missing, misreported, next_missing
 from millstream_harness.replica import batch
 
@@ -126,4 +127,68 @@ def test_what_the_copy_has_deleted_by_itself_may_be_absent_from_its_start() -> N
     assert misplaced(log(*WHOLE), log(("c", "d"), first=7)) == "records are absent or in another order"
     assert (
         misplaced(log(*WHOLE), log(("c", "e"), start=7, first=7)) == "records are absent or in another order"
+    )
+
+
+THEIRS = log(("source:0", "source:1"), ("source:2",), ("source:3",))
+OURS = ("own:0",), ("probe:", "own:1")
+
+
+@pytest.mark.parametrize(
+    ("copy", "end", "said"),
+    [
+        (log(("source:0", "source:1"), ("source:2",), *OURS), 3, ""),
+        (log(("source:0", "source:1"), ("source:2",), ("source:3",), *OURS), 4, ""),
+        (log(("source:0", "source:1")), 2, ""),
+        (log(), 0, ""),
+        (
+            log(("source:0", "source:1"), *OURS, ("source:2",)),
+            2,
+            "a batch of the source is at offset 5, behind",
+        ),
+        (log(("source:0", "source:x"), *OURS), 2, "the batch at offset 0 is not the source's"),
+        (log(("source:0",), ("source:1",), *OURS), 2, "the batch at offset 0 is not the source's"),
+    ],
+    ids=["promoted", "all of it", "nothing own", "empty", "behind the end", "altered", "other batches"],
+)
+def test_a_promoted_copy(copy: Log, end: int, said: str) -> None:
+    assert mirrored_end(copy) == end
+    assert overwritten(THEIRS, copy).startswith(said)
+    assert bool(overwritten(THEIRS, copy)) == bool(said)
+
+
+def test_a_promoted_copy_without_a_batch() -> None:
+    copy = Log(0, [*log(("source:0", "source:1")).batches, bytes(batch("own:1", offset=4))])
+    assert overwritten(THEIRS, copy) == "there is no batch at offset 2"
+
+
+POINTS = [Point(10, 14, 16), Point(20, 18, 20)]
+ROW = {"ends": [10, 20], "sourceEnds": [15, 19], "sourceEndsFrom": "Source", "notMirrored": 5}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({}, ""),
+        ({"sourceEnds": [16, 20], "notMirrored": 6}, ""),
+        ({"ends": [10, 21]}, "ends [10, 21] are reported, [10, 20] are true"),
+        ({"ends": [10]}, "ends [10] are reported"),
+        ({"sourceEnds": [17, 19], "notMirrored": 7}, "the source's ends [17, 19] (Source) are reported"),
+        ({"sourceEnds": [13, 19], "notMirrored": 3}, "the source's ends [13, 19] (Source) are reported"),
+        ({"sourceEnds": [15, -1]}, "the source's ends [15, -1] (Source) are reported"),
+        ({"sourceEnds": [15]}, "the source's ends [15] (Source) are reported"),
+        ({"notMirrored": 4}, "4 and 4 records are reported as missing, 5 are"),
+        ({"notMirrored": None}, "None and None records are reported"),
+    ],
+)
+def test_the_recovery_point(wrong: dict[str, object], said: str) -> None:
+    row = {**ROW, **wrong}
+    found = misreported_point({"topics": [row], "notMirrored": row["notMirrored"]}, POINTS)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_the_recovery_point_of_all_topics_together() -> None:
+    assert misreported_point({"topics": [ROW], "notMirrored": 6}, POINTS) == (
+        "5 and 6 records are reported as missing, 5 are"
     )

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -21,6 +22,7 @@ from .checks import DIFFERS, read_log
 from .keyed import removed
 from .lab import ANEW, BACK_S, COMPACTED, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
 from .plan import Kind
+from .promotion import Promotions
 from .retention import Retention
 
 RECORDS = 40
@@ -38,6 +40,8 @@ class Faults:
         self.later: dict[str, Callable[[], str]] = {}
         """What must hold at the end of the round; "" if it does."""
         self._retention = Retention(lab)
+        self.promotions = Promotions(lab, self._chance)
+        lab.at_the_end(self.promotions.close)
 
     def strike(self, fault: Fault[Kind]) -> None:
         STRIKES[fault.kind](self, fault.seconds)
@@ -150,11 +154,17 @@ class Faults:
             worker.start()
 
     def retain(self, _: float) -> None:
+        self._episode(self._retention.overtake)
+
+    def promote(self, seconds: float) -> None:
+        self._episode(partial(self.promotions.promote, seconds))
+
+    def _episode(self, act: Callable[[], dict[str, Callable[[], str]]]) -> None:
         try:
-            self.later |= self._retention.overtake()
+            self.later |= act()
         except AssertionError as error:
             self.violations.append(str(error))
-            self._lab.restart_workers()
+            self._lab.restart()
 
     def _expect(self, condition: Callable[[], object], what: str) -> None:
         try:
@@ -190,5 +200,6 @@ STRIKES: dict[Kind, Callable[[Faults, float], None]] = {
     Kind.DELETE: Faults.delete_records,
     Kind.COMPACT: Faults.compact,
     Kind.RETAIN: Faults.retain,
+    Kind.PROMOTE: Faults.promote,
     Kind.GAP: Faults.gap,
 }

@@ -5,6 +5,7 @@
     GAPPED      loses records, some of them before they are mirrored
     COMPACTED   under load all the time, with keys that are overwritten and deleted
     RETAINED    keeps its last records only
+    PROMOTED    the beginning of names of topics that are promoted, one after the other (promotion.py)
 
 An Identity mirror copies each topic as it is, an Aggregate mirror to SOURCE.TOPIC. Of each, one worker is at the far
 end of the link, the other with the brokers.
@@ -13,6 +14,7 @@ end of the link, the other with the brokers.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -46,10 +48,15 @@ MOST_PARTITIONS = 8
 BACK_S = 120.0
 """Time within which everything must have recovered."""
 LOAD: dict[str, Any] = {"pause_s": 0.05, "config": {"linger.ms": "200"}}
-IDENTITY = "identity"
+IDENTITY, PROMOTED = "identity", "promoted-"
 MODES: dict[str, dict[str, Any]] = {
-    IDENTITY: {"mode": "Identity"},
-    "aggregate": {"mode": "Aggregate", "naming": "Prefixed", "onGap": "SkipToEarliest"},
+    IDENTITY: {"mode": "Identity", "topics": {"include": [*PARTITIONS, f"{PROMOTED}.*"]}},
+    "aggregate": {
+        "mode": "Aggregate",
+        "naming": "Prefixed",
+        "onGap": "SkipToEarliest",
+        "topics": {"include": [*PARTITIONS]},
+    },
 }
 
 
@@ -94,6 +101,10 @@ class Lab:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def at_the_end(self, close: Callable[[], object]) -> None:
+        """Call it before the clusters end."""
+        self._stack.callback(close)
+
     def _cluster(self, side: str) -> ClusterProcesses:
         cluster = ClusterProcesses(self.out / side, config=BROKERS, zookeeper=self.zookeeper)
         for number, broker in cluster.brokers.items():
@@ -107,7 +118,6 @@ class Lab:
             self.east.bootstrap,
             entering=self.link.entering if is_far else (),
             name=mode,
-            topics={"include": list(PARTITIONS)},
             groups={"include": [GROUP]},
             http=f"{THERE if is_far else HERE}:0",
             **MODES[mode],
@@ -120,6 +130,16 @@ class Lab:
             own, worker.config = worker.config, {**worker.config, **changed}
             worker.start()
             worker.config = own
+
+    def restart(self) -> None:
+        """Start the brokers that are down, and all workers anew."""
+        for cluster in (self.west, self.east):
+            if not any(broker.process for broker in cluster.brokers.values()):
+                cluster.start()
+            for broker in cluster.brokers.values():
+                if broker.process is None:
+                    broker.start()
+        self.restart_workers()
 
     def names(self, side: str) -> tuple[str, ...]:
         """The link's names for packets to and from a side's brokers."""

@@ -29,4 +29,5 @@ class Kind(Lasting):
     """Records that are mirrored."""
     COMPACT = ("compact records before they are mirrored", 0.0, 3.0)
     RETAIN = ("retention before records are mirrored", 0.0, 0.0)
+    PROMOTE = ("promote a topic", 0.0, 3.0)
     GAP = ("delete records before they are mirrored", 0.0, 0.0)

@@ -170,6 +170,7 @@ class Rounds:
     def end(self) -> None:
         """Stop the producers. Each record got a response, and the source and all copies have the acknowledged ones."""
         self._lab.end_loads()
+        self._faults.later |= self._faults.promotions.checks()
         self.violations += [f"at the end: {one}" for one in self._compare()]
         try:
             check(self._lab.west.bootstrap, STEADY, self._lab.loads)
