@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import millstream
-from millstream.consuming import group as group_module
+from millstream.consuming.group import GroupMembership
 from millstream.groups import describe_group
 from millstream.topics import create_topic
 from millstream_harness.broker import BrokerProcess
@@ -56,8 +56,11 @@ class Member:
 
     def sleep_through_its_session(self) -> None:
         """As if the process had been paused."""
+        membership = self.stream._membership
+        assert isinstance(membership, GroupMembership)
         with self.stream.turns:
-            self.stream._seen -= SESSION_S
+            membership.proofs.lease.until -= SESSION_S
+            self.stream._due = 0.0
 
     def lose_a_call_back(self) -> None:
         """As if an interrupt had come when librdkafka passed on partitions."""
@@ -150,13 +153,11 @@ def test_partitions_that_a_stream_gives_up_are_read(rebalance: Rebalance) -> Non
     rebalance.end()
 
 
-def test_a_stream_that_slept_waits_for_the_end(rebalance: Rebalance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_slept_waits_for_the_end(rebalance: Rebalance) -> None:
     rebalance.begin()
     stream = rebalance.member.stream
-    monkeypatch.setattr(group_module, "COMMIT_TIMEOUT_S", 0.1)
     rebalance.member.sleep_through_its_session()
-    until(lambda: stream._uncertain_since, "the stream does not know what it owns")
+    until(lambda: stream.patience.uncertain_since, "the stream does not know what it owns")
     time.sleep(0.5)
     assert rebalance.member.is_iterating(), "no error, although the coordinator does not answer"
-    monkeypatch.undo()
     rebalance.end()
