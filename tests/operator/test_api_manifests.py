@@ -45,6 +45,7 @@ def outside(**fields: Any) -> dict[str, Any]:
 
 HOST = {"name": "c", "image": "i", "securityContext": {"privileged": True}}
 PLAIN = {"allowPlaintext": True}
+WORKLOAD = {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
 CLAIM = {"name": "v", "persistentVolumeClaim": {"claimName": "theirs"}}
 
 
@@ -200,6 +201,17 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
         "ConsumerGroup",
         {**REF, "topics": ["t"], "workload": {"template": {"spec": {"containers": [HOST]}}}},
         ('unknown field "spec.workload.template.spec.containers[0].securityContext"',),
+    ),
+    *(
+        ("ConsumerGroup", {**REF, "topics": ["t"], "workload": {**WORKLOAD, **more}}, (words,))
+        for more, words in (
+            ({"scaling": {"min": 3, "max": 2, "targetLag": 1}}, "scaling: min must not be above max"),
+            ({"scaling": {"max": 0, "targetLag": 1}}, "greater than or equal to 1"),
+            (
+                {"replicas": 1, "scaling": {"max": 2, "targetLag": 1}},
+                "replicas are not allowed with scaling, which chooses them",
+            ),
+        )
     ),
     ("ConsumerGroup", {**REF, "startAt": "Earliest"}, ("startAt: list its topics in topics",)),
     ("ConsumerGroup", {**REF, "maxLag": {}}, ("spec.maxLag",)),

@@ -20,7 +20,7 @@ from millstream_operator.local.workloads import expanded
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSUMER = """
-import os, sys
+import os, sys, time
 from confluent_kafka import Consumer
 print("consumes", os.environ["MILLSTREAM_TOPICS"], sys.argv[1:], flush=True)
 consumer = Consumer({
@@ -39,6 +39,14 @@ def consumer(tmp_path: Path) -> Path:
     """A consumer configured by its environment."""
     file = tmp_path / "consumer.py"
     file.write_text(CONSUMER)
+    return file
+
+
+@pytest.fixture
+def slow_consumer(tmp_path: Path) -> Path:
+    """It takes 0.2 s for each record, so there is a lag when the supervisor looks."""
+    file = tmp_path / "slow_consumer.py"
+    file.write_text(CONSUMER.replace("consumer.poll(0.2)", "consumer.poll(0.2) and time.sleep(0.2)"))
     return file
 
 
@@ -128,6 +136,37 @@ def test_scaled_to_none_and_started_by_the_first_record(sandbox: Sandbox, consum
     produce(sandbox.bootstrap, "flights", 100)
     until("as many as partitions", lambda: len(running(mark)) == 2, 60)
     until("all consumed", lambda: committed(sandbox) == 100, 60)
+
+
+@pytest.mark.timeout(500)
+def test_scaled_up_down_and_up_again_and_never_above_the_partitions(
+    sandbox: Sandbox, slow_consumer: Path
+) -> None:
+    """By the lag alone twenty consumers would run; there are two partitions. Without lag the second one stops after
+    the window, the first one keeps reading, and the second one comes back."""
+    scaling = "scaling: {min: 1, max: 5, targetLag: 5, stabilizationSeconds: 30}"
+    set_up(sandbox, workload(slow_consumer, scaling))
+    sandbox.runtime().up(sandbox.manifests)
+    mark, most = mark_of(sandbox), 0
+    said = sandbox.data / "consumers" / "work" / "consumers.json"
+
+    def count() -> int:
+        nonlocal most
+        found = len(running(mark))
+        most = max(most, found, json.loads(said.read_text())["wanted"])
+        return found
+
+    until("one", lambda: count() == 1, 60)
+    produce(sandbox.bootstrap, "flights", 100)
+    until("two", lambda: count() == 2, 60)
+    assert condition(sandbox)[:2] == ("True", "WorkloadReady")
+    until("all consumed", lambda: count() and committed(sandbox) == 100, 60)
+    until("one of them stopped", lambda: count() == 1, 120)
+    until("it says so", lambda: condition(sandbox)[2] == "1 of 1 consumers are ready", 60)
+    produce(sandbox.bootstrap, "flights", 100)
+    until("two again", lambda: count() == 2, 60)
+    until("all consumed", lambda: count() and committed(sandbox) == 200, 60)
+    assert most == 2
 
 
 def records_left(sandbox: Sandbox) -> int:
