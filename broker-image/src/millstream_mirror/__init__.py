@@ -21,9 +21,12 @@ Progress with a new producer id or epoch, or one that skips source offsets (rete
 before anything is sent with it. Commits are those of a group member, so a worker that lost its lanes cannot
 commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions.
 
-Two cases are not covered: a source topic with cleanup.policy=compact that is compacted between a crash and the
-restart, so that numbers no longer match offsets, and a target that lost acknowledged records. The worker notices, logs
-and counts both; the lane then continues from its progress under a new epoch, which may repeat records, but loses none.
+A source topic with cleanup.policy=compact may lose records between a crash and the restart, so that numbers do not tell
+what was sent. Before a lane of such a topic sends again, it looks at what it has in the target, and compares records
+with the source's, by their contents (aligning.py).
+
+Not covered are a target that lost acknowledged records, and one whose copy is compacted in that time, too, so that it
+lacks records that were sent. Both are noticed; the lane may then repeat records.
 
 Mode Identity (copies.py) needs none of this: batches keep their offsets, and the target accepts them only at the end
 of its log (`protocol.mirror_append`). The target's log is the progress.
@@ -42,6 +45,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     fetching.py fetch sessions (no I/O)
     rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
                 set_aside.py for records that only the target has
+    sent.py     what a lane has sent, compared with a source that was compacted, by aligning.py (no I/O)
     reading.py  reads logs; committed.py reads and commits offsets of groups
     throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)
     fields.py   fields of config.py and credentials.py

@@ -415,9 +415,7 @@ class Flow:
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
             if lane.skip_to is not None and lane.position >= data.high_watermark:
-                lane.renumber = "the target has more of it than the source"
-                lane.fail(lane.renumber)
-                self._wake.set()
+                self._misfits(lane, "the target has more of it than the source")
             return []
         progress = lane.acknowledged
         try:
@@ -440,11 +438,9 @@ class Flow:
             return []
         batches = rewritten.batches
         if lane.skip_to is not None:
-            rest = lane.skip(batches, rewritten.position)
+            rest = lane.skip(batches, rewritten.position) if rewritten.is_dense else None
             if rest is None:
-                lane.renumber = "its numbers no longer fit the source's offsets"
-                lane.fail(lane.renumber)
-                self._wake.set()
+                self._misfits(lane, "its numbers do not fit the source's offsets")
                 return []
             self._counters.repeated_records += sum(one.records for one in batches) - sum(
                 one.records for one in rest
@@ -459,6 +455,11 @@ class Flow:
         if lane.one_by_one:
             return [([batch], batch.data) for batch in batches]
         return [(batches, joined(fetched, batches))]
+
+    def _misfits(self, lane: Lane, why: str) -> None:
+        lane.misfits = why
+        lane.fail(why)
+        self._wake.set()
 
     async def _add(
         self,

@@ -72,8 +72,10 @@ class Lane:
     other_id: str = ""
     """Another id under which the source's topic was seen; the lane's recovery checks again."""
     target_missing: bool = False
-    renumber: str = ""
-    """The reason why the lane must continue under a new epoch, if it must."""
+    is_compacted: bool = False
+    """The source may take records out: before anything is sent again, look at what the target has."""
+    misfits: str = ""
+    """Why numbers do not tell what the target has, if they do not: compare the records."""
     skip_to: int | None = None
     """The target has everything before this number: skip it without sending."""
     one_by_one: bool = False
@@ -147,7 +149,7 @@ class Lane:
         self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
-        self.renumber = self.other_id = ""
+        self.misfits = ""
         self.skip_to = None
         self.probing = True
 

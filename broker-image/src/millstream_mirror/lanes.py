@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_kafka.client import ClusterClient
@@ -15,11 +16,13 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
 from millstream_kafka.topic_partition import TopicPartition
 
+from . import topics
 from .config import OnGap
 from .lane import HALF_OF_SEQUENCES, Lane
 from .member import LaneName
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, headers_in, offset_at, read
+from .sent import sent_since, unsent_from
 from .stats import Counters
 from .topics import id_of, is_same
 
@@ -34,6 +37,7 @@ REMOVAL_LOOK_S = 2.0
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
@@ -68,7 +72,7 @@ class LaneKeeper:
             await self._commit(left)  # before sending, so that no other mirror takes them now
             stored |= left
         cluster_id = self._at_source.cluster_id or ""
-        lanes, new = [], []
+        lanes, taken_over, new = [], [], []
         for name in names:
             progress = stored.get((name.target_topic, name.partition))
             if progress is None:
@@ -76,18 +80,21 @@ class LaneKeeper:
             elif is_same(progress.topic_id, name.topic_id) and is_same(progress.cluster_id, cluster_id):
                 lane = Lane(name.topic, name.partition, name.target_topic, progress, committed=progress)
                 lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
-                lanes.append(lane)
+                taken_over.append(lane)
             else:
                 of_new = replace(progress, offset=0, topic_id=name.topic_id, cluster_id=cluster_id)
                 lane = Lane(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
                 lane.replaced = lane.failed = True
                 lanes.append(lane)
-        lanes += await self._begin(new, cluster_id)
+        begun = await self._begin(new, cluster_id)
+        lanes += [*taken_over, *begun]
+        compacted = await topics.compacted(self._at_source, {lane.topic for lane in lanes})
         ends = await _gather(offset_at(self._at_source, lane.source, LATEST) for lane in lanes)
         for lane, end in zip(lanes, ends, strict=True):
+            lane.is_compacted = lane.topic in compacted
             lane.saw(end)
-            if lane.suspicious:
-                await self._compare(lane)
+        await _gather(self._continue(lane) for lane in taken_over if lane.suspicious or lane.is_compacted)
+        for lane in lanes:
             lane.recovering = False
         return lanes
 
@@ -136,11 +143,15 @@ class LaneKeeper:
             await self._wait_for_removal(lane)
         elif lane.out_of_range:
             await self._pass_gap(lane)
-        elif lane.renumber:
-            await self._renumber(lane, lane.renumber)
+        elif lane.misfits:
+            await self._align(lane, lane.misfits)
         elif lane.target_missing:
             await self._reopen(lane)
-        elif lane.suspicious:
+        else:
+            await self._continue(lane)
+
+    async def _continue(self, lane: Lane) -> None:
+        if lane.suspicious or lane.is_compacted:
             await self._compare(lane)
         else:
             lane.rewind(lane.acknowledged)
@@ -154,12 +165,14 @@ class LaneKeeper:
             return
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if ahead == 0:
-            if lane.refused_at == here.sequence:
+            if lane.suspicious and lane.refused_at == here.sequence:
                 await self._renumber(lane, "the target refuses the next number though it is the next")
                 return
-            if lane.failed:
+            if lane.suspicious and lane.failed:
                 lane.refused_at = here.sequence
             lane.rewind(here)
+        elif ahead < HALF_OF_SEQUENCES and lane.is_compacted:
+            await self._align(lane, "its source is compacted")
         elif ahead < HALF_OF_SEQUENCES:
             logger.info("%s: the target has %d records more than the progress says", lane, ahead)
             lane.rewind(here)
@@ -170,6 +183,27 @@ class LaneKeeper:
                 "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
             )
             await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
+
+    async def _align(self, lane: Lane, why: str) -> None:
+        """Continue behind the lane's last record in the target, found among the source's records."""
+        here = lane.acknowledged
+        sent = await sent_since(self._at_target, lane)
+        if sent is None:
+            await self._renumber(lane, f"{why}, and the target has too many records to compare them")
+            return
+        offset = await unsent_from(self._at_source, lane, sent)
+        if offset is None:
+            await self._pass_gap(lane)
+            return
+        logger.info(
+            "%s: %s: the target has %d records more than the progress says: continuing from offset %d",
+            *(lane, why, sent.count, offset),
+        )
+        self._counters.repeated_records += sent.count
+        number = advance_sequence(here.sequence, sent.count)
+        await self._resume(
+            lane, replace(here, offset=offset, sequence=number, target_offset=sent.target_offset)
+        )
 
     async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool]:
         """The number after the lane's last batch in the target; None if the target has none after the progress.
@@ -199,7 +233,7 @@ class LaneKeeper:
     async def _reopen(self, lane: Lane) -> None:
         """The target's topic is missing. If it was deleted, its progress is gone, too, and the lane starts again."""
         if await self._store.read([lane.target]):
-            lane.rewind(lane.acknowledged)
+            await self._continue(lane)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
 
@@ -302,11 +336,11 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def _gather(calls: Iterable[Awaitable[int]]) -> list[int]:
+async def _gather(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Await the calls, a few at a time."""
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
 
-    async def one(call: Awaitable[int]) -> int:
+    async def one(call: Awaitable[T]) -> T:
         async with limit:
             return await call
 

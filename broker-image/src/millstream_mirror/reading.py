@@ -30,20 +30,31 @@ async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: in
 
 
 async def read(
-    cluster: ClusterClient, where: TopicPartition, offset: int, size: int, *, epoch: int = -1
+    cluster: ClusterClient,
+    where: TopicPartition,
+    offset: int,
+    size: int,
+    *,
+    epoch: int = -1,
+    is_committed: bool = False,
 ) -> PartitionData:
     """Fetch about ``size`` bytes once; the response may be OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
 
-    ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any.
+    ``epoch``: the leader's; under another one it answers with an error. -1: any. ``is_committed``: up to the end of
+    finished transactions, and the answer says which were aborted.
     """
     topic, partition = where
     asked = FetchPartition(
         partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
     )
     request = FetchRequest(
-        max_wait_ms=0, min_bytes=0, max_bytes=size, topics=[FetchTopic(topic, partitions=[asked])]
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=size,
+        isolation_level=1 if is_committed else 0,
+        topics=[FetchTopic(topic, [asked])],
     )
-    response = await cluster.call_leader(topic, partition, fetch.BY_NAME, request)
+    response = await cluster.call_leader(topic, partition, fetch.API, request)
     answer = response.responses[0].partitions[0]
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         cluster.forget_leaders(topic)

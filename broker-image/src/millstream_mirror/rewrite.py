@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -25,6 +25,7 @@ from millstream_kafka.batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
+    Record,
     advance_sequence,
     build_batch,
     iter_batches,
@@ -64,7 +65,9 @@ class Outgoing:
 class Rewritten:
     batches: list[Outgoing]
     position: int
-    """The source offset to fetch next: after the batches, and after those dropped at their end."""
+    """The source offset to fetch next: beyond the batches, and beyond what was left out behind them."""
+    is_dense: bool = True
+    """No offset is missing before that: nothing was compacted away."""
 
 
 def rewrite(
@@ -79,9 +82,11 @@ def rewrite(
     """Number the batches of ``fetched`` (a writable buffer) from ``position`` on; raises UnusableBatch."""
     batches = []
     abort = _Aborted(aborted)
+    is_dense = True
     for start, header in iter_batches(fetched):
         if header.next_offset <= position:
             continue
+        is_dense = is_dense and header.base_offset <= position and not _has_holes(header)
         if header.magic != MAGIC:
             raise UnusableBatch(
                 f"offset {header.base_offset}: message format {header.magic}, only 2 is mirrored"
@@ -104,7 +109,20 @@ def rewrite(
                 batches.append(Outgoing(data, where, sequence, following, header.next_offset, count))
                 sequence = following
         position = header.next_offset
-    return Rewritten(batches, position)
+    return Rewritten(batches, position, is_dense)
+
+
+def records_to_mirror(
+    fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
+) -> Iterator[tuple[BatchHeader, Record]]:
+    """The records that `rewrite` would number from ``position`` on, as the source has them. Raises ApiError."""
+    abort = _Aborted(aborted)
+    for start, header in iter_batches(fetched):
+        data = fetched[start : start + header.size]
+        if header.next_offset > position and not abort.leaves_out(header, data):
+            for record in read_records(data):
+                if record.offset >= position:
+                    yield header, record
 
 
 def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
@@ -118,8 +136,12 @@ def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
 
 
 def needs_rebuilding(header: BatchHeader, position: int) -> bool:
-    has_holes = header.record_count != header.last_offset_delta + 1
-    return header.base_offset < position or has_holes or bool(header.attributes & DELETE_HORIZON)
+    is_cut = header.base_offset < position
+    return is_cut or _has_holes(header) or bool(header.attributes & DELETE_HORIZON)
+
+
+def _has_holes(header: BatchHeader) -> bool:
+    return header.record_count != header.last_offset_delta + 1
 
 
 def _rebuild(header: BatchHeader, data: memoryview, position: int) -> tuple[memoryview, int]:

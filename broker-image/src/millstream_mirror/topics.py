@@ -26,6 +26,7 @@ from .config import MirrorConfig, Naming, Source
 
 TOPIC_RESOURCE = 2
 SET_ON_TOPIC = 1
+CLEANUP_POLICY = "cleanup.policy"
 CREATE_TIMEOUT_MS = 15_000
 ANSWER_TIMEOUT_S = CREATE_TIMEOUT_MS / 1000 + 5
 """The target may need all the time that a request allows."""
@@ -90,6 +91,21 @@ async def configs_of(cluster: ClusterClient, topic: str, node: int | None = None
     if result.error_code:
         raise ApiError(ErrorCode.of(result.error_code), f"configuration of topic {topic}")
     return {entry.name: entry.value or "" for entry in result.configs}
+
+
+async def compacted(cluster: ClusterClient, topics: Collection[str]) -> set[str]:
+    """Those that are compacted, as far as the cluster says. Raises BrokerError."""
+    if not topics:
+        return set()
+    resources = [DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY]) for topic in topics]
+    response = await cluster.call_any(describe_configs.API, DescribeConfigsRequest(resources))
+    deleted = {
+        result.resource_name
+        for result in response.results
+        for entry in result.configs
+        if entry.name == CLEANUP_POLICY and "compact" not in (entry.value or "")
+    }
+    return {*topics} - deleted
 
 
 def id_of(topic: MetadataResponseTopic) -> str:

@@ -1,0 +1,129 @@
+"""Where a lane continues in a source that was compacted, against a model of source, target and cleaner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millstream_kafka.batch import Record
+from millstream_mirror.aligning import Alignment, Known
+
+START = 100
+
+
+@dataclass(frozen=True)
+class World:
+    written: tuple[Record, ...]
+    """From the progress on, by the offsets of the source."""
+    sent: int
+    """So many of them."""
+    source: tuple[Record, ...]
+    target: tuple[Record, ...]
+    """What is left of them."""
+
+    def next_offset(self) -> int:
+        alignment = Alignment(START, (known(one) for one in self.target))
+        for record in self.source:
+            alignment.see(record.offset, known(record))
+        return alignment.next_offset
+
+    @property
+    def unsent(self) -> list[Record]:
+        end = START if not self.sent else self.written[self.sent - 1].offset + 1
+        return [one for one in self.source if one.offset >= end]
+
+
+def known(record: Record) -> Known:
+    return Known.of(record, is_append_time=False)
+
+
+def cleaned(draw: st.DrawFn, records: list[Record], end: int) -> list[Record]:
+    """Of records before ``end`` only the last one of a key, but with none behind it none. As if the cleaner had
+    stopped anywhere: what is behind ``done`` was not rewritten yet."""
+    done = draw(st.integers(0, end))
+    last = {record.key: record.offset for record in records[:end]}
+    return [
+        one
+        for index, one in enumerate(records)
+        if index >= done or (one.offset == last[one.key] and (one.value is not None or draw(st.booleans())))
+    ]
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, unique: bool, target_too: bool) -> World:
+    count = draw(st.integers(0, 24))
+    offset, written = START, []
+    for number in range(count):
+        offset += draw(st.integers(0, 2))
+        value = (b"%d" % number) if unique else draw(st.sampled_from([b"a", b"b", None]))
+        written.append(Record(draw(st.sampled_from([b"x", b"y", b"z"])), value, 7, (), offset))
+        offset += 1
+    sent = draw(st.integers(0, count))
+    source = cleaned(draw, written, draw(st.integers(0, count)))
+    target = written[:sent]
+    if target_too:
+        target = cleaned(draw, target, draw(st.integers(0, max(0, sent - 1))))
+    return World(tuple(written), sent, tuple(source), tuple(target))
+
+
+def state(records: list[Record]) -> dict[bytes | None, bytes | None]:
+    """What a reader of all of them knows in the end."""
+    last = {one.key: one.value for one in records}
+    return {key: value for key, value in last.items() if value is not None}
+
+
+@given(worlds(unique=True, target_too=False))
+def test_it_continues_with_the_first_record_that_was_not_sent(world: World) -> None:
+    assert [one for one in world.source if one.offset >= world.next_offset()] == world.unsent
+
+
+@given(worlds(unique=True, target_too=True))
+def test_where_the_target_is_compacted_too_nothing_is_lost(world: World) -> None:
+    again = [one for one in world.source if one.offset >= world.next_offset()]
+    assert again[len(again) - len(world.unsent) :] == world.unsent
+    assert state([*world.target, *again]) == state([*world.target, *world.unsent])
+
+
+@given(st.data(), st.booleans())
+def test_records_that_equal_one_another_change_nothing_of_what_a_reader_knows(
+    data: st.DataObject, target_too: bool
+) -> None:
+    world = data.draw(worlds(unique=False, target_too=target_too))
+    again = [one for one in world.source if one.offset >= world.next_offset()]
+    assert state([*world.target, *again]) == state([*world.target, *world.unsent])
+
+
+def record(key: str, value: str, offset: int, timestamp: int = 7) -> Record:
+    return Record(key.encode(), value.encode(), timestamp, (("h", b"1"),), offset)
+
+
+def test_a_value_that_comes_back_is_not_taken_for_the_earlier_one() -> None:
+    sent = [record("x", "on", 100), record("x", "off", 101)]
+    again = record("x", "on", 102)
+    world = World((*sent, again), 2, (again,), tuple(sent))
+    assert world.next_offset() == 100
+
+
+@pytest.mark.parametrize("is_append_time", [False, True])
+def test_timestamps_count_unless_a_broker_has_set_them(is_append_time: bool) -> None:
+    alignment = Alignment(START, [known(record("x", "v", START))])
+    alignment.see(START, Known.of(record("x", "v", START, timestamp=8), is_append_time=is_append_time))
+    assert alignment.next_offset == (START + 1 if is_append_time else START)
+
+
+@pytest.mark.parametrize("other", [("y", "v"), ("x", "w")])
+def test_another_record_is_none_of_those_that_were_sent(other: tuple[str, str]) -> None:
+    alignment = Alignment(START, [known(record("x", "v", START))])
+    alignment.see(START, known(record(*other, START)))
+    assert alignment.is_over
+    alignment.see(START + 1, known(record("x", "v", START + 1)))
+    assert alignment.next_offset == START
+
+
+def test_headers_count() -> None:
+    alignment = Alignment(START, [known(record("x", "v", START))])
+    alignment.see(START, known(record("x", "v", START)._replace(headers=())))
+    assert alignment.next_offset == START

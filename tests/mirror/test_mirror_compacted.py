@@ -1,0 +1,114 @@
+"""A source topic that is compacted while no worker runs: each record that is left comes once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import read_header, read_records
+from millstream_kafka.client import ClusterClient
+from millstream_mirror.others import progress_of
+
+StartMirror = Callable[..., MirrorProcess]
+EAGER = {
+    "cleanup_policy": "compact",
+    "segment_bytes": "20000",
+    "min_cleanable_dirty_ratio": "0.01",
+    "max_compaction_lag_ms": "1",
+}
+
+
+KEYS = 50
+"""That `produce` uses in turn: so many of the last records are the last ones of their keys."""
+
+
+def set_policy(broker: Peer, topic: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin(broker).incremental_alter_configs([resource])[resource].result(20)
+
+
+def numbers(broker: Peer, topic: str) -> list[int]:
+    """Of the records, as `produce` numbers them."""
+    return [
+        int((record.value or b"").removeprefix(b"value-"))
+        for batch in asyncio.run(read_batches(broker.bootstrap, topic, 0))
+        for record in read_records(batch)
+    ]
+
+
+def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) -> int:
+    """How many records of the mirror the target has behind the progress."""
+
+    async def sequence() -> int:
+        async with ClusterClient(target.bootstrap) as cluster:
+            await cluster.metadata([])
+            found = await progress_of(cluster, f"millstream-mirror.{mirror.config['name']}.west")
+            return found[topic, 0].sequence
+
+    batches = asyncio.run(read_batches(target.bootstrap, topic, 0))
+    return read_header(batches[-1]).last_sequence + 1 - asyncio.run(sequence())
+
+
+@pytest.mark.parametrize(
+    ("batch", "target_too", "later"),
+    [(1, False, "compact"), (7, False, "compact"), (7, True, "compact"), (7, False, "delete")],
+)
+def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
+    west: BrokerProcess,
+    east: BrokerProcess,
+    start_mirror: StartMirror,
+    batch: int,
+    target_too: bool,
+    later: str,
+) -> None:
+    """``target_too``: the copy is compacted, too. ``later``: the policy of the source when the worker is back."""
+    topic = unique(f"compacted-{batch}")
+    create(west, topic, **EAGER)
+    create(east, topic, **(EAGER if target_too else {}))
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+    written = 0
+
+    def write(count: int) -> None:
+        nonlocal written
+        produce(west, topic, range(written, written + count), batch_num_messages=batch, linger_ms=20)
+        written += count
+
+    write(20)
+    arrived(east, topic, [20])
+    for _ in range(2):
+        set_policy(west, topic, "compact")
+        ahead = 0
+        while not ahead:  # until it dies between sending records and committing that
+            before = mirror.records()
+            wanted = random.randint(1, 30)
+            write(40)
+            eventually(mirror.records, lambda now, at=before + wanted: now >= at, "records")
+            mirror.kill()
+            ahead = ahead_of_progress(east, mirror, topic)
+            if not ahead:
+                mirror.start()
+        there = numbers(east, topic)
+        write(800)  # the keys again, so that all before can be cleaned
+        eventually(
+            lambda: len(numbers(west, topic)), lambda left: left < 300, "the cleaner has removed most", 60
+        )
+        set_policy(west, topic, later)
+        mirror.start()
+        # The cleaner goes on meanwhile: what it leaves in the end must have come.
+        found = eventually(
+            lambda: (numbers(west, topic), numbers(east, topic)),
+            lambda now: {*now[0][-KEYS:]} <= {*now[1]} and (target_too or {*now[0]} <= {*now[1]}),
+            "all that is left in the source",
+            60,
+        )[1]
+        assert target_too or found[: len(there)] == there
+        assert found == sorted({*found}), "each once, in order"
+        assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
