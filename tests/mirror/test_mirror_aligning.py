@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_kafka.batch import Record
-from millstream_mirror.aligning import Alignment, Known
+from millstream_mirror.aligning import Alignment, Fingerprint
 
 START = 100
 
@@ -36,8 +36,8 @@ class World:
         return [one for one in self.source if one.offset >= end]
 
 
-def known(record: Record) -> Known:
-    return Known.of(record, is_append_time=False)
+def known(record: Record) -> Fingerprint:
+    return Fingerprint.of(record, is_append_time=False)
 
 
 def cleaned(draw: st.DrawFn, records: list[Record], end: int) -> list[Record]:
@@ -110,7 +110,7 @@ def test_a_value_that_comes_back_is_not_taken_for_the_earlier_one() -> None:
 @pytest.mark.parametrize("is_append_time", [False, True])
 def test_timestamps_count_unless_a_broker_has_set_them(is_append_time: bool) -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
-    alignment.see(START, Known.of(record("x", "v", START, timestamp=8), is_append_time=is_append_time))
+    alignment.see(START, Fingerprint.of(record("x", "v", START, timestamp=8), is_append_time=is_append_time))
     assert alignment.next_offset == (START + 1 if is_append_time else START)
 
 

@@ -25,7 +25,7 @@ from millstream_kafka.batch import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Fingerprint:
     """A record, without what may be large. ``timestamp``: None where a broker has set it."""
 
     key: bytes
@@ -33,7 +33,7 @@ class Known:
     timestamp: int | None
 
     @classmethod
-    def of(cls, record: Record, *, is_append_time: bool) -> Known:
+    def of(cls, record: Record, *, is_append_time: bool) -> Fingerprint:
         content = repr((record.key, record.value, record.headers)).encode()
         return cls(
             _digest(repr(record.key).encode()),
@@ -41,7 +41,7 @@ class Known:
             None if is_append_time else record.timestamp,
         )
 
-    def equals(self, other: Known) -> bool:
+    def equals(self, other: Fingerprint) -> bool:
         times = {self.timestamp, other.timestamp} - {None}
         return self.digest == other.digest and len(times) <= 1
 
@@ -49,7 +49,7 @@ class Known:
 class Alignment:
     """Takes the source's records in their order, from the progress on; then ``next_offset`` says where to continue."""
 
-    def __init__(self, offset: int, sent: Iterable[Known]) -> None:
+    def __init__(self, offset: int, sent: Iterable[Fingerprint]) -> None:
         """``offset``: of the progress. ``sent``: what the target has of the records that were sent since."""
         self._offset = offset
         self._sent = list(sent)
@@ -68,7 +68,7 @@ class Alignment:
         """No further record is among those sent."""
         return self._is_over
 
-    def see(self, offset: int, record: Known) -> None:
+    def see(self, offset: int, record: Fingerprint) -> None:
         """The source's next record."""
         if self._is_over:
             return

@@ -9,7 +9,7 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 
-from .aligning import Alignment, Known
+from .aligning import Alignment, Fingerprint
 from .lane import HALF_OF_SEQUENCES, Lane
 from .reading import EARLIEST, offset_at, read
 from .rewrite import records_to_mirror
@@ -21,7 +21,7 @@ MOST_RECORDS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class SentSince:
-    records: list[Known]
+    records: list[Fingerprint]
     count: int
     """How many numbers were sent; the target's copy may have lost some of the records to compaction."""
     target_offset: int
@@ -33,7 +33,7 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
 
     Raises BrokerError, ApiError."""
     progress = lane.acknowledged
-    records: list[Known] = []
+    records: list[Fingerprint] = []
     following, target_offset = progress.sequence, progress.target_offset
     offset = progress.target_offset
     while True:
@@ -53,7 +53,7 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
             for record in read_records(data[start : start + header.size]):
                 number = advance_sequence(header.base_sequence, record.offset - header.base_offset)
                 if (number - progress.sequence) & INT32_MAX < HALF_OF_SEQUENCES:
-                    records.append(Known.of(record, is_append_time=header.is_log_append_time))
+                    records.append(Fingerprint.of(record, is_append_time=header.is_log_append_time))
             if len(records) > MOST_RECORDS:
                 return None
         if offset == before or offset >= answer.high_watermark:
@@ -73,7 +73,7 @@ async def unsent_from(at_source: ClusterClient, lane: Lane, sent: SentSince) -> 
         before, data = position, _records(answer)
         aborted = answer.aborted_transactions or ()
         for header, record in records_to_mirror(data, position, aborted):
-            alignment.see(record.offset, Known.of(record, is_append_time=header.is_log_append_time))
+            alignment.see(record.offset, Fingerprint.of(record, is_append_time=header.is_log_append_time))
         for _, header in iter_batches(data):
             position = max(position, header.next_offset)
         if position == before:
