@@ -37,7 +37,7 @@ class World:
 
 
 def known(record: Record) -> Fingerprint:
-    return Fingerprint.of(record, is_append_time=False)
+    return Fingerprint.of(record)
 
 
 def cleaned(draw: st.DrawFn, records: list[Record], end: int) -> list[Record]:
@@ -107,11 +107,13 @@ def test_a_value_that_comes_back_is_not_taken_for_the_earlier_one() -> None:
     assert world.next_offset() == 100
 
 
-@pytest.mark.parametrize("is_append_time", [False, True])
-def test_timestamps_count_unless_a_broker_has_set_them(is_append_time: bool) -> None:
-    alignment = Alignment(START, [known(record("x", "v", START))])
-    alignment.see(START, Fingerprint.of(record("x", "v", START, timestamp=8), is_append_time=is_append_time))
-    assert alignment.next_offset == (START + 1 if is_append_time else START)
+@pytest.mark.parametrize("is_stamped", [False, True])
+def test_timestamps_count_unless_the_target_has_set_its_own(is_stamped: bool) -> None:
+    alignment = Alignment(
+        START, [Fingerprint.of(record("x", "v", START, timestamp=8), is_stamped=is_stamped)]
+    )
+    alignment.see(START, known(record("x", "v", START)))
+    assert alignment.next_offset == (START + 1 if is_stamped else START)
 
 
 @pytest.mark.parametrize("other", [("y", "v"), ("x", "w")])

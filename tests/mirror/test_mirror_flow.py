@@ -132,6 +132,24 @@ def test_two_workers_share_and_take_over(
     arrived(east, topic, [200] * 6)
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_timestamps_that_the_source_has_set_arrive(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, codec: str
+) -> None:
+    topic = unique("append-time")
+    create(west, topic, message_timestamp_type="LogAppendTime")
+    for number in range(3):
+        produce(west, topic, range(number * 50, number * 50 + 50), compression_type=codec)
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(east, topic, [150])
+    ours, theirs = [
+        [record for batch in await read_batches(each.bootstrap, topic, 0) for record in read_records(batch)]
+        for each in (east, west)
+    ]
+    assert ours == theirs
+    assert len({record.timestamp for record in ours}) > 1
+
+
 def test_deleted_target_topic_is_mirrored_anew(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:

@@ -104,7 +104,10 @@ def test_holes_that_compaction_left_are_closed() -> None:
 
 
 def test_log_append_time_is_kept_as_the_source_had_it() -> None:
+    """But a producer may not say that a broker has set it."""
     (out,) = run(batch(0, 2, append_time=NOW + 99)).batches
+    (header,) = validate(out.data)
+    assert not header.is_log_append_time
     assert [record.timestamp for record in read_records(out.data)] == [NOW + 99] * 2
 
 

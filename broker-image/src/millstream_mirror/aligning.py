@@ -26,19 +26,19 @@ from millstream_kafka.batch import Record
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A record, without what may be large. ``timestamp``: None where a broker has set it."""
+    """A record, without what may be large. ``timestamp``: None where the target's broker has set its own."""
 
     key: bytes
     digest: bytes
     timestamp: int | None
 
     @classmethod
-    def of(cls, record: Record, *, is_append_time: bool) -> Fingerprint:
+    def of(cls, record: Record, *, is_stamped: bool = False) -> Fingerprint:
         content = repr((record.key, record.value, record.headers)).encode()
         return cls(
             _digest(repr(record.key).encode()),
             _digest(content),
-            None if is_append_time else record.timestamp,
+            None if is_stamped else record.timestamp,
         )
 
     def equals(self, other: Fingerprint) -> bool:

@@ -4,9 +4,9 @@ Only the header changes, in place: base offset 0 and no leader epoch, as a produ
 base sequence of the lane; the transactional flag off; and the CRC, after checking the old one, so that data
 corrupted on the way does not get a valid CRC.
 
-Control batches, batches of aborted transactions (KIP-98), and records before the position are dropped. The few
-batches that a broker would not accept from a producer (gaps left by compaction, a start in the middle of a batch)
-are rebuilt from their records.
+Left out are control batches, batches of aborted transactions (KIP-98), and records before the position. The few
+batches that a broker would not accept from a producer (gaps left by compaction, a start in the middle of a batch,
+LogAppendTime) are rebuilt from their records, with the timestamps that consumers of the source see.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millstream_kafka.batch import (
     CRC_OFFSET,
     CRC_START,
     DELETE_HORIZON,
+    LOG_APPEND_TIME,
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
@@ -114,7 +115,7 @@ def rewrite(
 
 def records_to_mirror(
     fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
-) -> Iterator[tuple[BatchHeader, Record]]:
+) -> Iterator[Record]:
     """The records that `rewrite` would number from ``position`` on, as the source has them. Raises ApiError."""
     abort = _Aborted(aborted)
     for start, header in iter_batches(fetched):
@@ -122,7 +123,7 @@ def records_to_mirror(
         if header.next_offset > position and not abort.leaves_out(header, data):
             for record in read_records(data):
                 if record.offset >= position:
-                    yield header, record
+                    yield record
 
 
 def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
@@ -137,7 +138,7 @@ def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
 
 def needs_rebuilding(header: BatchHeader, position: int) -> bool:
     is_cut = header.base_offset < position
-    return is_cut or _has_holes(header) or bool(header.attributes & DELETE_HORIZON)
+    return is_cut or _has_holes(header) or bool(header.attributes & (DELETE_HORIZON | LOG_APPEND_TIME))
 
 
 def _has_holes(header: BatchHeader) -> bool:
@@ -148,12 +149,7 @@ def _rebuild(header: BatchHeader, data: memoryview, position: int) -> tuple[memo
     records = [record._replace(offset=-1) for record in read_records(data) if record.offset >= position]
     if not records:
         return data, 0
-    built = build_batch(
-        records,
-        compression=header.compression,
-        append_time=header.max_timestamp if header.is_log_append_time else None,
-    )
-    return memoryview(bytearray(built)), len(records)
+    return memoryview(bytearray(build_batch(records, compression=header.compression))), len(records)
 
 
 def _stamp(

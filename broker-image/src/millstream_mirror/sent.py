@@ -53,7 +53,7 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
             for record in read_records(data[start : start + header.size]):
                 number = advance_sequence(header.base_sequence, record.offset - header.base_offset)
                 if (number - progress.sequence) & INT32_MAX < HALF_OF_SEQUENCES:
-                    records.append(Fingerprint.of(record, is_append_time=header.is_log_append_time))
+                    records.append(Fingerprint.of(record, is_stamped=header.is_log_append_time))
             if len(records) > MOST_RECORDS:
                 return None
         if offset == before or offset >= answer.high_watermark:
@@ -72,8 +72,8 @@ async def unsent_from(at_source: ClusterClient, lane: Lane, sent: SentSince) -> 
             return None
         before, data = position, _records(answer)
         aborted = answer.aborted_transactions or ()
-        for header, record in records_to_mirror(data, position, aborted):
-            alignment.see(record.offset, Fingerprint.of(record, is_append_time=header.is_log_append_time))
+        for record in records_to_mirror(data, position, aborted):
+            alignment.see(record.offset, Fingerprint.of(record))
         for _, header in iter_batches(data):
             position = max(position, header.next_offset)
         if position == before:
