@@ -1,54 +1,25 @@
-"""The local runtime end to end: real brokers, real mirror workers, and the commands that users run."""
+"""The local runtime end to end: real brokers, and the commands as a user runs them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 
-from millstream_harness.local import LOCAL, Sandbox, produce
-from millstream_harness.mirror_groups import commit, follows
+from millstream_harness.local import LOCAL, Sandbox, brokers_of, consume, partitions, produce
 from millstream_operator.local.processes import wait_for
-from millstream_operator.local.runtime import LocalRuntime, Outcome
+from millstream_operator.local.runtime import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
 DEADLINE_S = 30.0
-
-
-def partitions(bootstrap: str, topic: str) -> int:
-    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
-    return len(topics[topic].partitions) if topic in topics else 0
-
-
-def consume(bootstrap: str, topic: str, count: int, group: str = "test") -> list[int]:
-    """The numbers that `produce` wrote, sorted."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"{group}-{topic}", "auto.offset.reset": "earliest"}
-    )
-    numbers: list[int] = []
-
-    def enough() -> bool:
-        numbers.extend(json.loads(message.value() or b"")["n"] for message in consumer.consume(500, 0.5))
-        return len(numbers) >= count
-
-    try:
-        consumer.subscribe([topic])
-        wait_for(enough, DEADLINE_S)
-    finally:
-        consumer.close()
-    return sorted(numbers)
 
 
 def test_up_again_and_again(sandbox: Sandbox) -> None:
@@ -272,67 +243,6 @@ def test_a_state_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert ended.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/state.json'"
 
 
-def test_data_is_deleted_where_a_policy_says_so(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    sandbox.write("Topic", "kept", "{clusterRef: {name: west}}")
-    sandbox.write("Topic", "gone", "{clusterRef: {name: west}, deletionPolicy: Delete}")
-    sandbox.write("ConsumerGroup", "watch", "{clusterRef: {name: west}, topics: [kept], startAt: Earliest}")
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    (sandbox.manifests / "Cluster-west.yaml").unlink()
-
-    doomed = sandbox.runtime().doomed(sandbox.manifests)
-    assert doomed.resources == ["ConsumerGroup/default/watch", "Topic/default/gone", "Topic/default/kept"]
-    assert doomed.data == ["topic gone and its records"]
-    refused = sandbox.run("delete", "-f", str(sandbox.manifests))
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == (
-        "millstream: local delete: would delete topic gone and its records, and cannot ask for confirmation without a "
-        "terminal: add --yes, or --dry-run\n"
-    )
-    assert partitions(sandbox.bootstrap, "gone") == 1
-
-    ended = sandbox.run("delete", "-f", str(sandbox.manifests), "--yes")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == [
-        "ConsumerGroup watch: deleted",
-        "Topic gone: deleted, with topic gone and its records",
-        "Topic kept: deleted",
-    ]
-    assert wait_for(lambda: partitions(sandbox.bootstrap, "gone") == 0, DEADLINE_S)
-    assert partitions(sandbox.bootstrap, "kept") == 1
-    assert [one["kind"] for one in LocalRuntime(sandbox.data).status().resources] == ["Cluster"]
-
-
-def delete(sandbox: Sandbox, manifests: Path) -> Outcome:
-    runtime = sandbox.runtime()
-    return runtime.delete(manifests, runtime.doomed(manifests))
-
-
-def test_a_topic_stays_until_its_brokers_can_delete_it(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    sandbox.write("Topic", "gone", "{clusterRef: {name: west}, deletionPolicy: Delete}")
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    sandbox.kill()
-    outcome = delete(sandbox, sandbox.manifests / "Topic-gone.yaml")
-    assert "waiting to delete topic gone: " in outcome.failures["Topic/default/gone"]
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    assert sandbox.ready("Topic", "gone")[0] == "True"
-
-
-def test_a_deleted_cluster_stops_and_keeps_its_data(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    sandbox.write("Topic", "kept", "{clusterRef: {name: west}}")
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    pid, files = sandbox.pid(), sandbox.manifests / "Cluster-west.yaml"
-    assert delete(sandbox, files).failures == {}
-    assert sandbox.said == ["Cluster west: deleted"]
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
-    assert delete(sandbox, files).failures == {}
-    assert sandbox.said == ["Cluster west: does not exist"]
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    assert partitions(sandbox.bootstrap, "kept") == 1
-
-
 def test_mistakes_change_nothing(sandbox: Sandbox) -> None:
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: wst}, partitons: 3}")
@@ -379,69 +289,6 @@ def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     assert sandbox.run("status", "-o", "json").returncode == 0
 
 
-def test_no_folder_is_deleted_that_was_not_made_here(sandbox: Sandbox) -> None:
-    sandbox.data.mkdir()
-    (sandbox.data / "thesis.txt").write_text("years of work")
-    (sandbox.data / "clusters").mkdir()
-    for options in (["--yes"], []):  # refused before the question
-        refused = sandbox.run("down", "--delete-data", *options)
-        assert refused.returncode == 2
-        assert refused.stderr == (
-            f"millstream: --data: {sandbox.data} is not a data folder of `millstream local`: it has no state.json. "
-            "Nothing was deleted; name the folder that you gave to `millstream local up`\n"
-        )
-    (sandbox.data / "state.json").write_text('{"version": 4, "lineage": "of another tool"}')
-    for options in (["--yes"], []):
-        refused = sandbox.run("down", "--delete-data", *options)
-        assert refused.returncode == 2
-        assert refused.stderr.startswith(f"millstream: {sandbox.data}/state.json cannot be read: ")
-    assert sorted(entry.name for entry in sandbox.data.iterdir() if entry.name != ".lock") == [
-        "clusters",
-        "state.json",
-        "thesis.txt",
-    ]
-    (sandbox.data / "state.json").unlink()
-
-
-def test_only_what_was_made_is_deleted(sandbox: Sandbox) -> None:
-    for name in ("volumes/mine", "notes"):
-        (sandbox.data / name).mkdir(parents=True)
-    sandbox.cluster()
-    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
-    ended = sandbox.run("down", "--delete-data", "--yes")
-    assert ended.stdout == (
-        "broker west: stopped\n"
-        f"left in {sandbox.data}, as `millstream local` did not make it: notes, volumes\n"
-        f"the data in {sandbox.data} is deleted\n"
-    )
-    assert (sandbox.data / "volumes/mine").is_dir()
-    assert not (sandbox.data / "clusters").exists()
-
-
-def test_folders_that_the_user_makes_later_are_not_deleted(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
-    for name in ("volumes", "loads"):
-        (sandbox.data / name).mkdir()
-    (sandbox.data / "volumes/mine.txt").write_text("x")
-    ended = sandbox.run("down", "--delete-data", "--yes")
-    assert f"left in {sandbox.data}, as `millstream local` did not make it: loads, volumes\n" in ended.stdout
-    assert (sandbox.data / "volumes/mine.txt").read_text() == "x"
-    assert (sandbox.data / "loads").is_dir()
-    assert not (sandbox.data / "clusters").exists()
-
-
-def brokers_of(data: Path) -> list[int]:
-    """The processes that were started with a file in this data folder."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes().split(b"\0")
-            if any(word.startswith(bytes(data / "clusters")) for word in command):
-                found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
 def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
     sandbox: Sandbox, sign: signal.Signals
@@ -475,149 +322,6 @@ def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
     assert not sandbox.data.exists()
 
 
-def test_no_data_is_deleted_under_a_broker_that_is_not_known(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    file, pid = sandbox.data / "state.json", sandbox.pid()
-    whole = file.read_text()
-    file.write_text(json.dumps(json.loads(whole) | {"daemons": {}}))
-    refused = sandbox.run("down", "--delete-data", "--yes")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == (
-        f"millstream: --data: {sandbox.data}/clusters/west/0 is in use by a broker that is not known here (process "
-        f"{pid}): nothing was deleted; stop it first\n"
-    )
-    assert brokers_of(sandbox.data) == [pid]
-    assert (sandbox.data / "clusters/west/0/meta.properties").exists()
-    file.write_text(whole)
-    assert sandbox.runtime().down() == ["broker/default/west/0"]
-
-
-def test_a_copy_leaves_the_processes_and_topics_of_its_original_alone(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    sandbox.write("Topic", "orders", "{clusterRef: {name: west}, deletionPolicy: Delete}")
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    pid, original, copy = sandbox.pid(), sandbox.data, sandbox.data.with_name("copy")
-    subprocess.run(["cp", "-a", str(original), str(copy)], check=True)
-    said = f"{copy} is a copy of {original}, whose processes are left alone: broker west (process {pid})\n"
-
-    sandbox.data = copy
-    status = sandbox.run("status", "-o", "json")
-    assert (status.stderr, json.loads(status.stdout)["processes"]) == (said, [])
-    assert sandbox.run("delete", "-f", str(sandbox.manifests / "Topic-orders.yaml"), "--yes").returncode == 1
-    assert partitions(sandbox.bootstrap, "orders") == 1
-    shutil.copy(original / "state.json", copy / "state.json")
-    ended = sandbox.run("down", "--delete-data", "--yes")
-    assert ended.stdout == f"{said}nothing was running\nthe data in {copy} is deleted\n"
-    assert not copy.exists()
-
-    # The original's processes are still its own, even after its folder moved.
-    assert brokers_of(original) == [pid]
-    sandbox.data = original.rename(original.with_name("moved"))
-    assert sandbox.runtime().down() == ["broker/default/west/0"]
-    assert brokers_of(original) == []
-
-
-def test_two_regions(sandbox: Sandbox) -> None:
-    for example in (ROOT / "examples/two-regions").glob("*.yaml"):
-        (sandbox.manifests / example.name).write_text(example.read_text())
-    outcome = sandbox.runtime().up(sandbox.manifests)
-    assert outcome.failures == {}
-    west, east = (sandbox.found("Cluster", name)["status"]["bootstrap"] for name in ("west", "east"))
-    assert west != east
-    produce(west, "orders", 500)
-    assert consume(east, "orders", 500) == list(range(500))
-    assert partitions(east, "orders") == 3
-
-    def caught_up(count: int) -> bool:
-        status = sandbox.found("MirrorMaker", "west-to-east")["status"]
-        conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
-        return (
-            status.get("topics") == 1 and status["lag"]["records"] == 0 and conditions["CaughtUp"] == "True"
-        )
-
-    assert wait_for(lambda: caught_up(500), DEADLINE_S)
-    assert sandbox.ready("MirrorMaker", "west-to-east")[0] == "True"
-
-    # A consumer group finds its positions in the other region.
-    commit(SimpleNamespace(bootstrap=west), "app", "orders", 0, 4, 5)
-    follows(SimpleNamespace(bootstrap=east), "app", "orders", 0, 4, 5)
-    assert wait_for(
-        lambda: sandbox.found("MirrorMaker", "west-to-east")["status"]["sources"][0]["groups"] == 1,
-        DEADLINE_S,
-    )
-
-    # A killed worker resumes where it was: nothing twice, nothing lost.
-    sandbox.kill("mirror/default/west-to-east/0")
-    produce(west, "orders", 300)
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    expected = sorted([*range(500), *range(300)])
-    numbers: list[int] = []
-    consumer = Consumer({"bootstrap.servers": east, "group.id": "all", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["orders"])
-
-    def all_there() -> bool:
-        numbers.extend(json.loads(message.value() or b"")["n"] for message in consumer.consume(500, 0.5))
-        return len(numbers) >= len(expected)
-
-    try:
-        assert wait_for(all_there, DEADLINE_S)
-    finally:
-        consumer.close()
-    assert sorted(numbers) == expected
-    assert len(sandbox.runtime().down()) == 3
-
-
-def test_a_mirror_is_promoted_when_its_source_is_lost(sandbox: Sandbox) -> None:
-    """One manifest promotes it, without the source; applied again, it changes nothing."""
-    for name in ("west", "east"):
-        sandbox.write("Cluster", name, "{}")
-    for topic in ("orders", "payments"):
-        sandbox.write("Topic", topic, "{clusterRef: {name: west}, partitions: 2}")
-    spec = (
-        "sources: [{name: west, clusterRef: {name: west}}], target: {clusterRef: {name: east}}, mode: Identity,"
-        " topics: {include: [orders, payments]}"
-    )
-    sandbox.write("MirrorMaker", "copy", f"{{{spec}}}")
-    assert sandbox.runtime().up(sandbox.manifests).failures == {}
-    west, east = (sandbox.found("Cluster", name)["status"]["bootstrap"] for name in ("west", "east"))
-    for topic in ("orders", "payments"):
-        produce(west, topic, 100)
-        assert consume(east, topic, 100) == list(range(100))
-    sandbox.kill()
-    alone = sandbox.manifests.with_name("alone")
-    alone.mkdir()
-
-    def promote(how: str) -> tuple[Outcome, dict[str, Any]]:
-        sandbox.write("MirrorMaker", "copy", f"{{{spec}, promote: {how}}}")
-        (sandbox.manifests / "MirrorMaker-copy.yaml").replace(alone / "mirror.yaml")
-        done = sandbox.runtime().up(alone)
-        return done, json.loads(json.dumps(sandbox.found("MirrorMaker", "copy")["status"]))
-
-    failed, _ = promote("{requestId: typo, topics: [oders]}")
-    assert failed.failures["MirrorMaker default/copy"].startswith(
-        "request typo: there is no topic oders in the target; this mirror's topics are orders, payments: "
-    )
-    done, status = promote("{requestId: one, topics: [orders]}")
-    assert done.failures == {}
-    last = status["lastPromotion"]
-    assert (last["state"], last["notMirrored"]) == ("Done", 0)
-    assert f"MirrorMaker copy: request one: {last['message']}" in sandbox.said
-    produce(east, "orders", 5)
-    assert promote("{requestId: one, topics: [orders]}")[1]["lastPromotion"] == last
-
-    done, status = promote("{requestId: rest}")
-    assert done.failures == {}
-    assert status["lastPromotion"]["message"].startswith(
-        "1 topic promoted; promoted before: orders; 0 records"
-    )
-    conditions = {one["type"]: (one["status"], one["reason"]) for one in status["conditions"]}
-    assert conditions == {"Ready": ("True", "Promoted"), "Promoted": ("True", "Promoted")}
-    produce(east, "payments", 5)
-    stopped = sandbox.runtime().down()
-    assert not [name for name in stopped if name.startswith("mirror/")], "its workers had ended"
-
-
 def test_two_at_once_are_refused(sandbox: Sandbox) -> None:
     sandbox.cluster()
     runtime = sandbox.runtime()
@@ -625,13 +329,3 @@ def test_two_at_once_are_refused(sandbox: Sandbox) -> None:
         ended = sandbox.run("up", "-f", str(sandbox.manifests))
     assert ended.returncode == 2
     assert "is in use by another `millstream local`" in ended.stderr
-
-
-def test_data_is_not_deleted_by_a_script_that_does_not_say_so(sandbox: Sandbox) -> None:
-    sandbox.cluster()
-    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
-    refused = sandbox.run("down", "--delete-data")
-    assert refused.returncode == 2
-    assert "cannot ask for confirmation without a terminal: add --yes" in refused.stderr
-    assert (sandbox.data / "clusters").is_dir()
-    assert sandbox.run("down", "--delete-data", "--yes").returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from millstream_harness.broker import fixed_port
 from millstream_operator.local import processes
+from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
+DEADLINE_S = 30.0
 LOCAL = [str(Path(sys.executable).parent / "millstream"), "local"]
 
 
@@ -84,3 +88,39 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
     for number in range(count):
         producer.produce(topic, key=str(number % 7), value=json.dumps({"n": number}))
     assert producer.flush(20) == 0
+
+
+def partitions(bootstrap: str, topic: str) -> int:
+    """How many partitions the topic has; 0 if there is none of that name."""
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    return len(topics[topic].partitions) if topic in topics else 0
+
+
+def consume(bootstrap: str, topic: str, count: int, group: str = "test") -> list[int]:
+    """The numbers that `produce` wrote, sorted."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"{group}-{topic}", "auto.offset.reset": "earliest"}
+    )
+    numbers: list[int] = []
+
+    def enough() -> bool:
+        numbers.extend(json.loads(message.value() or b"")["n"] for message in consumer.consume(500, 0.5))
+        return len(numbers) >= count
+
+    try:
+        consumer.subscribe([topic])
+        wait_for(enough, DEADLINE_S)
+    finally:
+        consumer.close()
+    return sorted(numbers)
+
+
+def brokers_of(data: Path) -> list[int]:
+    """The processes that were started with a file in this data folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(word.startswith(bytes(data / "clusters")) for word in command):
+                found.append(int(folder.name))
+    return found

@@ -33,10 +33,8 @@ LONG = {
     "streams whose members, brokers and ZooKeeper come and go": (
         "tests/client/test_documentation.py",
         "tests/client/test_exactly_once_example.py",
-        "tests/client/test_streams.py",
-        "tests/client/test_stream_lease.py",
-        "tests/client/test_stream_members.py",
-        "tests/client/test_stream_rejoin.py",
+        "tests/client/streams/*.py",
+        "tests/client/test_stream*.py",
         "tests/client/test_zookeeper_streams.py",
     ),
     "ports that do not answer, waited for": ("tests/client/test_doctor*.py",),
