@@ -149,7 +149,7 @@ class Lane:
         self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
-        self.misfits = ""
+        self.misfits = self.other_id = ""
         self.skip_to = None
         self.probing = True
 

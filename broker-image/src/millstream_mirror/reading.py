@@ -40,8 +40,8 @@ async def read(
 ) -> PartitionData:
     """Fetch about ``size`` bytes once; the response may be OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
 
-    ``epoch``: the leader's; under another one it answers with an error. -1: any. ``is_committed``: up to the end of
-    finished transactions, and the answer says which were aborted.
+    ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any. ``is_committed``: up to
+    the end of finished transactions, and the response says which were aborted.
     """
     topic, partition = where
     asked = FetchPartition(
@@ -52,9 +52,9 @@ async def read(
         min_bytes=0,
         max_bytes=size,
         isolation_level=1 if is_committed else 0,
-        topics=[FetchTopic(topic, [asked])],
+        topics=[FetchTopic(topic, partitions=[asked])],
     )
-    response = await cluster.call_leader(topic, partition, fetch.API, request)
+    response = await cluster.call_leader(topic, partition, fetch.BY_NAME, request)
     answer = response.responses[0].partitions[0]
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         cluster.forget_leaders(topic)
