@@ -88,7 +88,7 @@ class GroupMembership:
             starts = stream.start_of(partitions)
         except MillstreamError as error:
             self._problem = error  # librdkafka's callbacks swallow exceptions: the stream raises it
-        if not stream.owned:  # perhaps as another member than before
+        if not stream.owns_any:  # perhaps as another member than before
             self.proofs.begin()
         stream.take(starts)
         wanted = [TopicPartition(*at, offset) for at, offset in starts.items()]
@@ -110,7 +110,7 @@ class GroupMembership:
 
     def _give_up(self, stream: MessageStream, partitions: Collection[Partition], *, commit: bool) -> None:
         stream.give_up(partitions, commit=commit)
-        if not stream.owned:
+        if not stream.owns_any:
             self.proofs.end()
 
     def attend(self, stream: MessageStream, elapsed_s: float) -> float:
@@ -121,15 +121,16 @@ class GroupMembership:
         if self._midway:  # librdkafka and the stream may disagree about the owned partitions
             self._rejoin(stream, commit=True)
             self._midway = False
-        if elapsed_s > self._longest_s and stream.owned:
+        if elapsed_s > self._longest_s and stream.owns_any:
             log.warning("%s: joins the group anew, as the last message took %.0f s", stream.topic, elapsed_s)
             self._rejoin(stream, commit=True)
         if self._leaving_since is not None and not self._has_joined_anew(stream):
             return REJOIN_S
-        if not stream.owned:
+        if not stream.owns_any:
             return ATTEND_S
-        self.proofs.ask(stream)
-        return self.proofs.lease.until - now()
+        at = now()
+        self.proofs.ask(stream, at)
+        return self.proofs.lease.until - at
 
     def reported(self, error: KafkaError | None, partitions: Collection[TopicPartition]) -> bool:
         return self.proofs.reported(error, partitions)

@@ -51,9 +51,8 @@ class Proofs:
         """The stream no longer owns any partition."""
         self.lease.end()
 
-    def ask(self, stream: MessageStream) -> None:
-        """Send a request if one is due."""
-        at = now()
+    def ask(self, stream: MessageStream, at: float) -> None:
+        """Send a request if it is time for one; ``at``: the time before it is sent."""
         if at < self._next:
             return
         topic, partition, offset = stream.standing()

@@ -40,6 +40,8 @@ BATCH: Final = 256
 POLL_S: Final = 0.1
 """Longest time that a fetch holds the stream's lock."""
 CLOSE_TIMEOUT_S: Final = 10.0
+ANSWER_S: Final = 0.002
+"""In which the coordinator mostly answers."""
 UNCERTAIN_S: Final = 0.02
 ATTEND_S: Final = 0.5
 """Longest time between two checks of a stream's membership, while messages are taken."""
@@ -287,8 +289,8 @@ class MessageStream:
         return False
 
     def _wait(self) -> None:
-        """Sleep while ownership is uncertain."""
-        time.sleep(UNCERTAIN_S)
+        """It is uncertain what the stream owns."""
+        time.sleep(UNCERTAIN_S if self.patience.uncertain_since else ANSWER_S)
         self.patience.uncertain(self._membership.silence, self._named)
 
     # Positions
@@ -428,6 +430,10 @@ class MessageStream:
         """The committed or first position in one of its partitions: committing it skips nothing."""
         at = min(self._owned)
         return Position(*at, self._committed.get(at, self._began[at]))
+
+    @property
+    def owns_any(self) -> bool:
+        return bool(self._owned)
 
     @property
     def owned(self) -> frozenset[Partition]:
