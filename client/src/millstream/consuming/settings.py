@@ -74,10 +74,8 @@ class ConnectorSettings:
     session_timeout_s: float = 45
     """How long a consumer may be silent before others take over its partitions."""
     processing_timeout_s: float = 300
-    """With "group": how long the processing of one message may take.
-
-    Others take over within three times ``session_timeout_s`` after that.
-    """
+    """With "group": how long the processing of one message may take; others take over at most twice
+    ``session_timeout_s`` later."""
     max_buffered_bytes: int = 32 * 1024 * 1024
     """Limit of the messages that a stream fetches ahead; one fetch may exceed it by ``fetch.max.bytes``."""
     unreachable_timeout_s: float = 60
