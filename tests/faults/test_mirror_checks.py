@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_faults.mirrors.checks import Log, lacks, misplaced, out_of_step, unequal
+from millstream_faults.mirrors.moving import moved_back, number_of, strayed
 from millstream_faults.mirrors.promotion import Point, mirrored_end, misreported_point, overwritten
 from millstream_faults.mirrors.retention import Missing, misreported, next_missing
 from millstream_harness.replica import batch
@@ -192,3 +193,41 @@ def test_the_recovery_point_of_all_topics_together() -> None:
     assert misreported_point({"topics": [ROW], "notMirrored": 6}, POINTS) == (
         "5 and 6 records are reported as missing, 5 are"
     )
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        ([7, 8, 9], ""),
+        ([], ""),
+        ([5, 6, 7], ""),
+        ([8, 9], "records 7 to 7 are lost"),
+        ([7, 9], "record 9 follows record 7"),
+        ([7, 7, 8], "record 7 follows record 7"),
+        ([7, 8, 7, 8], "record 7 follows record 8"),
+        ([4, 5, 6, 7], "records 4 to 4 are read again"),
+    ],
+)
+def test_a_group_that_has_moved(read: list[int], said: str) -> None:
+    assert strayed(read, 7, 5) == said
+
+
+def test_a_group_that_has_moved_as_planned_reads_nothing_again() -> None:
+    assert strayed([6, 7], 7, 7) == "records 6 to 6 are read again"
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ([5, 7], ""),
+        ([6, 7, 1], ""),
+        ([4, 9], "positions [5, 7] became [4, 9]"),
+        ([5], "positions [5, 7] became [5]"),
+    ],
+)
+def test_positions_that_are_moved_back(now: list[int], said: str) -> None:
+    assert moved_back([5, 7], now) == said
+
+
+def test_the_number_of_a_record() -> None:
+    assert number_of(b"load3:17:xxx") == 17

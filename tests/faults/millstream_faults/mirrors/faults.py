@@ -21,6 +21,7 @@ from ..draws import Fault
 from .checks import DIFFERS, read_log
 from .keyed import removed
 from .lab import ANEW, BACK_S, COMPACTED, GAPPED, MOST_PARTITIONS, PARTITIONS, STEADY, Lab, copy_of
+from .moving import Moves
 from .plan import Kind
 from .promotion import Promotions
 from .retention import Retention
@@ -41,6 +42,7 @@ class Faults:
         """What must hold at the end of the round; "" if it does."""
         self._retention = Retention(lab)
         self.promotions = Promotions(lab, self._chance)
+        self._moves = Moves(lab, self._chance)
         lab.at_the_end(self.promotions.close)
 
     def strike(self, fault: Fault[Kind]) -> None:
@@ -159,6 +161,9 @@ class Faults:
     def promote(self, seconds: float) -> None:
         self._episode(partial(self.promotions.promote, seconds))
 
+    def move(self, seconds: float) -> None:
+        self._episode(partial(self._moves.move, seconds))
+
     def _episode(self, act: Callable[[], dict[str, Callable[[], str]]]) -> None:
         try:
             self.later |= act()
@@ -201,5 +206,6 @@ STRIKES: dict[Kind, Callable[[Faults, float], None]] = {
     Kind.COMPACT: Faults.compact,
     Kind.RETAIN: Faults.retain,
     Kind.PROMOTE: Faults.promote,
+    Kind.MOVE: Faults.move,
     Kind.GAP: Faults.gap,
 }

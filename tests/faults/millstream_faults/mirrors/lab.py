@@ -7,6 +7,8 @@
     RETAINED    keeps its last records only
     PROMOTED    the beginning of names of topics that are promoted, one after the other (promotion.py)
 
+Groups: GROUP stays in the source; MOVING is the beginning of names of those that move to the target (moving.py).
+
 An Identity mirror copies each topic as it is, an Aggregate mirror to SOURCE.TOPIC. Of each, one worker is at the far
 end of the link, the other with the brokers.
 """
@@ -48,7 +50,7 @@ MOST_PARTITIONS = 8
 BACK_S = 120.0
 """Time within which everything must have recovered."""
 LOAD: dict[str, Any] = {"pause_s": 0.05, "config": {"linger.ms": "200"}}
-IDENTITY, PROMOTED = "identity", "promoted-"
+IDENTITY, PROMOTED, MOVING = "identity", "promoted-", "moving-"
 MODES: dict[str, dict[str, Any]] = {
     IDENTITY: {"mode": "Identity", "topics": {"include": [*PARTITIONS, f"{PROMOTED}.*"]}},
     "aggregate": {
@@ -118,7 +120,7 @@ class Lab:
             self.east.bootstrap,
             entering=self.link.entering if is_far else (),
             name=mode,
-            groups={"include": [GROUP]},
+            groups={"include": [GROUP, f"{MOVING}.*"]},
             http=f"{THERE if is_far else HERE}:0",
             **MODES[mode],
         )

@@ -30,4 +30,5 @@ class Kind(Lasting):
     COMPACT = ("compact records before they are mirrored", 0.0, 3.0)
     RETAIN = ("retention before records are mirrored", 0.0, 0.0)
     PROMOTE = ("promote a topic", 0.0, 3.0)
+    MOVE = ("move a group", 0.0, 4.0)
     GAP = ("delete records before they are mirrored", 0.0, 0.0)
