@@ -8,6 +8,7 @@ from millstream_faults.mirrors.checks import Log, lacks, misplaced, out_of_step,
 from millstream_faults.mirrors.moving import moved_back, number_of, strayed
 from millstream_faults.mirrors.promotion import Point, mirrored_end, misreported_point, overwritten
 from millstream_faults.mirrors.retention import Missing, misreported, next_missing
+from millstream_faults.mirrors.settings import unlike
 from millstream_harness.replica import batch
 
 WHOLE = ("a", "b"), ("c", "d"), ("e",)
@@ -231,3 +232,19 @@ def test_positions_that_are_moved_back(now: list[int], said: str) -> None:
 
 def test_the_number_of_a_record() -> None:
     assert number_of(b"load3:17:xxx") == 17
+
+
+@pytest.mark.parametrize(
+    ("copy", "said"),
+    [
+        ({"retention.ms": "5", "segment.bytes": "9"}, ""),
+        ({"retention.ms": "6", "segment.bytes": "9"}, "retention.ms=6, expected retention.ms=5"),
+        ({"retention.ms": "5"}, "segment.bytes=None, expected segment.bytes=9"),
+        (
+            {"retention.ms": "5", "segment.bytes": "9", "max.message.bytes": "7"},
+            "max.message.bytes=7, expected max.message.bytes=None",
+        ),
+    ],
+)
+def test_settings_of_a_copy(copy: dict[str, str], said: str) -> None:
+    assert unlike({"retention.ms": "5", "segment.bytes": "9"}, copy) == said

@@ -29,8 +29,13 @@ from .retention import Retention
 RECORDS = 40
 """Number of records sent to each of the other topics in each round."""
 LEAST_REMOVED = 20
-CODECS = ("producer", "lz4", "zstd", "gzip")
-SEGMENTS = ("300000", "1000000", "4000000")
+CONFIGURED = {
+    "compression.type": ("producer", "lz4", "zstd", "gzip"),
+    "segment.bytes": ("300000", "1000000", "4000000", ""),
+    "retention.ms": ("86400000", "172800000", "-1", ""),
+    "max.message.bytes": ("100000", "2000000", "3000000", ""),
+}
+"""Values of settings; empty: the default."""
 
 
 class Faults:
@@ -98,14 +103,12 @@ class Faults:
             self._lab.add_partition()
 
     def configure(self, _: float) -> None:
-        entries = [
-            ConfigEntry(
-                "compression.type", self._chance.choice(CODECS), incremental_operation=AlterConfigOpType.SET
-            ),
-            ConfigEntry(
-                "segment.bytes", self._chance.choice(SEGMENTS), incremental_operation=AlterConfigOpType.SET
-            ),
-        ]
+        """Set some settings, and delete others."""
+        entries = []
+        for key, values in CONFIGURED.items():
+            value = self._chance.choice(values)
+            operation = AlterConfigOpType.SET if value else AlterConfigOpType.DELETE
+            entries.append(ConfigEntry(key, value, incremental_operation=operation))
         resource = ConfigResource(ResourceType.TOPIC, STEADY, incremental_configs=entries)
         client = self._lab.admin()
         client.incremental_alter_configs([resource])[resource].result(30)

@@ -5,7 +5,7 @@
 
 In both cases consumers had read more than they had committed. As planned, they go on in each copy with the record
 behind the last commit. In a disaster they may begin with an earlier record, from the first position that was copied on,
-but lose nothing either. Then an old position is committed in the source, and must not move the group back in the target.
+but lose nothing either. Then an old position is committed in the source: it must not move the group back in the target.
 """
 
 from __future__ import annotations

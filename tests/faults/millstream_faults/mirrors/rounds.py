@@ -8,7 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -33,11 +33,13 @@ from .lab import (
     IDENTITY,
     MODES,
     PARTITIONS,
+    SETTINGS,
     STEADY,
     Lab,
     copy_of,
 )
 from .plan import Kind
+from .settings import Settings, settings_of, unlike
 
 LOOK_S = 0.5
 TAIL = 2000
@@ -111,6 +113,8 @@ class Rounds:
                 late[f"{copy_of(topic, mode)}-{number}"] = partial(self._lag, mode, topic, number, read)
         for mode in MODES:
             late[f"positions in {copy_of(STEADY, mode)}"] = partial(self._wrong_positions, mode, source, here)
+        for mode in MODES:
+            late[f"settings of {mode} copies"] = partial(self._wrong_settings, mode)
         late |= self._faults.later
         self._faults.later = {}
         while True:
@@ -131,6 +135,15 @@ class Rounds:
         copy = read_log(self._lab.east, copy_of(topic, mode), number, last=TAIL)
         late = (lacks_keyed if topic == COMPACTED else lacks)(source, copy, is_identity=mode == IDENTITY)
         return "records are absent" if late else ""
+
+    def _wrong_settings(self, mode: str) -> str:
+        """How settings of copies differ from those of the source now, or of its topics as they were created."""
+        copies = settings_of(self._lab.east, [copy_of(topic, mode) for topic in PARTITIONS])
+        wanted: Mapping[str, Settings] = {topic: SETTINGS.get(topic, {}) for topic in PARTITIONS}
+        if mode == IDENTITY:
+            wanted = settings_of(self._lab.west, PARTITIONS)
+        said = {topic: unlike(wanted[topic], copies[copy_of(topic, mode)]) for topic in PARTITIONS}
+        return "; ".join(f"{topic}: {one}" for topic, one in said.items() if one)
 
     def _wrong_positions(self, mode: str, source: Source, here: list[int]) -> str:
         name = copy_of(STEADY, mode)
