@@ -33,7 +33,9 @@ LONG = {
     "streams whose members, brokers and ZooKeeper come and go": (
         "tests/client/test_documentation.py",
         "tests/client/test_exactly_once_example.py",
-        "tests/client/streams/*.py",
+        "tests/client/streams/test_stream_interrupts.py",
+        "tests/client/streams/test_stream_messages.py",
+        "tests/client/streams/test_stream_problems.py",
         "tests/client/test_stream*.py",
         "tests/client/test_zookeeper_streams.py",
     ),
