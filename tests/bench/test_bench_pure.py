@@ -33,6 +33,8 @@ def results() -> Results:
     made.add("cluster-failover", "kafka", {"time": 8.0})
     made.add("mirror", "millstream", {"rate": 400_000, "memory": 40.0})
     made.add("mirror", "mirrormaker2", {"rate": 50_000, "memory": 1000.0})
+    made.add("mirror-credentials", "millstream", {"rate": 200_000})
+    made.add("mirror-credentials", "mirrormaker2", {"rate": 40_000})
     made.add("mirror-killed", "millstream", {"time": 1.5})
     for peer, factor in (("millstream", 1), ("kafka", 2)):
         made.add("latency-1000", peer, {"p50": 0.2 * factor, "p99": 2.0 * factor, "p99.9": 9.0 * factor})
@@ -91,7 +93,10 @@ def test_the_document_is_written_between_its_markers() -> None:
     assert "until all have a living leader | time, s | 0.4 | 8 | 0.05 | ≤ 2 s | yes |" in after
     assert "| rate, records/s | 400,000 | MirrorMaker 2: 50,000 | 8.00 |  |  |" in after
     assert "|  | memory, MB | 40 | MirrorMaker 2: 1,000 | 0.04 | ≤ 0.05× | yes |" in after
-    assert "until others go on with its partitions | time, s | 1.5 |  |  | ≤ 2 s | yes |" in after
+    assert (
+        "until others go on with its partitions, mode Aggregate | time, s | 1.5 |  |  | ≤ 2 s | yes |"
+        in after
+    )
     assert document.update(after, results()) == after
     assert "![performance/rates.png](performance/rates.png)" in document.update(
         before, results(), ["performance/rates.png"]
@@ -132,6 +137,13 @@ def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
     assert plots.draw(Results(machine={}), tmp_path) == []
+
+
+def test_mirrors_have_a_panel_for_each_route() -> None:
+    assert plots.mirrors(results()) == {
+        "mode Aggregate": [("rate, records/s", 400_000, 50_000), ("memory, MB", 40.0, 1000.0)],
+        "mode Aggregate, SCRAM, Apache Kafka to Apache Kafka": [("rate, records/s", 200_000, 40_000)],
+    }
 
 
 def test_the_order_changes_from_round_to_round() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from millstream_bench import process, wire
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.kafka import KafkaProcess
+from millstream_harness.secured_kafka import kafka_with_login
 
 MILLSTREAM, KAFKA, MIRRORMAKER2 = "millstream", "kafka", "mirrormaker2"
 LABELS = {MILLSTREAM: "Millstream", KAFKA: "Apache Kafka 4.1.1", MIRRORMAKER2: "MirrorMaker 2"}
@@ -23,16 +24,19 @@ TMPFS, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
 
 
 class Peer:
-    """One of the two brokers over one folder."""
+    """One of the two brokers over one folder. ``login``: Kafka has a listener beside its open one, for clients that
+    log in as secured_kafka.USER."""
 
-    def __init__(self, name: str, folder: Path, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path, config: Mapping[str, str] | None = None, *, login: bool = False
+    ) -> None:
         self.name = name
         self.folder = folder
         # Kafka waits three seconds for further members of a new group; no workload is about that.
         settings = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
         self._broker: BrokerProcess | KafkaProcess
         if name == KAFKA:
-            self._broker = KafkaProcess(folder, settings)
+            self._broker = kafka_with_login(folder, settings) if login else KafkaProcess(folder, settings)
         else:
             port = fixed_port()  # a fixed one, so that clients can connect before it reports that it is ready
             self._broker = BrokerProcess(folder, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **settings})
@@ -41,6 +45,12 @@ class Peer:
     @property
     def bootstrap(self) -> str:
         return self._broker.bootstrap
+
+    @property
+    def login_address(self) -> str | None:
+        """Where clients log in; None without such a listener. Known after ``prepare``."""
+        addresses = self._broker.addresses if isinstance(self._broker, KafkaProcess) else {}
+        return addresses.get("CLEAR")
 
     @property
     def pid(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from millstream_bench.figures import median, number
@@ -36,7 +37,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
         for file, (name, title) in titles.items()
     ]
     drawn.append(latencies(results, folder / "latency.png"))
-    drawn.append(bars(mirrors(results), MIRRORMAKER2, "a mirror's worker", folder / "mirror.png"))
+    drawn.append(bars_of_mirrors(results, folder / "mirror.png"))
     return [path for path in drawn if path is not None]
 
 
@@ -49,21 +50,47 @@ def compared(results: Results, name: str) -> list[Pair]:
     ]
 
 
-def mirrors(results: Results) -> list[Pair]:
-    """The figures of the workload that compares mirrors."""
-    return [
-        (f"{figure.name}, {figure.unit}", median(values[MILLSTREAM]), median(values[MIRRORMAKER2]))
-        for workload in WORKLOADS
-        for figure in workload.figures
-        if {MILLSTREAM, MIRRORMAKER2} <= set(values := results.values(workload.name, figure.name))
-    ]
+def mirrors(results: Results) -> dict[str, list[Pair]]:
+    """The figures of each workload in which mirrors are compared, by the end of its title."""
+    found: dict[str, list[Pair]] = {}
+    for workload in WORKLOADS:
+        for figure in workload.figures:
+            values = results.values(workload.name, figure.name)
+            if {MILLSTREAM, MIRRORMAKER2} <= set(values):
+                pair = (
+                    f"{figure.name}, {figure.unit}",
+                    median(values[MILLSTREAM]),
+                    median(values[MIRRORMAKER2]),
+                )
+                found.setdefault(workload.title.partition("synced, ")[2], []).append(pair)
+    return found
+
+
+def bars_of_mirrors(results: Results, path: Path) -> Path | None:
+    """A panel for each of these workloads."""
+    panels = mirrors(results)
+    if not panels:
+        return None
+    most = max(map(len, panels.values()))
+    figure, axes = plt.subplots(
+        len(panels), figsize=(9, (0.8 + 0.62 * most) * len(panels)), squeeze=False, layout="constrained"
+    )
+    for axis, (title, pairs) in zip(axes.flat, panels.items(), strict=True):
+        draw_bars(axis, pairs, MIRRORMAKER2, f"mirrors, {title}")
+    return _with_legend(figure, axes[0][0], path)
 
 
 def bars(pairs: Sequence[Pair], other: str, title: str, path: Path) -> Path | None:
-    """Pairs of bars, in shares of the larger of the two, each labelled with its median."""
+    """A panel of pairs."""
     if not pairs:
         return None
     figure, axes = plt.subplots(figsize=(9, 0.8 + 0.62 * len(pairs)), layout="constrained")
+    draw_bars(axes, pairs, other, title)
+    return _with_legend(figure, axes, path)
+
+
+def draw_bars(axes: Axes, pairs: Sequence[Pair], other: str, title: str) -> None:
+    """Pairs of bars, in shares of the larger of the two, each labelled with its median."""
     for place, (_, *values) in enumerate(reversed(pairs)):
         largest = max(*values, 1e-9)
         for offset, peer, value in zip((0.19, -0.19), (MILLSTREAM, other), values, strict=True):
@@ -75,8 +102,15 @@ def bars(pairs: Sequence[Pair], other: str, title: str, path: Path) -> Path | No
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     axes.set_title(f"{title} (each pair on its own scale)", fontsize=10, loc="left")
-    figure.legend(loc="outside lower right", ncols=2, fontsize=8, frameon=False)
-    return _save(figure, path)
+
+
+def _with_legend(figure: Canvas, axes: Axes, path: Path) -> Path:
+    """Write it, with the legend of one of its panels."""
+    handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower right", ncols=2, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
 
 
 def latencies(results: Results, path: Path) -> Path | None:
@@ -99,22 +133,9 @@ def latencies(results: Results, path: Path) -> Path | None:
         panel.set_title(workload.title.split(", ", 1)[1].replace(", acks=1", ""), fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("ms until acknowledged")
-    figure.legend(
-        *panels[0][0].get_legend_handles_labels(),
-        loc="outside lower right",
-        ncols=2,
-        fontsize=8,
-        frameon=False,
-    )
-    return _save(figure, path)
+    return _with_legend(figure, panels[0][0], path)
 
 
 def _medians(results: Results, workload: str, peer: str) -> Sequence[float]:
     values = (results.values(workload, name).get(peer) for name in LATENCIES)
     return [median(one) for one in values if one]
-
-
-def _save(figure: Canvas, path: Path) -> Path:
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path

@@ -17,9 +17,10 @@ import crc32c
 from millstream_kafka.compression import Compression, compress
 
 CLIENT_ID = b"bench"
-METADATA, PRODUCE, LIST_OFFSETS = (3, 4), (0, 7), (2, 1)
+METADATA, PRODUCE, LIST_OFFSETS, FIND_COORDINATOR = (3, 4), (0, 7), (2, 1), (10, 0)
 RETRY_S = 0.002
 NOT_YET = (3, 5, 6)  # UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER
+COORDINATOR_NOT_AVAILABLE = 15
 TIMEOUT_S = 60.0
 
 
@@ -183,6 +184,17 @@ def end_offsets(sock: socket.socket, topic: str, partitions: int) -> list[int]:
     rows = (struct.unpack_from(">ihqq", response, at + 22 * place) for place in range(partitions))
     ends = {partition: 0 if error else offset for partition, error, _, offset in rows}
     return [ends[number] for number in range(partitions)]
+
+
+def await_coordinator(bootstrap: str) -> None:
+    """Wait until a group has a coordinator: the first request creates __consumer_offsets."""
+    request = frame(FIND_COORDINATOR, text("started"))
+    deadline = time.monotonic() + TIMEOUT_S
+    with connect(bootstrap) as sock:
+        while code := struct.unpack_from(">h", call(sock, request))[0]:
+            if code != COORDINATOR_NOT_AVAILABLE or time.monotonic() > deadline:
+                raise RuntimeError(f"the broker answered a look for a coordinator with error {code}")
+            time.sleep(RETRY_S)
 
 
 def first_acknowledgement(

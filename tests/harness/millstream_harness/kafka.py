@@ -44,15 +44,18 @@ class KafkaProcess(Daemon):
         *,
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
         """A node with these settings.
 
         ``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
-        ``--add-scram``. ``listeners``: security protocols of further listeners by name.
+        ``--add-scram``. ``listeners``: security protocols of further listeners by name. ``cluster_id``: a second
+        cluster needs another one, or mirrors take both for the same.
         """
         super().__init__(folder, "broker.log")
         self.protocols = dict(listeners or {})
         self.users = users
+        self.cluster_id = cluster_id
         self.addresses: dict[str, str] = {}
         """Addresses of these listeners by name."""
         self.features = dict(features or {})
@@ -96,7 +99,7 @@ class KafkaProcess(Daemon):
         if not (self.data / "meta.properties").exists():
             features = [f"--feature={name}={level}" for name, level in self.features.items()]
             users = [part for user in self.users for part in ("--add-scram", user)]
-            asked = ("format", "-t", CLUSTER_ID, "-c", str(self.properties), *features, *users)
+            asked = ("format", "-t", self.cluster_id, "-c", str(self.properties), *features, *users)
             run(java_command("kafka.tools.StorageTool", *asked))
 
     def start(self) -> Self:

@@ -7,6 +7,9 @@ CLEAR    SASL_PLAINTEXT                               SHORT       SASL_PLAINTEXT
 
 from __future__ import annotations
 
+import base64
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +70,10 @@ def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) ->
     settings["listener.name.mutual.ssl.client.auth"] = "required"
     settings["listener.name.mutual.ssl.truststore.type"] = "PEM"
     settings["listener.name.mutual.ssl.truststore.location"] = str(authority.certificate)
-    settings["listener.name.clear.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
-    settings["listener.name.short.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+    settings |= _scram("secure", *SCRAM) | _scram("clear", SCRAM[1]) | _scram("short", SCRAM[1])
+    settings["listener.name.clear.sasl.enabled.mechanisms"] = SCRAM[1]
+    settings["listener.name.short.sasl.enabled.mechanisms"] = SCRAM[1]
     settings["listener.name.short.connections.max.reauth.ms"] = "2000"
-    for name in ("secure", "clear", "short"):
-        for mechanism in SCRAM:
-            key = f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"
-            settings[key] = f"{SCRAM_MODULE} required;"
     settings["listener.name.secure.plain.sasl.jaas.config"] = (
         f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";'
     )
@@ -88,5 +88,31 @@ def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) ->
             "CLEAR": "SASL_PLAINTEXT",
             "SHORT": "SASL_PLAINTEXT",
         },
-        users=[f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in SCRAM],
+        users=_users(*SCRAM),
     )
+
+
+def kafka_with_login(folder: Path, config: Mapping[str, str]) -> KafkaProcess:
+    """A Kafka, not started, a cluster of its own. Beside its open listener it has CLEAR: USER logs in by SCRAM-SHA-512,
+    without TLS."""
+    mechanism = SCRAM[1]
+    cluster_id = base64.urlsafe_b64encode(b"kafka-" + secrets.token_hex(5).encode())
+    settings = {**config, "sasl.enabled.mechanisms": mechanism, **_scram("clear", mechanism)}
+    return KafkaProcess(
+        folder,
+        settings,
+        listeners={"CLEAR": "SASL_PLAINTEXT"},
+        users=_users(mechanism),
+        cluster_id=cluster_id.decode().rstrip("="),
+    )
+
+
+def _scram(listener: str, *mechanisms: str) -> dict[str, str]:
+    return {
+        f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config": f"{SCRAM_MODULE} required;"
+        for mechanism in mechanisms
+    }
+
+
+def _users(*mechanisms: str) -> list[str]:
+    return [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in mechanisms]

@@ -1,5 +1,5 @@
-"""A mirror's worker between two brokers of Millstream, beside MirrorMaker 2; and our own with a killed neighbour, and
-with thousands of partitions."""
+"""A mirror's worker between two brokers, beside MirrorMaker 2; and our own with a killed neighbour, and with thousands
+of partitions: in both modes, between two Millstreams, and with a login at Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import socket
 import struct
 import time
 from array import array
+from collections.abc import Callable
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from millstream_bench import mirrors, perf, wire
 from millstream_bench.figures import Figure, rate
-from millstream_bench.mirrors import DEFAULTS, Arrivals
-from millstream_bench.peers import MILLSTREAM, MIRRORMAKER2, Peer
+from millstream_bench.mirrors import IDENTITY, Arrivals, Ends, Route
+from millstream_bench.peers import KAFKA, MILLSTREAM, MIRRORMAKER2, Peer
 from millstream_bench.steady import MOST_RUNS, until_steady
 from millstream_bench.workload import Numbers, Workload, scaled
 from millstream_bench.workloads.floor import receive_into
@@ -30,7 +31,6 @@ from millstream_kafka.compression import Compression
 PARTITIONS = 4
 RECORDS, WARM_UP_RECORDS, SIZE = 600_000, 100_000, 1000
 LZ4 = {**LARGE, "compression.type": "lz4"}
-GROUP = "bench-group"
 BATCHES_PER_SECOND, BATCH_RECORDS = 1_000, 10
 """10 MB a second."""
 SECONDS, SETTLE_S = 10.0, 5.0
@@ -38,15 +38,16 @@ FETCH = (1, 4)
 MANY_TOPICS, MANY_PARTITIONS = 50, 100
 
 
-def beside(peer: Peer, scale: float) -> Numbers:
+def beside(ends: Ends, peer: Peer, scale: float) -> Numbers:
     """A backlog, from the worker's start until it is copied; then a steady rate."""
+    source, target = ends.source, ends.target
     warm_up, records = scaled(WARM_UP_RECORDS, scale), scaled(RECORDS, scale)
-    with mirrors.target_of(peer) as target, perf.new_topic(peer.bootstrap, PARTITIONS) as topic:
+    with perf.new_topic(source.bootstrap, PARTITIONS) as topic:
         backlog = MOST_RUNS * warm_up + records
-        perf.produce(peer.bootstrap, topic, backlog, SIZE, LZ4)
-        mirror = mirrors.worker(peer.name, peer.folder / "mirror", peer.bootstrap, target.bootstrap)
+        perf.produce(source.bootstrap, topic, backlog, SIZE, LZ4)
+        mirror = ends.worker(peer.name, peer.folder / "mirror")
         mirror.prepare()
-        with contextlib.closing(Arrivals(target, topic, PARTITIONS)) as arrivals:
+        with contextlib.closing(Arrivals(target, topic, PARTITIONS, [mirror])) as arrivals:
             begun = time.perf_counter()
             mirror.launch(mirror.command)
             try:
@@ -62,8 +63,9 @@ def beside(peer: Peer, scale: float) -> Numbers:
                 count, used = arrivals.count - before, mirrors.cpu_seconds(mirror) - used
                 memory = mirrors.resident_mb(mirror)
                 arrivals.until(backlog)
-                await_positions(peer, target, topic)
-                p99 = percentile(lags(peer, target, topic, max(1.0, SECONDS * scale)), 0.99)
+                mirrors.commit_positions(source, [topic], PARTITIONS)
+                mirrors.await_positions(target, PARTITIONS)
+                p99 = percentile(lags(source, target, topic, max(1.0, SECONDS * scale)), 0.99)
             finally:
                 mirror.kill()
         return {
@@ -74,26 +76,6 @@ def beside(peer: Peer, scale: float) -> Numbers:
             "memory": memory,
             "p99 lag at 10 MB/s": p99 * 1000,
         }
-
-
-def await_positions(source: Peer, target: Peer, topic: str) -> None:
-    """Commit a group's positions in the source, and wait until the target has some of every partition."""
-    with wire.connect(source.bootstrap) as sock:
-        ends = wire.end_offsets(sock, topic, PARTITIONS)
-    at = [TopicPartition(topic, number, end) for number, end in enumerate(ends)]
-    request = [ConsumerGroupTopicPartitions(GROUP, at)]
-    client = perf.admin(source.bootstrap)
-    client.alter_consumer_group_offsets(request)[GROUP].result(wire.TIMEOUT_S)
-    client = perf.admin(target.bootstrap)
-    deadline = time.monotonic() + wire.TIMEOUT_S
-    while True:
-        asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)])[GROUP]
-        found = {one.partition for one in asked.result(wire.TIMEOUT_S).topic_partitions if one.offset > 0}
-        if len(found) == PARTITIONS:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the target has positions of {len(found)} of {PARTITIONS} partitions")
-        time.sleep(0.1)
 
 
 def lags(source: Peer, target: Peer, topic: str, seconds: float) -> array[float]:
@@ -149,24 +131,23 @@ def high_watermark(sock: socket.socket, topic: str) -> int:
     return int(offset)
 
 
-def killed(peer: Peer, scale: float) -> Numbers:
+def killed(ends: Ends, peer: Peer, scale: float) -> Numbers:
     """Two workers share the partitions, and one is killed: until each partition's next record has arrived."""
-    with mirrors.target_of(peer) as target, contextlib.ExitStack() as opened:
-        topic = opened.enter_context(perf.new_topic(peer.bootstrap, PARTITIONS))
-        spread(peer, [topic], PARTITIONS)
-        workers = [
-            mirrors.our_worker(peer.folder / f"mirror-{number}", peer.bootstrap, target.bootstrap)
-            for number in range(2)
-        ]
+    with contextlib.ExitStack() as opened:
+        topic = opened.enter_context(perf.new_topic(ends.source.bootstrap, PARTITIONS))
+        spread(ends.source, [topic], PARTITIONS)
+        mirrors.commit_positions(ends.source, [topic], PARTITIONS)
+        workers = [ends.our_worker(peer.folder / f"mirror-{number}") for number in range(2)]
         for one in workers:
             opened.callback(one.kill)
             one.start()
         await_shared(workers)
-        arrivals = opened.enter_context(contextlib.closing(Arrivals(target, topic, PARTITIONS)))
+        arrivals = opened.enter_context(contextlib.closing(Arrivals(ends.target, topic, PARTITIONS, workers)))
         arrivals.until(PARTITIONS)
+        mirrors.await_positions(ends.target, PARTITIONS)
         begun = time.perf_counter()
         workers[0].kill()
-        spread(peer, [topic], PARTITIONS)
+        spread(ends.source, [topic], PARTITIONS)
         arrivals.until(2 * PARTITIONS)
         return {"time": time.perf_counter() - begun}
 
@@ -183,22 +164,25 @@ def await_shared(workers: list[MirrorProcess]) -> None:
         time.sleep(0.1)
 
 
-def many(peer: Peer, scale: float) -> Numbers:
-    """One worker mirrors thousands of partitions with a record each, in topics that are new to the target."""
-    with mirrors.target_of(peer) as target, contextlib.ExitStack() as opened:
+def many(ends: Ends, peer: Peer, scale: float) -> Numbers:
+    """One worker mirrors thousands of partitions with a record each, in topics that are new to the target, and the
+    positions of a group in all of them."""
+    with contextlib.ExitStack() as opened:
         topics = [
-            opened.enter_context(perf.new_topic(peer.bootstrap, MANY_PARTITIONS))
+            opened.enter_context(perf.new_topic(ends.source.bootstrap, MANY_PARTITIONS))
             for _ in range(scaled(MANY_TOPICS, scale))
         ]
-        spread(peer, topics, MANY_PARTITIONS)
-        mirror = mirrors.our_worker(peer.folder / "mirror", peer.bootstrap, target.bootstrap)
+        spread(ends.source, topics, MANY_PARTITIONS)
+        mirrors.commit_positions(ends.source, topics, MANY_PARTITIONS)
+        mirror = ends.our_worker(peer.folder / "mirror")
         opened.callback(mirror.kill)
         begun = time.perf_counter()
         mirror.start()
         for topic in topics:
-            with contextlib.closing(Arrivals(target, topic, MANY_PARTITIONS)) as arrivals:
+            with contextlib.closing(Arrivals(ends.target, topic, MANY_PARTITIONS, [mirror])) as arrivals:
                 arrivals.until(MANY_PARTITIONS)
         seconds = time.perf_counter() - begun
+        mirrors.await_positions(ends.target, len(topics) * MANY_PARTITIONS)
         used = mirrors.cpu_seconds(mirror)
         time.sleep(SETTLE_S)
         return {
@@ -219,43 +203,63 @@ def spread(peer: Peer, topics: list[str], partitions: int) -> None:
         raise TimeoutError(f"{left} records were not acknowledged")
 
 
+def over(route: Route, measured: Callable[[Ends, Peer, float], Numbers]) -> Callable[[Peer, float], Numbers]:
+    """Between the brokers of the route, which it starts."""
+
+    def run(peer: Peer, scale: float) -> Numbers:
+        with mirrors.ends(peer, route) as ends:
+            return measured(ends, peer, scale)
+
+    return run
+
+
+def rows(suffix: str, route: Route) -> tuple[Workload, ...]:
+    """What is measured of mirrors over a route; the suffix is that of the names."""
+    return (
+        Workload(
+            name=f"mirror{suffix}",
+            title=f"Mirroring 1 KB records, lz4, {PARTITIONS} partitions, positions of groups synced, {route.title}",
+            figures=(
+                Figure("start to the first record", "s", value=1.0),
+                rate(),
+                Figure("CPU a million records", "s"),
+                Figure("records a CPU second", "records", higher_is_better=True, ratio=15.0),
+                Figure("memory", "MB", ratio=0.05),
+                Figure("p99 lag at 10 MB/s", "ms", value=100.0),
+            ),
+            run=over(route, beside),
+            own=True,
+            config=route.config,
+            contenders=(MILLSTREAM, MIRRORMAKER2),
+        ),
+        Workload(
+            name=f"mirror-killed{suffix}",
+            title=f"Mirroring: a worker killed, until others go on with its partitions, {route.title}",
+            figures=(Figure("time", "s", value=2.0),),
+            run=over(route, killed),
+            own=True,
+            config=route.config,
+            contenders=(MILLSTREAM,),
+        ),
+        Workload(
+            name=f"mirror-many{suffix}",
+            title=f"Mirroring {MANY_TOPICS * MANY_PARTITIONS:,} partitions by one worker, {route.title}",
+            figures=(
+                Figure("memory", "MB", value=200.0),
+                Figure("until all are mirrored", "s"),
+                Figure("CPU, idle", "% of a core"),
+            ),
+            run=over(route, many),
+            own=True,
+            config=route.config,
+            contenders=(MILLSTREAM,),
+        ),
+    )
+
+
 MIRROR = (
-    Workload(
-        name="mirror",
-        title=f"Mirroring 1 KB records, lz4, {PARTITIONS} partitions, positions of groups synced",
-        figures=(
-            Figure("start to the first record", "s", value=1.0),
-            rate(),
-            Figure("CPU a million records", "s"),
-            Figure("records a CPU second", "records", higher_is_better=True, ratio=15.0),
-            Figure("memory", "MB", ratio=0.05),
-            Figure("p99 lag at 10 MB/s", "ms", value=100.0),
-        ),
-        run=beside,
-        own=True,
-        config=DEFAULTS,
-        contenders=(MILLSTREAM, MIRRORMAKER2),
-    ),
-    Workload(
-        name="mirror-killed",
-        title="Mirroring: a worker killed, until others go on with its partitions",
-        figures=(Figure("time", "s", value=2.0),),
-        run=killed,
-        own=True,
-        config=DEFAULTS,
-        contenders=(MILLSTREAM,),
-    ),
-    Workload(
-        name="mirror-many",
-        title=f"Mirroring {MANY_TOPICS * MANY_PARTITIONS:,} partitions by one worker",
-        figures=(
-            Figure("memory", "MB", value=200.0),
-            Figure("until all are mirrored", "s"),
-            Figure("CPU, idle", "% of a core"),
-        ),
-        run=many,
-        own=True,
-        config=DEFAULTS,
-        contenders=(MILLSTREAM,),
-    ),
+    *rows("", Route()),
+    *rows("-identity", Route(IDENTITY)),
+    *rows("-credentials", Route(source=KAFKA, target=KAFKA)),
+    *rows("-identity-credentials", Route(IDENTITY, source=KAFKA)),
 )
