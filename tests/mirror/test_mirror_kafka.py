@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from millstream_harness.mirror_groups import commit, committed, follows, in_step
 from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_records
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_mirror.committed import Position, positions_of
+from millstream_mirror.committed import commit as commit_positions
+from millstream_mirror.producer_ids import new_producer
 
 StartMirror = Callable[..., MirrorProcess]
 
@@ -208,3 +214,19 @@ def test_kafka_cannot_be_the_target_of_replicas(
         "the refusal",
     )
     assert topic not in admin(kafka).list_topics(timeout=20).topics
+
+
+async def test_kafka_gives_producer_ids_to_thousands_of_partitions_at_once(kafka: KafkaProcess) -> None:
+    async with ClusterClient(kafka.bootstrap) as target:
+        found = await asyncio.gather(*(new_producer(target) for _ in range(3000)))
+    assert len(set(found)) == 3000
+
+
+async def test_kafka_takes_more_positions_than_it_takes_in_one_batch(kafka: KafkaProcess) -> None:
+    topic, partitions = unique("many-positions"), 400
+    create(kafka, topic, partitions)
+    positions = {(topic, number): Position(number, "x" * 4000) for number in range(partitions)}
+    async with ClusterClient(kafka.bootstrap) as target:
+        errors = await commit_positions(target, topic, positions)
+        assert errors == dict.fromkeys(positions, ErrorCode.NONE)
+        assert await positions_of(target, topic) == positions

@@ -46,6 +46,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
                 set_aside.py for records that only the target has
     sent.py     what a lane has sent, compared with a source that was compacted, by aligning.py (no I/O)
+    producer_ids.py new producer ids from the target
     reading.py  reads logs; committed.py reads and commits offsets of groups
     throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)
     fields.py   fields of config.py and credentials.py

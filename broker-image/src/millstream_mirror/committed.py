@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
@@ -17,6 +17,13 @@ from millstream_kafka.protocol.offset_commit import (
 )
 from millstream_kafka.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from millstream_kafka.topic_partition import TopicPartition
+
+from .topics import in_parts
+
+COMMIT_BYTES = 500_000
+"""Most of one request: half of what __consumer_offsets takes in a batch by default (message.max.bytes)."""
+RECORD_BYTES = 64
+"""Of a position, beside its names and metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +76,42 @@ async def commit(
 ) -> dict[TopicPartition, ErrorCode]:
     """Commit as a member, or, without a member id, as an administrator: then only a group without members accepts it.
 
-    Returns the error code of each partition. Raises BrokerError.
+    Many go in several requests: Kafka writes all positions of a request in one batch. Returns the error code of each
+    partition. Raises BrokerError; some may be committed then.
     """
+
+    def size(item: tuple[TopicPartition, Position]) -> int:
+        (topic, _), position = item
+        return RECORD_BYTES + len(group.encode()) + len(topic.encode()) + len(position.metadata.encode())
+
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for part in in_parts(positions.items(), size, COMMIT_BYTES):
+        errors |= await _commit_part(cluster, group, part, member_id, generation)
+    if any(is_moved(error) for error in errors.values()):
+        cluster.forget_coordinator(group)
+    return errors
+
+
+async def _commit_part(
+    cluster: ClusterClient,
+    group: str,
+    positions: Iterable[tuple[TopicPartition, Position]],
+    member_id: str,
+    generation: int,
+) -> dict[TopicPartition, ErrorCode]:
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), one in positions.items():
+    for (topic, partition), one in positions:
         by_topic.setdefault(topic, []).append(
             OffsetCommitRequestPartition(partition, one.offset, -1, one.metadata)
         )
     topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
     request = OffsetCommitRequest(group, generation, member_id, topics=topics)
     response = await cluster.call_coordinator(group, offset_commit.API, request)
-    errors = {
+    return {
         (topic.name, each.partition_index): ErrorCode.of(each.error_code)
         for topic in response.topics
         for each in topic.partitions
     }
-    if any(is_moved(error) for error in errors.values()):
-        cluster.forget_coordinator(group)
-    return errors
 
 
 def is_moved(error: ErrorCode) -> bool:

@@ -11,15 +11,14 @@ from typing import TypeVar
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import init_producer_id
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from . import topics
 from .config import OnGap
 from .lane import HALF_OF_SEQUENCES, Lane
 from .member import LaneName
+from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, headers_in, offset_at, read
 from .sent import sent_since, unsent_from
@@ -130,10 +129,8 @@ class LaneKeeper:
         return lanes
 
     async def _new_producer(self) -> int:
-        response = await self._at_target.call_any(init_producer_id.API, InitProducerIdRequest(None))
-        if response.error_code:
-            raise ApiError(ErrorCode.of(response.error_code), "requesting a producer id")
-        return response.producer_id
+        producer_id, _ = await new_producer(self._at_target)
+        return producer_id
 
     # ---- after a failure
 

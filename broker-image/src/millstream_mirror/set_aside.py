@@ -37,14 +37,14 @@ from millstream_kafka.batch import (
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.compression import Compression
 from millstream_kafka.mirror_source import KEY
-from millstream_kafka.protocol import create_partitions, create_topics, init_producer_id, produce
+from millstream_kafka.protocol import create_partitions, create_topics, produce
 from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest
 from millstream_kafka.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream_kafka.topic_partition import TopicPartition
 
+from .producer_ids import new_producer
 from .reading import EARLIEST, LATEST, offset_at, read
 from .topics import CREATE_TIMEOUT_MS, configs_of
 
@@ -224,7 +224,7 @@ class SetAside:
         if found is not None and await self._continues(where, *found, topic_id, common, end):
             mark = found[1]
         else:
-            producer = await self._new_producer()
+            producer = await new_producer(self._at_target)
             mark = Mark(topic_id, partition, common - 1, -1, common, 0, self._request_id, producer)
         writer = _Writer(self._at_target, (topic + SUFFIX, partition), mark)
         async for header, batch in self._batches(where, mark.offset + 1, end, epoch):
@@ -256,12 +256,6 @@ class SetAside:
                 if record.offset == mark.offset:
                     return _copy(record, header, mark)._replace(offset=copied.offset) == copied
         return False
-
-    async def _new_producer(self) -> tuple[int, int]:
-        response = await self._at_target.call_any(init_producer_id.API, InitProducerIdRequest(None))
-        if response.error_code:
-            raise ApiError(ErrorCode.of(response.error_code), "asking for a producer id")
-        return response.producer_id, response.producer_epoch
 
     async def _batches(
         self, where: TopicPartition, offset: int, end: int, epoch: int
