@@ -40,8 +40,8 @@ async def read(
 ) -> PartitionData:
     """Fetch about ``size`` bytes once; the response may be OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
 
-    ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any. ``is_committed``: up to
-    the end of finished transactions, and the response says which were aborted.
+    ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any.
+    ``is_committed``: up to the end of finished transactions, and the response says which were aborted.
     """
     topic, partition = where
     asked = FetchPartition(
