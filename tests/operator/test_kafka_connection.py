@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from millstream_harness.broker import BrokerProcess
 from millstream_operator import kafka_connection
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
@@ -38,6 +39,19 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
     admin = KafkaAdmin("127.0.0.1:1")
     seconds_of_failure(admin)
     assert admin._failed_until - time.monotonic() <= 0.1
+
+
+def test_a_connection_that_has_not_sent_all_is_closed(shared_broker: BrokerProcess) -> None:
+    admin = KafkaAdmin(shared_broker.bootstrap)
+    admin.cluster_id()
+    assert admin._client is not None
+    transports = [one.transport for one in admin._client._manager._conns.values()]
+    sockets = [one._sock for one in transports]
+    while transports:  # nobody but the client keeps them
+        transports.pop()._write_buffer.append(b"not sent")
+    admin.close()
+    assert sockets
+    assert {one.fileno() for one in sockets} == {-1}
 
 
 def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(

@@ -101,6 +101,17 @@ class _FencedManager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: NetworkSelector, fence: Fence, **config: Any) -> None:
         super().__init__(net, **config)
         self._fence = fence
+        self._sockets: list[socket.socket] = []
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        self._sockets = [one for one in self._sockets if one.fileno() >= 0] + [transport._sock]
+        return transport
+
+    def close_sockets(self) -> None:
+        """After the loop has ended: kafka-python leaves open those that still had bytes to send."""
+        for one in self._sockets:
+            one.close()
 
     def send(self, request: Any, node_id: Any = None, request_timeout_ms: int | None = None) -> Any:
         if request.API_KEY not in READS:
@@ -129,7 +140,7 @@ class KafkaConnection:
             self._closed = True
             client, self._client = self._client, None
         if client is not None:
-            client.close()
+            _close(client)
 
     def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
         for wait in (0.2, 0.5, None):
@@ -191,7 +202,7 @@ class KafkaConnection:
                 )
             except (KafkaError, OSError, ValueError) as error:
                 for client in networks:
-                    client.close()
+                    _close(client)
                 self._refuse_for_a_while(failure, begun, error)
             assert self._client is not None
             return self._client
@@ -206,7 +217,12 @@ class KafkaConnection:
         with self._lock:
             if self._client is client:
                 self._client = None
-        client.close()
+        _close(client)
+
+
+def _close(client: KafkaAdminClient | KafkaNetClient) -> None:
+    client.close()
+    client._manager.close_sockets()
 
 
 def _listens(bootstrap: str) -> bool:
