@@ -21,10 +21,14 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.ledger import Load, check
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches, stored
 from millstream_harness.mirror_conditions import conditions_of, is_degraded
+from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import iter_batches, read_header
+from millstream_operator.kafka_mirrored import notes_of
+from millstream_operator.mirror_records import group_of
+from millstream_operator.reconcile.promotion_kafka import FOR_A_LEADER
 
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2
@@ -180,6 +184,122 @@ def test_promotion_under_load_loses_nothing_that_the_target_acknowledged(
                 own.until(own.ledger.count + 200)
                 victim.start()
                 target.await_in_sync(topic)
+    is_promoted(source, target, topic, own, last)
+
+
+class Incident(Life):
+    """Something that happens right before, or right after, the operator's nth write; then the operator may die."""
+
+    def __init__(self, number: int, happens: Callable[[], None], *, after: bool, dies: bool) -> None:
+        super().__init__()
+        self._left, self._happens, self._after, self._dies = number, happens, after, dies
+
+    def write(self, deed: Callable[[], Any]) -> Any:
+        self._left -= 1
+        if self._left != 0:
+            return deed()
+        done = deed() if self._after else None
+        self._happens()
+        if self._dies:
+            raise Died
+        return done if self._after else deed()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("dies", [False, True], ids=["the operator lives", "the operator dies"])
+def test_a_promotion_survives_worker_and_leader(
+    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror, after: bool, dies: bool
+) -> None:
+    """Both are killed when the operator deletes the topic's setting: the request has begun, and is not done."""
+    topic = unique("survives")
+    mirror = start(start_mirror, source, target, topic)
+    operator = World(target.bootstrap, topic, sources=[{"name": "source", "bootstrap": source.bootstrap}])
+    group = group_of(topic, "source")
+    told = set()
+    with (
+        closing(operator),
+        Load(source.bootstrap, topic, partitions=range(PARTITIONS), name="source", pause_s=0.001),
+    ):
+        is_moving(mirror)
+        eventually(
+            lambda: notes_of(operator.admin, [group])[group],
+            lambda notes: len(notes) == PARTITIONS,
+            "the worker has noted which topic it writes to",
+        )
+        victim = target.leader(topic)
+
+        def both_end() -> None:
+            assert operator.manifest["status"]["lastPromotion"]["state"] == "Running"
+            mirror.kill()
+            victim.kill()
+
+        operator.ask("r", topic)
+        try:
+            operator.look(Incident(2, both_end, after=after, dies=dies))
+        except Died:
+            assert dies
+        assert victim.process is None
+
+        def look() -> dict[str, Any]:
+            last: dict[str, Any] = operator.look()["lastPromotion"]
+            told.add((operator.condition() or ())[:2])
+            return last
+
+        last = eventually(look, lambda last: last["state"] != "Running", "it ends")
+        assert last["state"] == "Done"
+        with Load(target.bootstrap, topic, partitions=range(PARTITIONS), name="own", pause_s=0.001) as own:
+            own.until(200)
+            mirror.start()
+            own.until(own.ledger.count + 200)
+            victim.start()
+            target.await_in_sync(topic)
+            own.until(own.ledger.count + 200)
+            eventually(
+                lambda: mirror.status()["sources"][0]["promoted"],
+                lambda promoted: promoted == [topic],
+                "the worker leaves it alone",
+            )
+    assert told <= {("False", "Promoting"), ("False", "TargetUnreachable"), ("True", "Promoted")}
+    is_promoted(source, target, topic, own, last)
+
+
+def test_a_promotion_waits_for_a_leader_for_a_while(target: ClusterProcesses) -> None:
+    """The topic is promoted at once. Where its mirrored records end, only a leader knows."""
+    world = World(target.bootstrap, unique("leaderless"))
+    with closing(world):
+        for returns in (True, False):
+            topic = f"{world.name}-{returns}"
+            world.replica(topic, config={"min.insync.replicas": "1"})
+            victim = target.leader(topic)
+            victim.kill()
+            until(partial(has_no_leader, target, topic), "its only replica is gone")
+            world.ask(f"r-{returns}", topic)
+            world.look()
+            waits = (
+                f"request r-{returns}: waits for a leader of {topic}-0, to read where mirrored records end"
+            )
+            assert world.condition() == ("False", "Promoting", waits)
+            assert world.writable(topic) == [True]
+            if returns:
+                victim.start()
+            else:
+                world.now += FOR_A_LEADER
+            last = eventually(
+                lambda: world.look()["lastPromotion"], lambda found: found["state"] == "Done", "it is done"
+            )
+            assert last["topics"][0]["ends"] == [3 if returns else -1]
+        assert last["message"].endswith("where mirrored records end is not known of 1 partition")
+        victim.start()
+
+
+def has_no_leader(cluster: ClusterProcesses, topic: str) -> bool:
+    return [one.leader_id for one in cluster.partitions(topic)] == [-1]
+
+
+def is_promoted(
+    source: ClusterProcesses, target: ClusterProcesses, topic: str, own: Load, last: dict[str, Any]
+) -> None:
+    """The source's batches up to the recovery point, then those of the target's own producer, none of which is lost."""
     assert not own.ledger.failed
     check(target.bootstrap, topic, [own], ignore=b"source:.*")
     (row,) = last["topics"]

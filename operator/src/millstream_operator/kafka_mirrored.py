@@ -10,6 +10,7 @@ it: until then the end is unknown.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -62,29 +63,44 @@ def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:
     return found
 
 
-def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> tuple[dict[Partition, int], list[Partition]]:
-    """The ends of promoted topics' mirrored records, and the partitions whose leader has yet to learn of the promotion.
+@dataclass(frozen=True, slots=True)
+class MirroredEnds:
+    """Where the mirrored records of promoted topics end. A leader epoch that is too small to tell gives no end.
 
-    A partition without a leader, or with too small a leader epoch, is in neither. Raises AdminError.
+    ``pending``: partitions whose leader has not heard of the promotion yet. ``leaderless``: partitions for which no
+    broker answers as the leader, perhaps only until one is elected.
     """
+
+    ends: dict[Partition, int] = field(default_factory=dict)
+    pending: list[Partition] = field(default_factory=list)
+    leaderless: list[Partition] = field(default_factory=list)
+
+
+def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
+    """Raises AdminError."""
+    found = MirroredEnds()
     if not topics:
-        return {}, []
+        return found
     by_node: dict[int, dict[Partition, int]] = {}
     for topic in admin.call(lambda client: client.describe_topics(list(topics))):
         for one in topic["partitions"] if topic["error_code"] == 0 else ():
+            where = Partition(topic["name"], one["partition_index"])
             if one["leader_id"] >= 0:
-                where = Partition(topic["name"], one["partition_index"])
                 by_node.setdefault(one["leader_id"], {})[where] = one["leader_epoch"]
-    ends: dict[Partition, int] = {}
-    pending: list[Partition] = []
+            else:
+                found.leaderless.append(where)
     for node, epochs in by_node.items():
         try:
             replicas = _replicas_at(admin, node, {where.topic for where in epochs})
-            pending += [where for where in epochs if where.topic in replicas]
-            ends.update(_ends_at(admin, node, {w: e for w, e in epochs.items() if w.topic not in replicas}))
-        except AdminError:  # no response: its partitions will have another leader
-            pending += list(epochs)
-    return ends, pending
+            found.pending.extend(where for where in epochs if where.topic in replicas)
+            told = {where: epoch for where, epoch in epochs.items() if where.topic not in replicas}
+            ends, refused = _ends_at(admin, node, told)
+        except AdminError:  # this broker does not answer: its partitions will have another leader
+            found.pending.extend(where for where in epochs if where not in found.pending)
+        else:
+            found.ends.update(ends)
+            found.leaderless.extend(refused)
+    return found
 
 
 def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[str]:
@@ -96,20 +112,25 @@ def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[s
     return {result.resource_name for result in answer.results for entry in result.configs if entry.value}
 
 
-def _ends_at(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Read the logs' ends first: if the second response shows no own records, they are the ends of mirrored ones."""
+def _ends_at(
+    admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]
+) -> tuple[dict[Partition, int], list[Partition]]:
+    """Ends, and partitions for which the broker does not answer as the leader. The log's end first: where the second
+    answer says that there are no own records, it is the end of mirrored ones."""
     logs = _ends_of_epochs(admin, node, epochs)
     told = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
     mirrored = _ends_of_epochs(admin, node, told)
-    return {
+    refused = [where for where in epochs if where not in logs or (where in told and where not in mirrored)]
+    ends = {
         where: mirrored[where] if mirrored.get(where, -1) >= 0 else end
         for where, end in logs.items()
-        if end == 0 or (end > 0 and where in mirrored)
+        if where not in refused and (end == 0 or (end > 0 and where in mirrored))
     }
+    return ends, refused
 
 
 def _ends_of_epochs(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-    """The ends of epochs; -1 if the log has neither this epoch nor a later one."""
+    """Where epochs end, of partitions that the broker leads; -1: the log has neither this epoch nor a later one."""
     by_topic: dict[str, list[tuple[int, int, int]]] = {}
     for where, epoch in epochs.items():
         by_topic.setdefault(where.topic, []).append((where.partition, -1, epoch))

@@ -6,6 +6,7 @@ The operator is its own code with real brokers; Kubernetes is in memory. Its pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
+from millstream_harness.in_memory import NOW, InMemory, MemoryKube, ToldBrokers, stored
 from millstream_harness.manifests import resource
 from millstream_harness.mirrored import Source, mirror_several
 from millstream_harness.mortal import Life
 from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.errors import ApiError
 from millstream_operator.kafka_admin import AdminPool, KafkaAdmin, OwnAdmins
 from millstream_operator.kafka_mirrored import target_topics
 from millstream_operator.kafka_records import ConfigChange, NewTopic
@@ -28,6 +30,7 @@ from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
 
 KIND = "MirrorMaker"
 NOWHERE = "127.0.0.1:1"
+FILL_S = 30.0
 SEEN_MS = 1_763_971_200_000
 
 
@@ -84,6 +87,8 @@ class World:
             **spec,
         }
         self.kube = MortalKube(stored(resource(KIND, name, **wanted)))
+        self.now = NOW
+        """The operator's clock."""
 
     def close(self) -> None:
         self.pool.close()
@@ -112,6 +117,7 @@ class World:
         self.kube.life = MortalAdmin.life = life or Life()
         operator = InMemory(self.kube, ToldBrokers())
         object.__setattr__(operator.services, "outside", self.pool)
+        object.__setattr__(operator.services, "now", lambda: self.now)
         try:
             reconcile_mirror(operator.services, decode_as(MirrorMaker, self.manifest))
         finally:
@@ -129,11 +135,18 @@ class World:
         return [not found[name].source for name in names]
 
     def replica(
-        self, name: str, counts: Sequence[int] = (3,), *, source: Source | None = None, noted: bool = True
+        self,
+        name: str,
+        counts: Sequence[int] = (3,),
+        *,
+        source: Source | None = None,
+        noted: bool = True,
+        config: Mapping[str, str] | None = None,
     ) -> Replica:
         """Create a replica with this many records in each partition, and a worker's note about it."""
         made = Replica(name, len(counts), source or Source())
-        refused = self.admin.create_topics([NewTopic(name, len(counts), 1, {KEY: made.setting})])
+        settings = {KEY: made.setting, **(config or {})}
+        refused = self.admin.create_topics([NewTopic(name, len(counts), 1, settings)])
         assert refused == {name: None}
         asyncio.run(self._fill(made, counts))
         if noted:
@@ -146,11 +159,15 @@ class World:
             batches = Source()
             batches.epoch = 5
             parts.append((partition, 0, batches.add(count) if count else None, 0))
-        async with ClusterClient(self.target) as client:
-            await client.metadata([made.name])
-            node = await client.leader(made.name, 0)
-            answers = await mirror_several(await client.connection(node), made.name, made.source.topic, parts)
-        assert [one.error_code for one in answers] == [0] * len(parts)
+        async with ClusterClient(self.target) as client, asyncio.timeout(FILL_S):
+            while True:  # brokers of a cluster hear of a new topic one after the other
+                with contextlib.suppress(ApiError):
+                    await client.metadata([made.name])
+                    connection = await client.connection(await client.leader(made.name, 0))
+                    answers = await mirror_several(connection, made.name, made.source.topic, parts)
+                    if all(one.error_code == 0 for one in answers):
+                        return
+                await asyncio.sleep(0.05)
 
     def note(self, made: Replica, source_ends: Sequence[int]) -> None:
         """Write a worker's note about it: the source has this many records."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -47,6 +47,8 @@ from .reference import find_cluster
 
 AT_ONCE = 100
 """Topics promoted by one request."""
+FOR_A_LEADER = timedelta(seconds=30)
+"""From the request on. After that, the recovery point lacks partitions without a leader."""
 WITHDRAWN = "spec.promote no longer has the request; topics that it had promoted stay promoted"
 
 logger = logging.getLogger(__name__)
@@ -154,7 +156,16 @@ def _advance(
         mirror = msgspec.structs.replace(mirror, status=status)
     try:
         return _promote(
-            services, mirror, promote, planned, seen, target, address_of, reports, resumed=not is_new
+            services,
+            mirror,
+            promote,
+            planned,
+            seen,
+            target,
+            address_of,
+            reports,
+            last.time,
+            resumed=not is_new,
         )
     except AdminError as error:
         return _unreachable(mirror, promote, error)
@@ -173,6 +184,7 @@ def _promote(
     target: KafkaAdmin,
     address_of: AddressOf,
     reports: Callable[[], Sequence[WorkerReport]],
+    begun_at: datetime,
     *,
     resumed: bool,
 ) -> Promotion:
@@ -196,10 +208,13 @@ def _promote(
         words = f"request {promote.request_id}: the target refuses to promote {shown(left, MOST_NAMED)}"
         return _waits(mirror, Reason.REFUSED, words)
     kept = {name: topic for name, topic in planned.topics.items() if name not in gone}
-    ends, pending = mirrored_ends(target, list(kept))
-    if pending:
-        words = f"request {promote.request_id}: leaders have yet to hear of it: {_named(pending)}"
+    found = mirrored_ends(target, list(kept))
+    if found.pending:
+        words = f"request {promote.request_id}: leaders have yet to hear of it: {_named(found.pending)}"
         return _waits(mirror, Reason.PROMOTING, words)
+    if found.leaderless and services.now() - begun_at < FOR_A_LEADER:
+        words = f"request {promote.request_id}: waits for a leader of {_named(found.leaderless)}"
+        return _waits(mirror, Reason.PROMOTING, f"{words}, to read where mirrored records end")
     done = Plan(
         {name: topic for name, topic in kept.items() if name in planned.waiting},
         {name: topic for name, topic in kept.items() if name in planned.done},
@@ -208,7 +223,7 @@ def _promote(
     )
     source_ends = _source_ends(services, mirror, done, seen, address_of, reports())
     promoted = sorted(done.topics if resumed else done.waiting)
-    last = ended(promote, done, promoted, ends, source_ends, services.now())
+    last = ended(promote, done, promoted, found.ends, source_ends, services.now())
     return Promotion(mirror, last, condition(mirror, last))
 
 
