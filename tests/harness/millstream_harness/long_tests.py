@@ -44,6 +44,7 @@ LONG = {
         "tests/faults/test_mirror_rounds.py",
         "tests/mirror/test_mirror_faults.py",
         "tests/operator/test_local_identity_mirror.py",
+        "tests/operator/test_local_promotion.py",
         "tests/mirror/test_mirror_links.py",
         "tests/mirror/test_mirror_peers.py",
         "tests/mirror/test_mirror_problems.py",
