@@ -52,16 +52,14 @@ class FetchSession:
         asked: Mapping[TopicPartition, Asked],
         max_bytes: int,
         rack: str,
-        ids: Mapping[str, uuid.UUID] | None = None,
+        least: Mapping[TopicPartition, int] | None = None,
     ) -> FetchRequest:
-        """The next request, for exactly these partitions. ``ids``: those of all their topics, or None to use names."""
-        before, self._ids = self._ids, ids or {}
-        if bool(before) != bool(self._ids) or any(
-            before.get(name, one) != one for name, one in self._ids.items()
-        ):
-            self._id, self._epoch = 0, self._begin
+        """The next request, for exactly these partitions. ``least``: bytes of those of which fewer are wanted."""
         of_partition = min(PARTITION_BYTES, max_bytes)
-        wanted = {where: (*one, of_partition) for where, one in asked.items()}
+        few = least or {}
+        wanted = {
+            where: (*one, min(of_partition, few.get(where, of_partition))) for where, one in asked.items()
+        }
         held, self._held = self._held, wanted
         named: Mapping[TopicPartition, tuple[int, int, int]] = wanted
         forgotten: Iterable[TopicPartition] = ()

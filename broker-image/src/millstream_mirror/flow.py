@@ -260,9 +260,9 @@ class Flow:
                 if not self._may_use(connection, lanes):
                     used = 0
                     continue
-                api, ids = _known_ids(connection, lanes)
-                request, is_partial = session.request(asked, allowed, rack, ids), session.is_partial
-                response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
+                few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
+                request, is_partial = session.request(asked, allowed, rack, few), session.is_partial
+                response = await self._fetching.call_node(node, fetch.API, request, timeout=FETCH_TIMEOUT_S)
                 used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
@@ -453,7 +453,7 @@ class Flow:
         if lane.probing:
             return [(batches[:1], batches[0].data)]
         if lane.one_by_one:
-            return [([batch], batch.data) for batch in batches]
+            return [([batch], batch.data) for batch in lane.take(batches)]
         return [(batches, joined(fetched, batches))]
 
     def _misfits(self, lane: Lane, why: str) -> None:

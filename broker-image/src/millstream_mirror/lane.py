@@ -20,6 +20,10 @@ from .progress import Gap, Progress
 from .rewrite import Outgoing
 
 HALF_OF_SEQUENCES = 1 << 30
+ONE_BY_ONE_AT_ONCE = 128
+"""Batches of a lane in flight, each in a request of its own. Kafka serves the requests of a connection one after the
+other: many more would time out together, and all be sent again."""
+FETCH_BYTES, LEAST_FETCH_BYTES = 1 << 20, 16 << 10
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
 """Conditions' reasons for a lane that waits for a user's action."""
 
@@ -80,6 +84,8 @@ class Lane:
     """The target has everything before this number: skip it without sending."""
     one_by_one: bool = False
     """The target accepts only one batch for each request."""
+    fetch_bytes: int = FETCH_BYTES
+    """How much to fetch at once; less where small batches go one by one."""
     probing: bool = True
     """Nothing was acknowledged yet since the last rewind: send one batch and wait."""
     failures: int = 0
@@ -140,7 +146,19 @@ class Lane:
     def may_fetch(self, limit: int) -> bool:
         if self.recovering or self.failed or (self.probing and self.in_flight):
             return False
+        if self.one_by_one and len(self.in_flight) > ONE_BY_ONE_AT_ONCE // 2:
+            return False
         return self.bytes_in_flight < limit
+
+    def take(self, batches: list[Outgoing]) -> list[Outgoing]:
+        """As many of the batches as may be sent one by one now; the others are fetched again."""
+        taken = batches[: ONE_BY_ONE_AT_ONCE - len(self.in_flight)]
+        if len(taken) < len(batches):
+            enough = max(LEAST_FETCH_BYTES, 2 * sum(len(batch.data) for batch in taken))
+        else:
+            enough = 2 * self.fetch_bytes
+        self.fetch_bytes = min(enough, FETCH_BYTES)
+        return taken
 
     def rewind(self, to: Progress) -> None:
         """Continue from this progress; only when nothing is in flight."""

@@ -63,6 +63,12 @@ class KafkaProcess(Daemon):
         self.data = Path(self.config.get("log.dirs", str(folder / "data")))
         self.bootstrap = ""
         self.http = ""
+        self._kept: tuple[int, int] | None = None
+
+    def keep_port(self) -> Self:
+        """Before the first start: choose fixed ports, so that clients find the broker after restarts."""
+        self._kept = fixed_port(), fixed_port()
+        return self
 
     @property
     def properties(self) -> Path:
@@ -75,7 +81,7 @@ class KafkaProcess(Daemon):
     def prepare(self) -> None:
         """Write server.properties with ports that are free now, and format the data folder if it is new."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        broker, controller = fixed_port(), fixed_port()
+        broker, controller = self._kept or (fixed_port(), fixed_port())
         self.bootstrap = f"127.0.0.1:{broker}"
         self.addresses = {name: f"127.0.0.1:{fixed_port()}" for name in self.protocols}
         more = [f"{name}://{address}" for name, address in self.addresses.items()]

@@ -1,0 +1,104 @@
+"""Two Millstream clusters into one Apache Kafka, under load, while workers and Kafka itself are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.kafka import KafkaProcess
+from millstream_harness.ledger import Load
+from millstream_harness.mirror import MirrorProcess, Peer, arrived, create, produce, read_batches
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.batch import Record, read_records
+
+StartMirror = Callable[..., MirrorProcess]
+PARTITIONS = 4
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[KafkaProcess]:
+    config = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
+    with KafkaProcess(tmp_path / "kafka", config).keep_port() as broker:
+        yield broker
+
+
+def records_of(broker: Peer, topic: str, partition: int) -> list[Record]:
+    """Without their offsets, which are Kafka's own."""
+    return [
+        record._replace(offset=-1)
+        for batch in asyncio.run(read_batches(broker.bootstrap, topic, partition))
+        for record in read_records(batch)
+    ]
+
+
+def moves_on(*mirrors: MirrorProcess) -> None:
+    """Wait until each worker has written more."""
+    for mirror in mirrors:
+        wanted = mirror.records() + 100
+        eventually(mirror.records, lambda now, at=wanted: now >= at, "records written", 90)
+
+
+@pytest.mark.timeout(400)
+def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_killed(
+    west: BrokerProcess,
+    north: BrokerProcess,
+    kafka: KafkaProcess,
+    start_mirror: StartMirror,
+) -> None:
+    topic = unique("into")
+    sources = {"west": west, "north": north}
+    for source in sources.values():
+        create(source, topic, PARTITIONS)
+    first, second = (
+        start_mirror(
+            {name: source.bootstrap for name, source in sources.items()},
+            kafka.bootstrap,
+            topics={"include": [topic]},
+            naming="Prefixed",
+            name=topic,
+        )
+        for _ in range(2)
+    )
+    partitions = range(PARTITIONS)
+    with (
+        Load(west.bootstrap, topic, partitions=partitions, name="west", pause_s=0.003) as one,
+        Load(north.bootstrap, topic, partitions=partitions, name="north", pause_s=0.003) as other,
+    ):
+        moves_on(first, second)
+        for _ in range(2):
+            first.kill()
+            moves_on(second)
+            first.start()
+            moves_on(first)
+            kafka.kill()
+            kafka.start()
+            moves_on(first, second)
+        first.kill()
+        second.kill()
+        kafka.kill()
+        kafka.start()
+        first.start()
+        moves_on(first)
+    assert not one.ledger.failed
+    assert not other.ledger.failed
+    for name, source in sources.items():
+        wanted = [records_of(source, topic, partition) for partition in partitions]
+        arrived(kafka, f"{name}.{topic}", [len(each) for each in wanted], 120)
+        assert [records_of(kafka, f"{name}.{topic}", partition) for partition in partitions] == wanted
+    metrics = first.get("/metrics")
+    assert all(f'renumbered_lanes_total{{source="{name}"}} 0' in metrics for name in sources)
+
+
+def test_timestamps_that_the_source_has_set_arrive_in_kafka(
+    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("append-time")
+    create(west, topic, message_timestamp_type="LogAppendTime")
+    produce(west, topic, range(100), compression_type="lz4")
+    start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(kafka, topic, [100])
+    assert records_of(kafka, topic, 0) == records_of(west, topic, 0)
