@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millstream_bench import clusters, document, perf, plots, process, run, steady, wire
 from millstream_bench.figures import Figure, cpu, median, number, rate
+from millstream_bench.peers import Peer
 from millstream_bench.results import Results, load, save
-from millstream_bench.workloads import WORKLOADS, cluster, floor, latency, single
+from millstream_bench.workload import Workload
+from millstream_bench.workloads import WORKLOADS, cluster, floor, importing, latency, single
 from millstream_kafka.batch import iter_batches, read_records, validate
 from millstream_kafka.protocol import metadata
 
@@ -277,3 +281,44 @@ def test_a_broker_is_warm_when_the_same_work_costs_the_same(costs: list[float], 
         spent += left.pop(0)
 
     assert steady.until_steady(work, lambda: spent) == pytest.approx(costs[:runs])
+
+
+def test_some_workloads_are_measured_in_more_rounds_than_the_run_has(tmp_path: Path) -> None:
+    measured: list[tuple[str, str]] = []
+
+    def workload(name: str, **more: Any) -> Workload:
+        def run_it(peer: Peer, scale: float) -> dict[str, float]:
+            measured.append((name, peer.name))
+            return {"rate": 1.0}
+
+        contenders = ("millstream", "other")
+        return Workload(
+            name, name, (rate(),), run_it, own=True, where=tmp_path, contenders=contenders, **more
+        )
+
+    chosen = [workload("short", least_rounds=3, rounds={"other": 2}), workload("long")]
+    found = run.measure(chosen, 1, 1.0, tmp_path)
+    assert [peer for name, peer in measured if name == "short"] == [
+        *("millstream", "other"),
+        *("other", "millstream"),
+        "millstream",
+    ]
+    assert [peer for name, peer in measured if name == "long"] == ["millstream", "other"]
+    assert found.rounds == 1
+    assert sum(one.measurements(1) for one in chosen) == len(measured)
+
+
+def test_the_page_has_the_committed_results() -> None:
+    page = run.DOCUMENT.read_text()
+    plots_there = [f"performance/{name}" for name in re.findall(r"^!\[performance/(\S+)\]", page, re.M)]
+    assert document.update(page, load(run.COMMITTED), plots_there) == page, "make bench BENCH=--document"
+    assert all((run.DOCUMENT.parent / plot).exists() for plot in plots_there)
+
+
+def test_a_statement_in_a_new_interpreter_takes_time_and_must_not_fail() -> None:
+    seconds, cpu_seconds = importing.interpreter("sum(range(3_000_000))")
+    _, idle = importing.interpreter("import time; time.sleep(0.3)")
+    assert seconds > 0
+    assert cpu_seconds > idle
+    with pytest.raises(RuntimeError, match="'import nothing_of_this_name' ended with status 1"):
+        importing.interpreter("import nothing_of_this_name")

@@ -3,7 +3,7 @@
 run.py         the command: rounds, peers in turn, results.json
 peers.py       the two brokers, started alike, their logs on the same kind of file system
 clusters.py    three of each, with ZooKeeper for Millstream
-mirrors.py     a mirror between two brokers of Millstream: our worker, or MirrorMaker 2
+mirrors.py     a mirror between two brokers of either kind: our worker, or MirrorMaker 2
 process.py     CPU seconds and resident memory of a process, from /proc
 figures.py     figures with their units, directions and goals; medians and ratios
 results.py     the file of results

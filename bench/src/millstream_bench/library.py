@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import millstream
-from millstream.consuming.settings import QUEUE_BACKOFF_MS
+from millstream.consuming.settings import QUEUE_BACKOFF_MS, Strategy
 from millstream.topics import create_topic
 from millstream_bench.peers import TMPFS
 from millstream_harness.broker import BrokerProcess
@@ -108,7 +108,15 @@ def bare_consume(cluster: millstream.Cluster, topic: str, count: int, _: bytes) 
 
 
 def our_consume(cluster: millstream.Cluster, topic: str, count: int, _: bytes) -> Measured:
-    with millstream.connect(cluster, group=uuid.uuid4().hex) as connector:
+    return _our_consume(cluster, topic, count, "cooperative-sticky")
+
+
+def our_consume_by_range(cluster: millstream.Cluster, topic: str, count: int, _: bytes) -> Measured:
+    return _our_consume(cluster, topic, count, "range")
+
+
+def _our_consume(cluster: millstream.Cluster, topic: str, count: int, strategy: Strategy) -> Measured:
+    with millstream.connect(cluster, group=uuid.uuid4().hex, strategy=strategy) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         size = 0
         clock: Clock | None = None

@@ -61,19 +61,19 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
     own = [workload for workload in workloads if workload.own]
     results = Results(machine=machine(), scale=scale)
     progress = Progress(sum(workload.measurements(rounds) for workload in workloads))
-    for turn in range(rounds):
+    for turn in range(max([rounds, *(workload.least_rounds for workload in own)])):
         for contender in in_turn(("millstream", "kafka"), turn):
-            if shared:
+            if shared and turn < rounds:
                 share_a_broker(contender, shared, scale, results, progress)
         for workload in own:
             for contender in in_turn(workload.contenders, turn):
-                if turn >= workload.rounds.get(contender, rounds):
+                if turn >= workload.rounds_of(contender, rounds):
                     continue
                 with new_peer(contender, workload.where, workload.config) as peer:
                     numbers = workload.run(peer, scale)
                 results.add(workload.name, contender, numbers)
                 progress.measured(workload.name, contender, numbers)
-        results.rounds = turn + 1
+        results.rounds = min(turn + 1, rounds)
         save(results, output / "results.json")
     return results
 

@@ -19,7 +19,8 @@ class Workload:
     Workloads of one broker share a process, which has been warmed up, and find it started. One with
     ``own`` gets a peer over an empty folder and starts it itself. ``contenders`` are compared, the first
     with the last; a single one is only compared with its goals. ``rounds`` limits contenders to a number of
-    first rounds: if the goal is a bound on ours alone, and theirs takes minutes.
+    first rounds: if the goal is a bound on ours alone, and theirs takes minutes. ``least_rounds`` are measured
+    even in a run of fewer: for one with ``own`` whose rounds are short and differ.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Workload:
     config: Mapping[str, str] = field(default_factory=dict)
     contenders: tuple[str, ...] = (MILLSTREAM, KAFKA)
     rounds: Mapping[str, int] = field(default_factory=dict)
+    least_rounds: int = 1
 
     @property
     def other(self) -> str | None:
@@ -38,8 +40,13 @@ class Workload:
         return self.contenders[-1] if len(self.contenders) > 1 else None
 
     def measurements(self, rounds: int) -> int:
-        """Number of measurements in this many rounds."""
-        return sum(min(rounds, self.rounds.get(contender, rounds)) for contender in self.contenders)
+        """Number of measurements in a run of this many rounds."""
+        return sum(self.rounds_of(contender, rounds) for contender in self.contenders)
+
+    def rounds_of(self, contender: str, rounds: int) -> int:
+        """How many of the rounds measure a contender in a run of this many."""
+        wanted = max(rounds, self.least_rounds)
+        return min(wanted, self.rounds.get(contender, wanted))
 
 
 def scaled(count: int, scale: float) -> int:

@@ -8,6 +8,7 @@ from millstream_bench.workloads import (
     consume,
     floor,
     idle,
+    importing,
     latency,
     library,
     members,
@@ -36,5 +37,6 @@ WORKLOADS: tuple[Workload, ...] = (
     *cluster.CLUSTER,
     *mirror.MIRROR,
     *library.LIBRARY,
+    importing.IMPORT,
     *members.SHARED,
 )
