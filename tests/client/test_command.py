@@ -137,11 +137,19 @@ def test_following_shows_records_as_they_come_and_leaves_when_stopped(
         (
             1,
             ("topic", "describe", "no-such"),
-            'there is no topic "no-such": millstream topic list shows the topics',
+            'there is no topic "no-such": create it (millstream topic create NAME), or see millstream topic list',
         ),
         (1, ("topic", "delete", "no-such"), 'there is no topic "no-such": '),
-        (1, ("produce", "no-such"), 'there is no topic "no-such": millstream topic list shows the topics'),
-        (1, ("consume", "no-such"), 'there is no topic "no-such": millstream topic list shows the topics'),
+        (
+            1,
+            ("produce", "no-such"),
+            'there is no topic "no-such": create it (millstream topic create NAME), or see millstream topic list',
+        ),
+        (
+            1,
+            ("consume", "no-such"),
+            'there is no topic "no-such": create it (millstream topic create NAME), or see millstream topic list',
+        ),
         (
             1,
             ("group", "describe", "no-such"),

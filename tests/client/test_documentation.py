@@ -28,8 +28,8 @@ ADDRESSES = {
 }
 """Addresses on the pages, and the settings that they stand for."""
 
-TOPICS = {"CONTRIBUTING.md": ["orders"]}
-"""Topics of pages that the library's examples do not create."""
+TOPICS = {"CONTRIBUTING.md": ["orders"], "README.md": []}
+"""Topics of pages that need others than the library's."""
 
 
 def examples(page: Path) -> list[str]:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,8 +28,9 @@ from millstream.errors import (
     Unreachable,
 )
 from millstream.producing.partitioners import murmur2
-from millstream.topics import create_topic, watermarks
+from millstream.topics import alter_topic, create_topic, watermarks
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import until
 from millstream_harness.scenario import unique
 
 StartBroker = Callable[..., BrokerProcess]
@@ -132,6 +134,38 @@ def test_a_partitioner_that_returns_a_wrong_partition(
     )
 
 
+def test_a_partition_that_does_not_exist(shared_broker: BrokerProcess, topic: str) -> None:
+    """`send` says so at once, also after a record to another one; a partition that was added meanwhile exists."""
+    cluster = millstream.Cluster(shared_broker.bootstrap)
+    wrong: Any
+    with millstream.Producer(cluster) as producer:
+        for wrong in (3, -1, "1", True):
+            with pytest.raises(BadPartition) as said:
+                producer.send(topic, b"", partition=wrong)
+            assert str(said.value) == (
+                f"{topic} has no partition {wrong!r}: write a number from 0 to 2: the topic has 3 partitions"
+            )
+            producer.submit(topic, b"", partition=2).result(20)
+        assert len(producer) == 0
+        alter_topic(cluster, topic, partitions=4)
+        until(lambda: len(cluster.partitions(topic)) == 4, "it has another one")
+        with suppress(MillstreamError):  # librdkafka may not know it yet
+            producer.submit(topic, b"", partition=3).result(20)
+        with pytest.raises(BadPartition, match="4 partitions"):
+            producer.send(topic, b"", partition=4)
+
+
+def test_addresses_that_are_no_text(shared_broker: BrokerProcess) -> None:
+    addresses: Any = [shared_broker.bootstrap]
+    for use in (
+        millstream.Producer,
+        millstream.Admin,
+        lambda address: millstream.connect(address, group="g"),
+    ):
+        with pytest.raises(BadInput, match=r'write "HOST:PORT,HOST:PORT", or give a millstream\.Cluster'):
+            use(addresses)
+
+
 def test_what_cannot_be_sent_says_so_at_once(shared_broker: BrokerProcess, topic: str) -> None:
     json = millstream.Json()
     with millstream.Producer(
@@ -139,12 +173,14 @@ def test_what_cannot_be_sent_says_so_at_once(shared_broker: BrokerProcess, topic
     ) as producer:
         with pytest.raises(NotSerializable, match=r"the value of a record for .*: TypeError: .*set"):
             producer.send(topic, {1, 2})
-        with pytest.raises(NotSerializable, match="keys and values as bytes"):
+        with pytest.raises(NotSerializable, match="keys, values and headers as bytes"):
             producer.send(topic, key=7)
         with pytest.raises(RecordTooLarge, match=r"a record of 5,002 bytes .* at most 2,000"):
             producer.send(topic, "x" * 5000)
         with pytest.raises(UnknownTopic, match='there is no topic "no-such"'):
             producer.send("no-such", 1)
+        with pytest.raises(NotSerializable, match=r"timestamps as milliseconds \(int\)"):
+            producer.send(topic, 1, timestamp=time.time())  # type: ignore[arg-type]
         producer.send(topic, {"a": 1})
         producer.close()
         producer.close()
@@ -166,8 +202,18 @@ def test_what_cannot_be_sent_says_so_at_once(shared_broker: BrokerProcess, topic
         ),
         ({"config": {"acks": "1"}}, "config: acks is not allowed there: use the option acks"),
         ({"config": {"no.such": "1"}}, 'config: No such configuration property: "no.such"'),
-        ({"value_serializer": 7}, "serializer: 7 is not allowed: give a Serde or a callable"),
-        ({"lingering": 1}, "producer: got an unexpected keyword argument 'lingering': see ProducerSettings"),
+        (
+            {"value_serializer": 7},
+            "serializer: 7 is not allowed: give a Serde, such as Json(), or a callable",
+        ),
+        (
+            {"value_serializer": millstream.Json},
+            "serializer: the class Json is not allowed: give an object, Json(…)",
+        ),
+        (
+            {"lingering": 1},
+            "producer: got an unexpected keyword argument 'lingering': the options are acks, compression, ",
+        ),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], said: str) -> None:

@@ -74,7 +74,7 @@ def test_callables_and_what_is_neither() -> None:
     with pytest.raises(BadInput, match="write json or msgpack"):
         millstream.Msgspec(format="yaml")
     for wrong in (serializer, deserializer):
-        with pytest.raises(BadInput, match="give a Serde or a callable"):
+        with pytest.raises(BadInput, match=r"give a Serde, such as Json\(\), or a callable"):
             wrong("json")  # type: ignore[arg-type]
 
 

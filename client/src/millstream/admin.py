@@ -14,7 +14,7 @@ from typing import Literal
 
 from millstream.clusters import ClusterInfo, describe_cluster
 from millstream.configs import BROKER, TOPIC, Resource, Setting, alter_configs, describe_configs
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
+from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of
 from millstream.errors import BadInput, Failed
 from millstream.groups import (
     Group,
@@ -43,8 +43,8 @@ class Admin:
     def __init__(
         self, bootstrap: str | Cluster = DEFAULT_BOOTSTRAP, *, config: Mapping[str, object] | None = None
     ) -> None:
-        """``config`` has librdkafka's settings, such as those of TLS and SASL."""
-        self.cluster = Cluster(bootstrap, config) if isinstance(bootstrap, str) else bootstrap
+        """``config``: librdkafka's settings, such as those of TLS and SASL."""
+        self.cluster = cluster_of(bootstrap, config)
 
     def describe_cluster(self) -> ClusterInfo:
         """The cluster's id, brokers and health."""

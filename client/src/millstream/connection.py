@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -92,7 +93,10 @@ class Cluster:
         """A topic's partitions by number, from metadata; UnknownTopic if it does not exist."""
         topics = self.metadata().topics
         if topic not in topics:
-            raise UnknownTopic(f'there is no topic "{topic}"', "millstream topic list shows the topics")
+            raise UnknownTopic(
+                f'there is no topic "{topic}"',
+                "create it (millstream topic create NAME), or see millstream topic list",
+            )
         return {number: topics[topic].partitions[number] for number in sorted(topics[topic].partitions)}
 
     def led_partitions(self, topic: str, needed: Iterable[int] | None = None) -> dict[int, Any]:
@@ -106,6 +110,24 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise no_leader(topic, without[0], found[without[0]])
             time.sleep(0.1)
+
+
+def cluster_of(bootstrap: str | Cluster, config: Mapping[str, Any] | None = None) -> Cluster:
+    """The cluster that a caller has named; BadInput for another type."""
+    if isinstance(bootstrap, Cluster):
+        return bootstrap
+    if isinstance(bootstrap, str):
+        return Cluster(bootstrap, config)
+    raise BadInput(
+        f"bootstrap: {bootstrap!r} is not allowed",
+        'write "HOST:PORT,HOST:PORT", or give a millstream.Cluster',
+    )
+
+
+def unexpected(what: str, error: TypeError, settings: type) -> BadInput:
+    """An option that does not exist, named with those that do (the fields of a settings class)."""
+    names = ", ".join(field.name for field in fields(settings))
+    return BadInput(f"{what}: {str(error).partition(') ')[2] or error}", f"the options are {names}")
 
 
 def no_leader(topic: str, number: int, partition: Any) -> NoLeader:

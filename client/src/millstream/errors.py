@@ -13,7 +13,7 @@ MillstreamError          all of these; `millstream` prints one as a line. Exit s
 ├── PoisonedMessage      a key or value could not be deserialized; it has topic, partition and offset
 ├── Closed               a producer or connector was used after it was closed
 ├── BadInput             exit status 2: an option, an address or a line of input is not valid
-│   ├── BadPartition     a partitioner returned a partition that the topic does not have
+│   ├── BadPartition     a caller or a partitioner chose a partition that the topic does not have
 │   ├── NotSerializable  a key or value could not be serialized
 │   └── MissingExtra     an optional package is not installed
 ├── Declined             exit status 1: the user answered a question with no
@@ -143,7 +143,7 @@ class BadInput(MillstreamError):
 
 
 class BadPartition(BadInput):
-    """A partitioner returned a partition that the topic does not have."""
+    """A caller or a partitioner chose a partition that the topic does not have."""
 
 
 class NotSerializable(BadInput):

@@ -37,19 +37,24 @@ def serializer(given: Serializer | None) -> Callable[[Any], bytes] | None:
     """The function to bytes; BadInput for anything but a Serde or a callable."""
     if given is None:
         return None
-    return _callable("serializer", getattr(given, "serialize", given))
+    return _callable("serializer", given, "serialize")
 
 
 def deserializer(given: Deserializer | None) -> Callable[[bytes], Any] | None:
     """The function from bytes; BadInput for anything but a Serde or a callable."""
     if given is None:
         return None
-    return _callable("deserializer", getattr(given, "deserialize", given))
+    return _callable("deserializer", given, "deserialize")
 
 
-def _callable(what: str, found: Any) -> Callable[[Any], Any]:
+def _callable(what: str, given: Any, method: str) -> Callable[[Any], Any]:
+    if isinstance(given, type) and hasattr(given, method):
+        raise BadInput(
+            f"{what}: the class {given.__name__} is not allowed", f"give an object, {given.__name__}(…)"
+        )
+    found = getattr(given, method, given)
     if not callable(found):
-        raise BadInput(f"{what}: {found!r} is not allowed", "give a Serde or a callable")
+        raise BadInput(f"{what}: {found!r} is not allowed", "give a Serde, such as Json(), or a callable")
     return found  # type: ignore[no-any-return]
 
 

@@ -166,7 +166,10 @@ def require_topics(cluster: Cluster, names: Iterable[str]) -> None:
     there = cluster.metadata().topics
     for name in names:
         if name not in there:
-            raise UnknownTopic(f'there is no topic "{name}"', "millstream topic list shows the topics")
+            raise UnknownTopic(
+                f'there is no topic "{name}"',
+                "create it (millstream topic create NAME), or see millstream topic list",
+            )
 
 
 def watermarks(

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import millstream
-from millstream.errors import PoisonedMessage
+from millstream.errors import Closed, PoisonedMessage
+from millstream.groups import committed_offsets, describe_group
 from millstream.topics import create_topic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 from millstream_harness.process import resident_mb
+from millstream_harness.scenario import unique
 from millstream_harness.streams import STRATEGIES, connect, fill
 
 StartBroker = Callable[..., BrokerProcess]
@@ -84,6 +86,21 @@ async def test_async_streams(cluster: millstream.Cluster, topic: str) -> None:
     await asyncio.wait_for(everything.wait(), 60)
     await asyncio.to_thread(connector.close)
     await asyncio.gather(*tasks)  # the streams end
+
+
+async def test_a_connector_in_an_async_block(cluster: millstream.Cluster, topic: str) -> None:
+    """At its end it leaves the group, and commits as a blocking one does; meanwhile the event loop runs."""
+    fill(cluster, topic, (10,))
+    group = unique("group")
+    async with connect(cluster, group) as connector:
+        (stream,) = connector.create_message_streams({topic: 1})[topic]
+        async for message in stream:
+            if message.offset == 9:
+                break
+    assert committed_offsets(cluster, group)[topic, 0] == 9
+    assert describe_group(cluster, group).members == ()
+    with pytest.raises(Closed):
+        stream.commit()
 
 
 async def test_an_async_stream_that_is_cancelled_loses_nothing(

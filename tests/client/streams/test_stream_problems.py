@@ -29,6 +29,8 @@ def test_topics_that_do_not_exist(cluster: millstream.Cluster, topic: str) -> No
             connector.create_message_streams({topic: 1, "no-such": 1})
         for topics, said in (
             ({}, "topics: empty"),
+            ([topic], f"topics: \\['{topic}'\\] is not allowed: write"),
+            (topic, f"topics: '{topic}' is not allowed: write"),
             ({topic: 0}, f"topics: 0 streams of {topic} are not allowed: write a number from 1"),
             ({topic: True}, "topics: True streams"),
             ({topic: 1001}, "topics: more than 1,000 streams"),
@@ -118,7 +120,10 @@ def test_a_broker_that_is_paused(start_broker: StartBroker, stop_s: float) -> No
             "processing_timeout_s: 5 is not allowed: write at least session_timeout_s (45)",
         ),
         ({"config": {"group.id": "g"}}, "config: group.id is not allowed there: use the option group"),
-        ({"commits": 1}, "connect: got an unexpected keyword argument 'commits': see ConnectorSettings"),
+        (
+            {"commits": 1},
+            "connect: got an unexpected keyword argument 'commits': the options are coordination, strategy",
+        ),
         ({"value_deserializer": "json"}, "deserializer: 'json' is not allowed"),
     ],
 )

@@ -10,12 +10,13 @@ Source: Kreps, Narkhede, Rao: Kafka: a Distributed Messaging System for Log Proc
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
+from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of, unexpected
 from millstream.consuming.group import GroupMembership
 from millstream.consuming.message import Decoders
 from millstream.consuming.settings import ConnectorSettings
@@ -50,15 +51,13 @@ def connect(
     try:
         settings = ConnectorSettings(**options)
     except TypeError as error:
-        raise BadInput(
-            f"connect: {str(error).partition(') ')[2] or error}", "see ConnectorSettings"
-        ) from None
+        raise unexpected("connect", error, ConnectorSettings) from None
     decoders = Decoders(deserializer(key_deserializer), deserializer(value_deserializer))
     consumer = _consumer(group, settings) if settings.coordination == "zookeeper" else None
     try:
         if bootstrap is None:
             bootstrap = DEFAULT_BOOTSTRAP if consumer is None else consumer.registry.brokers()
-        cluster = Cluster(bootstrap, settings.config) if isinstance(bootstrap, str) else bootstrap
+        cluster = cluster_of(bootstrap, settings.config)
         _ = cluster.admin
     except BaseException:
         if consumer is not None:
@@ -77,7 +76,7 @@ def _consumer(group: str, settings: ConnectorSettings) -> Any:
 
 
 class Connector:
-    """A member of a group. Close it, or use it as a context manager: then others take over at once."""
+    """Takes part in a group. Close it, or use it in ``with`` or ``async with``: others then take over at once."""
 
     def __init__(
         self,
@@ -101,6 +100,8 @@ class Connector:
         """
         if self._closed:
             raise Closed("the connector is closed", "connect again")
+        if not isinstance(topics, Mapping):
+            raise BadInput(f"topics: {topics!r} is not allowed", 'write {"TOPIC": STREAMS}')
         if not topics:
             raise BadInput("topics: empty", 'write {"TOPIC": STREAMS}')
         for topic, count in topics.items():
@@ -154,6 +155,14 @@ class Connector:
             self._consumer.close()
         if problem is not None:
             raise problem
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
         return self

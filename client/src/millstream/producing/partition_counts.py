@@ -20,10 +20,8 @@ class PartitionCounts:
         self.known: dict[str, tuple[int, float]] = {}
 
     def of(self, topic: str) -> int:
-        """The topic's number of partitions. UnknownTopic."""
-        if self.is_old(topic):
-            self.known[topic] = (len(self._cluster.partitions(topic)), time.monotonic())
-        return self.known[topic][0]
+        """UnknownTopic if there is none of that name."""
+        return self._look(topic) if self.is_old(topic) else self.known[topic][0]
 
     def is_old(self, topic: str) -> bool:
         """Whether the count is unknown or too old."""
@@ -37,7 +35,21 @@ class PartitionCounts:
         if type(chosen) is int and 0 <= chosen < count:
             return chosen
         name = getattr(partitioner, "__name__", type(partitioner).__name__)
-        raise BadPartition(
-            f"partitioner {name} returned {chosen!r} for {topic}",
-            f"return a number from 0 to {count - 1}: the topic has {count} partition{'s' * (count != 1)}",
-        )
+        raise BadPartition(f"partitioner {name} returned {chosen!r} for {topic}", f"return {_allowed(count)}")
+
+    def check(self, topic: str, partition: object) -> None:
+        """BadPartition when the topic does not have it; partitions that were added since the last look count."""
+        if type(partition) is int and 0 <= partition < self.known[topic][0]:
+            return
+        count = self._look(topic)
+        if type(partition) is not int or not 0 <= partition < count:
+            raise BadPartition(f"{topic} has no partition {partition!r}", f"write {_allowed(count)}")
+
+    def _look(self, topic: str) -> int:
+        count = len(self._cluster.partitions(topic))
+        self.known[topic] = (count, time.monotonic())
+        return count
+
+
+def _allowed(count: int) -> str:
+    return f"a number from 0 to {count - 1}: the topic has {count} partition{'s' * (count != 1)}"

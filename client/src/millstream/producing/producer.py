@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import confluent_kafka
 
-from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, failed
+from millstream.connection import DEFAULT_BOOTSTRAP, Cluster, cluster_of, failed, unexpected
 from millstream.errors import (
     BadInput,
     BufferFull,
@@ -84,10 +84,8 @@ class Producer:
         try:
             self.settings = ProducerSettings(**options)
         except TypeError as error:
-            raise BadInput(
-                f"producer: {str(error).partition(') ')[2] or error}", "see ProducerSettings"
-            ) from None
-        self.cluster = Cluster(bootstrap, self.settings.config) if isinstance(bootstrap, str) else bootstrap
+            raise unexpected("producer", error, ProducerSettings) from None
+        self.cluster = cluster_of(bootstrap, self.settings.config)
         self._key, self._value = serializer(key_serializer), serializer(value_serializer)
         partitioner = self.settings.partitioner
         self._choose = None if hasattr(partitioner, "librdkafka") else partitioner
@@ -146,7 +144,9 @@ class Producer:
         if self._stamps is not None:
             headers, timestamp = self._stamps.stamped(topic, headers, timestamp)
         more: dict[str, Any] = {}
-        if partition is None and self._choose is not None:
+        if partition is not None:
+            self._counts.check(topic, partition)
+        elif self._choose is not None:
             partition = self._counts.choose(self._choose, topic, _bytes(key), _bytes(value))
         if partition is not None:
             more["partition"] = partition
@@ -359,7 +359,8 @@ class Producer:
         if isinstance(error, TypeError | ValueError | OverflowError):
             return NotSerializable(
                 f"a record for {topic} cannot be sent ({error})",
-                "give keys and values as bytes, text or None, or give the producer a serializer",
+                "give keys, values and headers as bytes, text or None, timestamps as milliseconds (int), "
+                "or give the producer a serializer",
             )
         return error
 
