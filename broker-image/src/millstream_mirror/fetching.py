@@ -52,9 +52,18 @@ class FetchSession:
         asked: Mapping[TopicPartition, Asked],
         max_bytes: int,
         rack: str,
+        ids: Mapping[str, uuid.UUID] | None = None,
         least: Mapping[TopicPartition, int] | None = None,
     ) -> FetchRequest:
-        """The next request, for exactly these partitions. ``least``: bytes of those of which fewer are wanted."""
+        """The next request, for exactly these partitions.
+
+        ``ids``: those of all their topics, or None to use names. ``least``: the bytes of partitions that get fewer.
+        """
+        before, self._ids = self._ids, ids or {}
+        if bool(before) != bool(self._ids) or any(
+            before.get(name, one) != one for name, one in self._ids.items()
+        ):
+            self._id, self._epoch = 0, self._begin
         of_partition = min(PARTITION_BYTES, max_bytes)
         few = least or {}
         wanted = {

@@ -261,8 +261,10 @@ class Flow:
                     used = 0
                     continue
                 few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
-                request, is_partial = session.request(asked, allowed, rack, few), session.is_partial
-                response = await self._fetching.call_node(node, fetch.API, request, timeout=FETCH_TIMEOUT_S)
+                api, ids = _known_ids(connection, lanes)
+                request = session.request(asked, allowed, rack, ids, few)
+                is_partial = session.is_partial
+                response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
