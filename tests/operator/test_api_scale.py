@@ -14,7 +14,7 @@ from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.operator_scale import EDIT_TIMEOUT_S, Api, Measurement, Size
 from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE
-from millstream_operator.reconcile.group_kafka import INTERVAL_S
+from millstream_operator.reconcile.group_kafka import LAG_AGE_S
 
 TOPICS = 1000
 READY_S = 180
@@ -73,7 +73,7 @@ def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> No
     found = Measurement(api, tmp_path, size, print).run()
     assert found.restart_statuses == 0
     most = BUDGET - RESERVE + PER_SECOND["ConsumerGroup"] * size.steady_s
-    assert found.statuses["ConsumerGroup"] <= most < size.groups * size.steady_s / INTERVAL_S / 2
+    assert found.statuses["ConsumerGroup"] <= most < size.groups * size.steady_s / LAG_AGE_S / 2
     assert found.lag_age_s <= MAX_LAG_AGE_S
     assert found.peak_bytes < MAX_RESIDENT_BYTES
     assert len(found.edits_s) == len(found.edits_beside_frozen_s) == size.edits

@@ -22,12 +22,12 @@ from millstream_operator.models import (
     decode_as,
 )
 from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE, SETTLED_S, UNSEEN_S, Pace
-from millstream_operator.reconcile.group_kafka import INTERVAL_S
 from millstream_operator.status import write_status
 from millstream_operator.store import Key
 
 RATE = PER_SECOND["ConsumerGroup"]
 GROUPS = 500
+LOOK_S = 8.0
 
 
 def key(number: int = 0, kind: str = "ConsumerGroup") -> Key:
@@ -39,7 +39,7 @@ def behind(records: int | None, seconds: int = 1, **more: Any) -> ConsumerGroupS
 
 
 class Groups:
-    """Groups that the operator observes: all of them, every ``INTERVAL_S``."""
+    """Groups that are looked at as the operator does it: all of them, every ``LOOK_S``."""
 
     def __init__(self, count: int) -> None:
         self.pace = Pace()
@@ -51,7 +51,7 @@ class Groups:
         self.random = random.Random(1)
 
     def look(self) -> None:
-        self.now += INTERVAL_S
+        self.now += LOOK_S
         for number in self.random.sample(sorted(self.lags), len(self.lags)):
             shown, lag = self.shown[number], self.lags[number]
             if shown == lag:
@@ -89,7 +89,7 @@ def test_many_groups_stay_within_the_budget_and_take_turns() -> None:
     found.writes.clear()
     found.run(1000)
     assert len(found.writes) == pytest.approx(RATE * 1000, rel=0.02)
-    assert found.now - min(found.written_at.values()) <= 200 / RATE + 2 * INTERVAL_S
+    assert found.now - min(found.written_at.values()) <= 200 / RATE + 2 * LOOK_S
 
 
 def test_the_last_number_of_all_is_written_once_they_stand_still() -> None:
@@ -98,10 +98,10 @@ def test_the_last_number_of_all_is_written_once_they_stand_still() -> None:
     found.run(400)
     before = found.now
     assert found.shown != found.lags
-    while found.now <= before + SETTLED_S + 2 * INTERVAL_S:
+    while found.now <= before + SETTLED_S + 2 * LOOK_S:
         found.look()
     assert sum(found.shown[one] == lag for one, lag in found.lags.items()) >= RESERVE
-    while found.now <= before + SETTLED_S + 2 * INTERVAL_S + (GROUPS - RESERVE) / RATE:
+    while found.now <= before + SETTLED_S + 2 * LOOK_S + (GROUPS - RESERVE) / RATE:
         found.look()
     assert found.shown == found.lags
     assert len(found.writes) <= BUDGET + RATE * found.now

@@ -29,7 +29,6 @@ from typing import Any
 import click
 import msgspec
 from confluent_kafka import Producer
-from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError, Partition
@@ -49,6 +48,7 @@ RECORD = b"x" * 100
 SETTLE_S = 90.0
 AGES_S = 60.0
 SCRAPE_S = 0.5
+LAG_AGE = "millstream_group_lag_age_seconds"
 EDITS_PER_S = 1.0
 EDIT_TIMEOUT_S = 60.0
 
@@ -452,12 +452,8 @@ class Measurement:
         self.say(f"the age of lags for {min(AGES_S, self.size.steady_s):.0f} s")
         deadline = time.monotonic() + min(AGES_S, self.size.steady_s)
         while time.monotonic() < deadline:
-            ages = [
-                sample.value
-                for family in text_string_to_metric_families(self.operator.metrics())
-                for sample in family.samples
-                if sample.name == "millstream_group_lag_age_seconds"
-            ]
+            lines = self.operator.metrics().splitlines()
+            ages = [float(one.rpartition(" ")[2]) for one in lines if one.startswith(f"{LAG_AGE}{{")]
             if len(ages) != min(self.size.groups, MOST_OBJECTS):
                 raise AssertionError(f"{len(ages)} groups of {self.size.groups} show the age of their lag")
             self.found.lag_age_s = max(self.found.lag_age_s, *ages)

@@ -34,8 +34,9 @@ from .reference import find_cluster, rival_problem
 from .report import report_problem
 from .together import sort_out
 
-INTERVAL_S = 8.0
-"""Time between the starts of two observations, so a lag is at most 10 s old if an observation takes at most 2 s."""
+LAG_AGE_S = 8.5
+"""At this age a lag is replaced by a new one, if a look takes as long as the one before it. The rest of the promised
+ten seconds is for looks that wait or take longer."""
 WAITING_INTERVAL_S = 5.0
 SOON_S = 2.0
 
@@ -152,14 +153,11 @@ def run_workload(
 
 
 def _next_look(one: Advanced, took: float) -> float:
-    """Seconds from the end of an observation that took ``took`` seconds to the next one.
-
-    After a slow observation, the brokers rest for half its time. A waiting reset continues soon after the last member
-    has left.
-    """
+    """Seconds from the end of a look that took so many to the next, which is taken to be as slow. Slow brokers get a
+    rest of half its time. A reset that waits continues soon after the last member has left."""
     if not one.ended_now and (running(one.group) or requested(one.group)):
         return SOON_S
-    return min(INTERVAL_S, max(INTERVAL_S - took, took / 2))
+    return min(LAG_AGE_S, max(LAG_AGE_S - 2 * took, took / 2))
 
 
 def _seconds_behind(
