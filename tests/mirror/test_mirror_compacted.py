@@ -11,6 +11,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.mirror_groups import commit, committed, follows, values
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header, read_records
 from millstream_kafka.client import ClusterClient
@@ -55,6 +56,12 @@ def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) 
 
     batches = asyncio.run(read_batches(target.bootstrap, topic, 0))
     return read_header(batches[-1]).last_sequence + 1 - asyncio.run(sequence())
+
+
+def until_clean(broker: Peer, topic: str) -> None:
+    eventually(
+        lambda: len(numbers(broker, topic)), lambda left: left < 300, "the cleaner has removed most", 60
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,3 +119,45 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
         assert target_too or found[: len(there)] == there
         assert found == sorted({*found}), "each once, in order"
         assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+
+
+def test_positions_over_gaps_are_exact_and_after_a_restart_no_later(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, lagging, current = unique("gaps"), unique("lagging"), unique("current")
+    create(west, topic, **EAGER)
+    create(east, topic)
+    produce(west, topic, range(1500), batch_num_messages=7, linger_ms=20)
+    until_clean(west, topic)
+    set_policy(west, topic, "delete")  # so that the gaps stay as they are
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [lagging, current]},
+        name=topic,
+    )
+    there = asyncio.run(values(west, topic))
+    arrived(east, topic, [len(there)])
+    assert there[-1][0] + 1 > len(there) + 1000, "many offsets are missing"
+
+    def exact(offset: int) -> int:
+        return sum(at < offset for at, _ in there)
+
+    first, middle, last = there[5][0], there[len(there) // 2][0], there[-1][0] + 1
+    commit(west, lagging, topic, first)
+    follows(east, lagging, topic, exact(first))
+    commit(west, current, topic, last)
+    follows(east, current, topic, exact(last))
+    mirror.kill()
+    mirror.start()
+    eventually(lambda: mirror.status()["sources"][0]["groups"], lambda now: now == 2, "its groups")
+    produce(west, topic, range(1500, 1510))
+    arrived(east, topic, [len(there) + 10])
+    commit(west, current, topic, last + 4)
+    follows(east, current, topic, exact(last) + 4)  # it has read all that was there before the restart
+    commit(west, lagging, topic, middle)
+    assert committed(east, lagging, topic)[0] <= exact(middle)
+    commit(west, current, topic, last + 7)
+    follows(east, current, topic, exact(last) + 7)
+    assert exact(first) <= committed(east, lagging, topic)[0] <= exact(middle)
