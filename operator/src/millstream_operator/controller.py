@@ -40,9 +40,7 @@ logger = logging.getLogger(__name__)
 
 LINGER_S = 0.1  # for kinds reconciled in batches: wait for others that arrive at the same time
 RETRY_LIMIT_S = 60.0
-JITTER = (
-    0.1  # an interval is shorter by up to this part, so that resources which were created together spread
-)
+JITTER = 0.1  # an interval is shortened by up to this share, so that resources created together spread out
 FAILED = -1.0  # instead of seconds until the next look
 NOT_OURS_INTERVAL_S = 5.0
 FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is looked at again

@@ -29,9 +29,7 @@ PER_SECOND = {"Topic": 0.1, "ConsumerGroup": 0.5, "MirrorMaker": 0.2, "BatchLoad
 BUDGET = 500.0  # largest number of writes at once, for each kind
 RESERVE = 440.0  # the share of more important changes
 SETTLED_S = 30.0
-UNSEEN_S = (
-    150.0  # a status loses its turn if its resource was not looked at for so long, or if it shows its numbers
-)
+UNSEEN_S = 150.0  # a status loses its turn if its resource is not reconciled for so long, or its numbers do not change
 TENFOLD = 10
 
 

@@ -153,8 +153,11 @@ def run_workload(
 
 
 def _next_look(one: Advanced, took: float) -> float:
-    """Seconds from the end of a look that took so many to the next, which is taken to be as slow. Slow brokers get a
-    rest of half its time. A reset that waits continues soon after the last member has left."""
+    """Seconds from the end of an observation that took ``took`` seconds to the next one, which may be as slow.
+
+    After a slow observation, the brokers rest for half its time. A waiting reset continues soon after the last member
+    has left.
+    """
     if not one.ended_now and (running(one.group) or requested(one.group)):
         return SOON_S
     return min(LAG_AGE_S, max(LAG_AGE_S - 2 * took, took / 2))
