@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import chain, islice
@@ -116,19 +116,27 @@ class MessageStream:
                 return
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        loop = asyncio.get_running_loop()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, f"millstream-{self.topic}")
-        run, thread = loop.run_in_executor, self._thread
         clock, which, some = time.clock_gettime, CLOCK, 1
         while True:
-            while (begun := clock(which)) >= self._due and await run(thread, self._attend):
+            while (begun := clock(which)) >= self._due and await self._aside(self._attend):
                 pass  # it may have taken long, or the process was paused in it
             for message in filter(None, islice(self._left, some)):
                 yield message
             some = 1 if self._gaps else _next_run(some, clock(which) - begun)
-            if not self._left.__length_hint__() and not await run(thread, self._fetch):
+            if not self._left.__length_hint__() and not await self._aside(self._fetch):
                 return
+
+    async def _aside(self, look: Callable[[], bool]) -> bool:
+        """Call it in a thread; False if the stream is closed."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, f"millstream-{self.topic}")
+        try:
+            looking = asyncio.get_running_loop().run_in_executor(self._thread, look)
+        except RuntimeError:  # shut down, by a close in another task or thread
+            if self._closed:
+                return False
+            raise
+        return await looking
 
     def _fetch(self) -> bool:
         """Replace the batch, which is fully processed, by the next one; False if the stream is closed."""
