@@ -28,10 +28,11 @@ RECORD_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A committed offset with its metadata."""
+    """A committed offset with its metadata, and the leader epoch of the record before it (KIP-320); -1: unknown."""
 
     offset: int
     metadata: str
+    leader_epoch: int = -1
 
 
 async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
@@ -60,7 +61,9 @@ async def positions_of(cluster: ClusterClient, group: str) -> dict[TopicPartitio
             cluster.forget_coordinator(group)
         raise ApiError(error, f"reading the positions of group {group}")
     return {
-        (topic.name, each.partition_index): Position(each.committed_offset, each.metadata or "")
+        (topic.name, each.partition_index): Position(
+            each.committed_offset, each.metadata or "", each.committed_leader_epoch
+        )
         for topic in answer.topics
         for each in topic.partitions
         if each.committed_offset >= 0 and not each.error_code
@@ -102,7 +105,7 @@ async def _commit_part(
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, partition), one in positions:
         by_topic.setdefault(topic, []).append(
-            OffsetCommitRequestPartition(partition, one.offset, -1, one.metadata)
+            OffsetCommitRequestPartition(partition, one.offset, one.leader_epoch, one.metadata)
         )
     topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
     request = OffsetCommitRequest(group, generation, member_id, topics=topics)

@@ -60,13 +60,17 @@ class GroupSync:
         at_target: ClusterClient,
         lanes: Lanes,
         counters: Counters,
+        *,
+        keeps_epochs: bool = False,
     ) -> None:
+        """``keeps_epochs``: the target's topics have the source's leader epochs."""
         self._includes = includes
         self._at_source = at_source
         self._at_target = at_target
         self._lookup = Lookup(at_target)
         self._lanes = lanes
         self._counters = counters
+        self._keeps_epochs = keeps_epochs
         self.groups: list[str] = []
         """Selected groups of the source."""
         self.problems: dict[str, str] = {}
@@ -154,9 +158,7 @@ class GroupSync:
             self._copied[group, where] = wanted[where]
         if not allowed:
             return ""
-        translated = {
-            where: Position(one.target_offset, one.source.metadata) for where, one in allowed.items()
-        }
+        translated = {where: self._translated(one) for where, one in allowed.items()}
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
                 self._copied[group, where] = allowed[where]
@@ -166,6 +168,11 @@ class GroupSync:
             else:
                 raise ApiError(error, f"committing the positions of group {group}")
         return ""
+
+    def _translated(self, one: Copied) -> Position:
+        """A replica has the source's leader epochs at the source's offsets; other topics have epochs of their own."""
+        is_same = self._keeps_epochs and one.target_offset == one.source.offset
+        return Position(one.target_offset, one.source.metadata, one.source.leader_epoch if is_same else -1)
 
     def _may(self, group: str, where: TopicPartition, wanted: Copied, there: Position | None) -> bool:
         if there is None or wanted.target_offset > there.offset:

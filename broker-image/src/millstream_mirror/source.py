@@ -93,7 +93,12 @@ class SourceMirror:
         self._rejoiner: Rejoiner | None = None
         self._topics, self._flow = self._parts(fetching, producing)
         self._groups = GroupSync(
-            config.includes_group, from_groups, to_groups, lambda: self._flow.lanes, self._counters
+            config.includes_group,
+            from_groups,
+            to_groups,
+            lambda: self._flow.lanes,
+            self._counters,
+            keeps_epochs=config.mode is Mode.IDENTITY,
         )
         self._groups_error = ""
         self.member = GroupMembership(
