@@ -161,7 +161,9 @@ class LaneKeeper:
             await self._begin_again(lane, "the target's partition is empty")
             return
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
-        if ahead == 0:
+        if ahead == 0 and lane.is_compacted:
+            await self._resume(lane, await self._under_next_epoch(here))
+        elif ahead == 0:
             if lane.suspicious and lane.refused_at == here.sequence:
                 await self._renumber(lane, "the target refuses the next number though it is the next")
                 return
@@ -182,7 +184,11 @@ class LaneKeeper:
             await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
 
     async def _align(self, lane: Lane, why: str) -> None:
-        """Continue behind the lane's last record in the target, found among the source's records."""
+        """Continue behind the lane's last record in the target, found among the source's records.
+
+        A request of an ended worker may still arrive with old numbers. Under a new epoch, these cannot be taken for
+        the numbers of other records.
+        """
         here = lane.acknowledged
         sent = await sent_since(self._at_target, lane)
         if sent is None:
@@ -197,10 +203,8 @@ class LaneKeeper:
             *(lane, why, sent.count, offset),
         )
         self._counters.repeated_records += sent.count
-        number = advance_sequence(here.sequence, sent.count)
-        await self._resume(
-            lane, replace(here, offset=offset, sequence=number, target_offset=sent.target_offset)
-        )
+        behind = replace(here, offset=offset, target_offset=sent.target_offset)
+        await self._resume(lane, await self._under_next_epoch(behind))
 
     async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool]:
         """The number after the lane's last batch in the target; None if the target has none after the progress.
@@ -282,13 +286,15 @@ class LaneKeeper:
         progress = lane.acknowledged
         logger.error("%s: %s: continuing from offset %d under a new epoch", lane, why, progress.offset)
         self._counters.renumbered_lanes += 1
+        await self._resume(lane, await self._under_next_epoch(progress))
+
+    async def _under_next_epoch(self, progress: Progress) -> Progress:
         producer_id, epoch = progress.producer_id, progress.producer_epoch + 1
         if epoch > LAST_EPOCH:
             producer_id, epoch = await self._new_producer(), 0
-        again = replace(
+        return replace(
             progress, producer_id=producer_id, producer_epoch=epoch, sequence=0, first=progress.offset
         )
-        await self._resume(lane, again)
 
     async def _pass_gap(self, lane: Lane) -> None:
         """The source has deleted the next records: continue at its start, or stop; log which are missing."""
