@@ -23,6 +23,8 @@ from millstream.retriable import is_retriable
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
+ATTEMPTS_S: Final = (1.0, 1.0, CONNECT_TIMEOUT_S)
+"""How long to wait for the first answer of a cluster, each time with another client."""
 REFUSAL_WAIT_S: Final = 2.0
 LEADER_WAIT_S: Final = 5.0
 """How long a partition may lack a leader (an election is short) before that is an error."""
@@ -60,10 +62,8 @@ class Cluster:
                 f"no broker at {self.bootstrap} ({reasons})",
                 "start one (millstream local up -f DIR), or name another with --bootstrap",
             )
-        with kafka_errors():
-            admin = AdminClient(self.client_config())
         try:
-            brokers: list[Any] = list(admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values())
+            admin, brokers = self._connected()
         except KafkaException as error:
             if refused := _why_refused(self.client_config()):
                 raise Unreachable(
@@ -83,6 +83,23 @@ class Cluster:
                 "set advertised.listeners to addresses that clients reach",
             )
         return admin
+
+    def _connected(self) -> tuple[AdminClient, list[Any]]:
+        """A client, and the brokers that an address of ours names.
+
+        librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
+        address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
+        """
+        for timeout_s in ATTEMPTS_S:
+            with kafka_errors():
+                admin = AdminClient(self.client_config())
+            try:
+                return admin, list(admin.list_topics(timeout=timeout_s).brokers.values())
+            except KafkaException as error:
+                last = error
+                if error.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+                    break
+        raise last
 
     def metadata(self) -> Any:
         """Brokers and all topics; a request for one topic could create it."""
