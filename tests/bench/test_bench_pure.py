@@ -10,14 +10,16 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from millstream_bench import clusters, document, perf, plots, process, run, steady, wire
+from millstream_bench import clusters, document, operator_document, perf, plots, process, run, steady, wire
 from millstream_bench.figures import Figure, cpu, median, number, rate
 from millstream_bench.peers import Peer
 from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS, cluster, floor, importing, latency, single
+from millstream_harness.operator_scale_figures import Found, Size
 from millstream_kafka.batch import iter_batches, read_records, validate
 from millstream_kafka.protocol import metadata
 
@@ -312,6 +314,9 @@ def test_the_page_has_the_committed_results() -> None:
     page = run.DOCUMENT.read_text()
     plots_there = [f"performance/{name}" for name in re.findall(r"^!\[performance/(\S+)\]", page, re.M)]
     assert document.update(page, load(run.COMMITTED), plots_there) == page, "make bench BENCH=--document"
+    if run.OPERATOR.exists():
+        measured = operator_document.load(run.OPERATOR)
+        assert operator_document.update(page, measured) == page, "make bench BENCH=--document"
     assert all((run.DOCUMENT.parent / plot).exists() for plot in plots_there)
 
 
@@ -322,3 +327,27 @@ def test_a_statement_in_a_new_interpreter_takes_time_and_must_not_fail() -> None
     assert cpu_seconds > idle
     with pytest.raises(RuntimeError, match="'import nothing_of_this_name' ended with status 1"):
         importing.interpreter("import nothing_of_this_name")
+
+
+def test_the_table_about_the_operator_is_written_from_its_file(tmp_path: Path) -> None:
+    size = Size(1, 500, 500, 1, partitions=10, replicas=3)
+    found = Found(
+        steady_cpu=0.042,
+        lag_age_s=7.25,
+        peak_bytes=98_000_000,
+        broker_requests={"DescribeGroups": 0.5, "OffsetFetch": 0.5, "Metadata": 2.0},
+    )
+    measured, page = tmp_path / "operator.json", tmp_path / "page.md"
+    page.write_text(f"before {operator_document.BEGIN}old{operator_document.END} after")
+    run.write_operator(page, measured)
+    assert "old" in page.read_text()  # nothing is measured yet
+    measured.write_bytes(msgspec.json.encode({"machine": {"memory": "24 GiB"}, "size": size, "found": found}))
+    run.write_operator(page, measured)
+    written = page.read_text()
+    assert "old" not in written
+    assert "500 ConsumerGroups over 5,000 partitions of 500 Topics, 3 brokers, 3 replicas" in written
+    assert "| CPU of the operator in steady state |  | 4.2 % of a core |" in written
+    assert "| requests to brokers in steady state |  | 3 a second |" in written
+    assert "| … of them for groups |  | 1 a second |" in written
+    assert "| age of a group's lag in the metrics, at most | ≤ 10 s | 7.25 s |" in written
+    assert "One run of 180 s on ?, 24 GiB" in written

@@ -12,7 +12,9 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.kube import Namespace, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
-from millstream_harness.operator_scale import EDIT_TIMEOUT_S, Api, Measurement, Size
+from millstream_harness.operator_scale import EDIT_TIMEOUT_S, Measurement
+from millstream_harness.operator_scale_api import Api
+from millstream_harness.operator_scale_figures import Size
 from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE
 from millstream_operator.reconcile.group_kafka import LAG_AGE_S
 
@@ -20,6 +22,8 @@ TOPICS = 1000
 READY_S = 180
 MAX_RESIDENT_BYTES = 120_000_000
 MAX_LAG_AGE_S = 10.0
+MOST_CHECKS_PER_S = 0.5
+"""Of all groups of a Cluster together; each alone would make it one for each group in seven seconds."""
 
 
 @pytest.mark.timeout(500)
@@ -75,6 +79,7 @@ def test_many_of_each_kind_under_traffic(tmp_path: Path, api_server: None) -> No
     most = BUDGET - RESERVE + PER_SECOND["ConsumerGroup"] * size.steady_s
     assert found.statuses["ConsumerGroup"] <= most < size.groups * size.steady_s / LAG_AGE_S / 2
     assert found.lag_age_s <= MAX_LAG_AGE_S
+    assert 0 < found.broker_requests["DescribeGroups"] <= size.clusters * MOST_CHECKS_PER_S
     assert found.peak_bytes < MAX_RESIDENT_BYTES
     assert len(found.edits_s) == len(found.edits_beside_frozen_s) == size.edits
     assert max(found.edits_s + found.edits_beside_frozen_s) < EDIT_TIMEOUT_S

@@ -10,6 +10,6 @@ results.py     the file of results
 wire.py        a minimal client, for the shortest path to an acknowledged record
 perf.py        Kafka's own ProducerPerformance and ConsumerPerformance
 workloads/     the brokers' workloads
-document.py    the tables of docs/performance.md
+document.py    the tables of docs/performance.md; operator_document.py the one about the operator
 plots.py       its plots
 """

@@ -86,10 +86,15 @@ def setting(results: Results) -> str:
 
 
 def update(text: str, results: Results, plots: Sequence[str] = ()) -> str:
-    """The document with the text between the markers replaced; ValueError if a marker is missing."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document has no {BEGIN} … {END}")
+    """The document with the part between the markers replaced; ValueError where one is missing."""
     written = [setting(results), table(results), *(f"![{plot}]({plot})" for plot in plots)]
-    return f"{before}{BEGIN}\n" + "\n\n".join(written) + f"\n{END}{after}"
+    return put_between(text, BEGIN, END, "\n\n".join(written))
+
+
+def put_between(text: str, begin: str, end: str, written: str) -> str:
+    """The text with the part between two markers replaced; ValueError where one is missing."""
+    before, begun, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise ValueError(f"the document has no {begin} … {end}")
+    return f"{before}{begin}\n{written}\n{end}{after}"

@@ -17,18 +17,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from millstream_bench import document, plots
+from millstream_bench import document, operator_document, plots
 from millstream_bench.figures import number
 from millstream_bench.peers import TMPFS, new_peer
-from millstream_bench.results import Results, load, machine, save
+from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
 from millstream_bench.workloads.produce import warm_up
+from millstream_harness.machine import machine
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "performance"
 COMMITTED = ROOT / "bench" / "results.json"
+OPERATOR = ROOT / "bench" / "operator-groups.json"
 
 WIDTH = 150  # of the table if the output is not a terminal
 
@@ -109,6 +111,12 @@ def write_document(results: Results, path: Path, plot_folder: Path) -> None:
     path.write_text(document.update(path.read_text(), results, names))
 
 
+def write_operator(path: Path, measured: Path) -> None:
+    """The table about the operator, where its measurement is committed."""
+    if measured.exists():
+        path.write_text(operator_document.update(path.read_text(), operator_document.load(measured)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (default 5)")
@@ -118,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--document",
         action="store_true",
-        help="measure nothing: write docs/performance.md and its plots from bench/results.json",
+        help="measure nothing: write docs/performance.md and its plots from the files in bench/",
     )
     parser.add_argument(
         "--add",
@@ -128,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.document:
         write_document(load(COMMITTED), DOCUMENT, PLOTS)
+        write_operator(DOCUMENT, OPERATOR)
         return 0
     names = {workload.name: workload for workload in WORKLOADS}
     wanted = [name for name in options.only.split(",") if name] or list(names)
