@@ -23,7 +23,7 @@ READY_S = 180
 MAX_RESIDENT_BYTES = 120_000_000
 MAX_LAG_AGE_S = 10.0
 MOST_CHECKS_PER_S = 0.5
-"""Of all groups of a Cluster together; each alone would make it one for each group in seven seconds."""
+"""Of all groups of a Cluster together; alone, ten groups of a Cluster would need more than one."""
 
 
 @pytest.mark.timeout(500)
