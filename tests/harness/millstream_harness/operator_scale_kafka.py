@@ -22,9 +22,15 @@ from .operator_scale_figures import Size
 
 RECORD = b"x" * 100
 CONFIG = {"log.retention.hours": "1"}
-SESSION = {"zookeeper.session.timeout.ms": "6000"}
-NEVER_THE_OPERATORS = frozenset({"Produce", "Fetch", "OffsetCommit"})
-"""APIs of clients and followers that the operator does not call under traffic."""
+DEFAULTS = {
+    "zookeeper.session.timeout.ms": "18000",
+    "replica.lag.time.max.ms": "30000",
+    "offsets.topic.num.partitions": "50",
+}
+"""The harness's clusters notice lost brokers and lagging replicas sooner than by default; thousands of replicas on few
+cores would leave and join ISRs all the time."""
+NEVER_THE_OPERATORS = frozenset({"Produce", "Fetch", "OffsetCommit", "UpdateMetadata", "StopReplica"})
+"""APIs of clients and brokers that the operator does not call under traffic."""
 COUNT = re.compile(r'^millstream_request_seconds_count{.*api="(\w+)".*} (\S+)$', re.MULTILINE)
 
 
@@ -34,7 +40,7 @@ class Brokers:
     def __init__(self, folder: Path, number: int, replicas: int) -> None:
         self._cluster: ClusterProcesses | None = None
         if replicas > 1:
-            self._cluster = ClusterProcesses(folder, replicas, {**CONFIG, **SESSION})
+            self._cluster = ClusterProcesses(folder, replicas, {**CONFIG, **DEFAULTS})
             self.processes = list(self._cluster.brokers.values())
         else:
             self.processes = [BrokerProcess(folder, {"broker.id": str(number), **CONFIG})]
