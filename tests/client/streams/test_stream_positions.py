@@ -80,14 +80,15 @@ def test_what_is_processed_is_committed_when_partitions_go(
         assert message.offset in (old[-1], old[-1] + 1)
 
 
-def test_the_caller_commits(cluster: millstream.Cluster, topic: str) -> None:
+@pytest.mark.parametrize("by", ["position", "message"])
+def test_the_caller_commits(cluster: millstream.Cluster, topic: str, by: str) -> None:
     fill(cluster, topic, (10, 10))
     group = unique("group")
     with connect(cluster, group, commit="manual", strategy="range") as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         messages = iter(stream)
         first = next(messages)
-        stream.commit(first.position)
+        stream.commit(first.position if by == "position" else first)
         assert committed_offsets(cluster, group)[topic, first.partition] == 1
         list(islice(messages, 5))
         with pytest.raises(

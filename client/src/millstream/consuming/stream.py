@@ -342,16 +342,17 @@ class MessageStream:
             if error is not None or at.error is not None:
                 self._committed.pop((at.topic, at.partition), None)
 
-    def commit(self, position: Position | None = None) -> None:
-        """Commit the position after the last message taken, in each partition, or the one given; waits for it.
+    def commit(self, position: Position | Message | None = None) -> None:
+        """Commit the position after the last message taken, in each partition; or the one given, or after a message.
 
-        NotOwned if another consumer may own the partition now; then nothing is committed.
+        It waits for the commit. NotOwned if another consumer may own the partition now; then nothing is committed.
         """
         with self.turns:
             self._check_open()
             if position is None:
                 positions = self._positions(self._handed_out())
             else:
+                position = position.position if isinstance(position, Message) else position
                 self._check_owned((position.topic, position.partition))
                 positions = {(position.topic, position.partition): position.offset}
             new = {at: offset for at, offset in positions.items() if self._committed.get(at) != offset}
