@@ -265,7 +265,9 @@ def test_a_topic_made_anew_under_a_running_mirror_waits_and_the_others_go_on(
     for name in (topic, other):
         create(west, name)
         produce(west, name, range(20))
-    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]})
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name=unique("remade")
+    )
     for name in (topic, other):
         arrived(east, name, [20])
     admin(west).delete_topics([topic])[topic].result(20)
@@ -299,6 +301,7 @@ def test_a_topic_made_anew_and_larger_is_not_appended_to_the_old_one(
         {"west": west.bootstrap},
         east.bootstrap,
         topics={"include": [topic]},
+        name=unique("remade"),
         entering=(sys.executable, "-c", SELDOM),
     )
     arrived(east, topic, [3])
