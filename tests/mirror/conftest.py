@@ -11,6 +11,7 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess
+from millstream_harness.scenario import unique
 
 CONFIG = {
     "group.initial.rebalance.delay.ms": "200",
@@ -41,12 +42,18 @@ def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def start_mirror(tmp_path: Path) -> Iterator[StartMirror]:
-    """``start_mirror({NAME: BOOTSTRAP}, TARGET, **config)`` starts a worker."""
+    """``start_mirror({NAME: BOOTSTRAP}, TARGET, **config)`` starts a worker.
+
+    The workers of a test without a ``name`` belong to one mirror, which no other test has.
+    """
+    name = unique("mirror")
     started: list[MirrorProcess] = []
     numbers = itertools.count(1)
 
     def start(sources: dict[str, str], target: str, **config: Any) -> MirrorProcess:
-        mirror = MirrorProcess(tmp_path / f"mirror-{next(numbers)}", sources, target, **config)
+        mirror = MirrorProcess(
+            tmp_path / f"mirror-{next(numbers)}", sources, target, **{"name": name, **config}
+        )
         started.append(mirror)
         return mirror.start()
 
