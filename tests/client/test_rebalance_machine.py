@@ -10,8 +10,8 @@ from operator import itemgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream.consuming.lease import Lease
 from millstream.consuming.zookeeper.assignment import ranges, target_of, thread_name
-from millstream.consuming.zookeeper.lease import Lease
 from millstream.consuming.zookeeper.rebalance import (
     AT_ONCE,
     Action,
