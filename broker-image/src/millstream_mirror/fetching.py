@@ -41,6 +41,7 @@ class FetchSession:
         self._id = 0
         self._epoch = self._begin
         self._ids: Mapping[str, uuid.UUID] = {}
+        self._names: Mapping[uuid.UUID, str] = {}
 
     @property
     def is_partial(self) -> bool:
@@ -59,11 +60,11 @@ class FetchSession:
 
         ``ids``: those of all their topics, or None to use names. ``least``: the bytes of partitions that get fewer.
         """
-        before, self._ids = self._ids, ids or {}
-        if bool(before) != bool(self._ids) or any(
-            before.get(name, one) != one for name, one in self._ids.items()
-        ):
-            self._id, self._epoch = 0, self._begin
+        before = self._ids
+        if before != (ids := ids or {}):
+            if bool(before) != bool(ids) or any(before.get(name, one) != one for name, one in ids.items()):
+                self._id, self._epoch = 0, self._begin
+            self._ids, self._names = ids, {one: name for name, one in ids.items()}
         of_partition = min(PARTITION_BYTES, max_bytes)
         few = least or {}
         wanted = {
@@ -108,9 +109,8 @@ class FetchSession:
         Fills in the topics' names if the response has ids.
         """
         if self._ids:
-            names = {one: name for name, one in self._ids.items()}
             for topic in response.responses:
-                topic.topic = names.get(topic.topic_id, "")
+                topic.topic = self._names.get(topic.topic_id, "")
         error = ErrorCode.of(response.error_code)
         if error or not response.session_id or self._begin == NO_SESSION:
             self._id, self._epoch = 0, self._begin
