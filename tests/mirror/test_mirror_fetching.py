@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import uuid
 from collections.abc import Callable
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.fetch import FetchRequest, FetchResponse
+from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from millstream_mirror.fetching import FetchSession
 
 StartMirror = Callable[..., MirrorProcess]
@@ -119,3 +120,21 @@ def test_idle_partitions_are_named_once(
     status = eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "no lag")
     assert status["lag"]["seconds"] == 0
     assert status["sources"][0]["lastError"] == ""
+
+
+def test_requests_have_the_ids_of_topics_and_responses_get_their_names() -> None:
+    a, b, anew = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    session = FetchSession()
+    first = session.request({A: (0, 1), C: (0, 1)}, 1 << 20, "", {"a": a, "b": b})
+    assert {topic.topic_id for topic in first.topics} == {a, b}
+    response = FetchResponse(session_id=77, responses=[FetchableTopicResponse(topic_id=b, partitions=[])])
+    session.answered(response)
+    assert response.responses[0].topic == "b"
+    second = session.request({A: (5, 1)}, 1 << 20, "", {"a": a})
+    assert (second.session_id, [topic.topic_id for topic in second.topics]) == (77, [a])
+    assert [topic.topic_id for topic in second.forgotten_topics_data] == [b]
+    session.answered(FetchResponse(session_id=77))
+    third = session.request({A: (5, 1)}, 1 << 20, "", {"a": anew})
+    assert (third.session_id, [topic.topic_id for topic in third.topics]) == (0, [anew])
+    session.answered(FetchResponse(session_id=78))
+    assert session.request({A: (5, 1)}, 1 << 20, "").session_id == 0, "a session has ids or names"
