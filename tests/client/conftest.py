@@ -1,16 +1,18 @@
-"""A shared broker, the command connected to it, and a topic."""
+"""A shared broker, the command connected to it, and a topic; a broker with a ZooKeeper."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.command import millstream
 from millstream_harness.scenario import unique
+from millstream_harness.zookeeper import ZooKeeperProcess
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -26,6 +28,15 @@ def run(shared_broker: BrokerProcess) -> Run:
         return ended
 
     return run
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterProcesses]:
+    """One broker with a ZooKeeper."""
+    with ClusterProcesses(tmp_path_factory.mktemp("brokers"), 1, zookeeper=shared_zookeeper) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -14,20 +14,11 @@ from millstream.topics import create_topic
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.scenario import unique
 from millstream_harness.streams import WAYS, connect, fill, options_for
-from millstream_harness.zookeeper import ZooKeeperProcess
 
 EACH = 30
 """Number of messages in each partition."""
 Read = tuple[str, int, int, int]
 """The topic of a message, the number of its stream, its partition and offset."""
-
-
-@pytest.fixture(scope="module")
-def brokers(
-    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("brokers"), 1, zookeeper=shared_zookeeper) as cluster:
-        yield cluster
 
 
 @pytest.fixture

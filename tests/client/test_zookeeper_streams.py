@@ -24,14 +24,6 @@ from millstream_harness.scenario import unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 
-@pytest.fixture(scope="module")
-def brokers(
-    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("brokers"), 1, zookeeper=shared_zookeeper) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def tree(brokers: ClusterProcesses) -> Iterator[KazooClient]:
     """Another client of the brokers' tree."""
