@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
@@ -22,7 +23,7 @@ AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 """Errors that a client reports while its cluster is down. It reconnects by itself."""
 
 
-class Client(Thread):
+class Client(Thread, ABC):
     """Works until it is stopped; `check` raises the error that ended it."""
 
     def __init__(self) -> None:
@@ -38,8 +39,9 @@ class Client(Thread):
         self._done.set()
         self.close()
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """Produce or consume until `_stopping` is set."""
 
     def close(self) -> None:
         """Close the connections in the background: while its cluster is down, a consumer needs a minute."""
