@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +14,10 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_groups import commit, committed, follows, values
 from millstream_harness.scenario import eventually, unique
-from millstream_kafka.batch import read_header, read_records
+from millstream_harness.wire import Wire
+from millstream_kafka.batch import BatchHeader, Record, build_batch, read_header, read_records
 from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_mirror.others import progress_of
 
 StartMirror = Callable[..., MirrorProcess]
@@ -56,6 +59,18 @@ def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) 
 
     batches = asyncio.run(read_batches(target.bootstrap, topic, 0))
     return read_header(batches[-1]).last_sequence + 1 - asyncio.run(sequence())
+
+
+def late_request(target: BrokerProcess, topic: str, last: BatchHeader) -> ErrorCode:
+    """The target's response to a request of the ended worker, with the number that followed its ``last`` batch."""
+    late = build_batch(
+        [Record(b"key", b"late", int(time.time() * 1000))],
+        producer_id=last.producer_id,
+        producer_epoch=last.producer_epoch,
+        base_sequence=last.last_sequence + 1,
+    )
+    with Wire(target.bootstrap) as wire:
+        return ErrorCode.of(wire.produce(topic, late, acks=-1).error_code)
 
 
 def until_clean(broker: Peer, topic: str) -> None:
@@ -103,6 +118,7 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
             if not ahead:
                 mirror.start()
         there = numbers(east, topic)
+        last = read_header(asyncio.run(read_batches(east.bootstrap, topic, 0))[-1])
         write(800)  # the keys again, so that all before can be cleaned
         eventually(
             lambda: len(numbers(west, topic)), lambda left: left < 300, "the cleaner has removed most", 60
@@ -118,6 +134,7 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
         )[1]
         assert target_too or found[: len(there)] == there
         assert found == sorted({*found}), "each once, in order"
+        assert late_request(east, topic, last) is ErrorCode.INVALID_PRODUCER_EPOCH
         assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
 
 

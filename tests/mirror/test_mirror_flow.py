@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,11 @@ from millstream_kafka.batch import HEADER_SIZE, read_header, read_records
 from millstream_kafka.compression import Compression
 
 StartMirror = Callable[..., MirrorProcess]
+PATIENT = (
+    "import sys; from millstream_mirror import flow, main; flow.FETCH_WAIT_MS, flow.FETCH_TIMEOUT_S = 600_000, 900.0;"
+    " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
+)
+"""Starts a worker whose fetches wait for records as long as any test runs."""
 
 
 async def test_batches_arrive_byte_by_byte_with_every_codec(
@@ -36,6 +42,22 @@ async def test_batches_arrive_byte_by_byte_with_every_codec(
             assert mirrored.compression is original.compression
             assert mirrored.max_timestamp == original.max_timestamp
         assert {read_header(batch).compression for batch in ours} == set(Compression)
+
+
+def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """A lane's first batch goes alone; the second one follows although partition 1 has nothing to fetch."""
+    topic = unique("busy")
+    create(west, topic, 2)
+    produce(west, topic, range(20), batch_num_messages=10, linger_ms=100)
+    start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        entering=(sys.executable, "-c", PATIENT),
+    )
+    arrived(east, topic, [20, 0])
 
 
 async def test_two_sources_meet_in_one_topic_in_the_order_of_each(

@@ -40,6 +40,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     others.py   the progress of other mirrors            leaving.py   topics that are no longer selected
     groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
     peers.py    notices when another worker's process has ended
+    numbering.py requests of numbered batches (mode Aggregate), with what their responses mean for the lanes
     replicas.py topics of mode Identity; standing.py finds the positions of their lanes, and compares the logs
     copies.py   lanes that forward batches unchanged; promoted.py knows which topics are not mirrored any more
     fetching.py fetch sessions (no I/O)

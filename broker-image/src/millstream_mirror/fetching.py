@@ -55,10 +55,13 @@ class FetchSession:
         rack: str,
         ids: Mapping[str, uuid.UUID] | None = None,
         least: Mapping[TopicPartition, int] | None = None,
+        *,
+        wait_ms: int = FETCH_WAIT_MS,
     ) -> FetchRequest:
         """The next request, for exactly these partitions.
 
         ``ids``: those of all their topics, or None to use names. ``least``: the bytes of partitions that get fewer.
+        ``wait_ms``: how long the broker may wait for the first record.
         """
         before = self._ids
         if before != (ids := ids or {}):
@@ -87,7 +90,7 @@ class FetchSession:
         for topic, partition in forgotten:
             gone.setdefault(topic, []).append(partition)
         return FetchRequest(
-            max_wait_ms=FETCH_WAIT_MS,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=1,

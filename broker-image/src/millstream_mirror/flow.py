@@ -1,10 +1,11 @@
-"""Moves records: fetches the lanes of one source and produces to the target without waiting for responses.
+"""Moves records: fetches the lanes of one source and sends to the target without waiting for responses.
 
     supervise   opens lanes, recovers failed ones, runs a pump for each broker of the source
-    pump        fetches from one broker for all lanes that it leads, numbers the batches, and sends them on
+    pump        fetches from one broker for all lanes that it leads, and sends the batches on
     produce     one request to one of the target's brokers, and the effect of its response on each lane
 
-The bytes in flight are bounded, per lane and in total; no lane waits for the responses of another.
+The bytes in flight are bounded, per lane and in total; no lane waits for the responses of another. What goes to the
+target depends on the mode: numbered batches (numbering.py) or unchanged ones (copies.py).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import itertools
 import logging
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from millstream_kafka.client import BrokerError, ClusterClient, Connection, RequestTimedOut
-from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
@@ -28,20 +30,14 @@ from millstream_kafka.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
-from millstream_kafka.protocol.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
 from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .fetching import FetchSession, as_uuid
-from .lane import BATCH_NOT_MIRRORED, RECORD_TOO_LARGE, Lane, Sent, Written
+from .fetching import FETCH_WAIT_MS, FetchSession, as_uuid
+from .lane import Lane, Sent, Written
 from .member import LaneName
-from .rewrite import Outgoing, UnusableBatch, joined, rewrite
+from .rewrite import Outgoing
 from .stats import Counters, Reachability
 from .throttle import TokenBucket
 from .topics import id_of, is_same
@@ -53,6 +49,8 @@ LANE_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
 """With more bytes in flight than this in total, no lane of the source fetches; on a slow link, the limit is lower."""
 FETCH_TIMEOUT_S = 10.0
+FULL_LOOK_S = 0.02
+"""How long other lanes wait for a lane that has too much in flight."""
 REPLICA_S = 300.0
 """How long a lane fetches from a follower before it asks its leader again, as in Kafka's consumers."""
 IDLE_LOOK_S = 1.0
@@ -63,10 +61,6 @@ DRAIN_S = 3.0
 
 TRANSIENT = (BrokerError, ApiError, OSError)
 """Errors to retry."""
-_OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-_TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
-_TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, *_TOO_LARGE)
-
 Part = tuple[Lane, Sent, "memoryview | bytes"]
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -84,7 +78,7 @@ class Keeper(Protocol):
         """Prepare a failed lane to fetch and send again; nothing is in flight."""
 
 
-class Flow:
+class Flow(ABC):
     def __init__(
         self,
         source_name: str,
@@ -234,9 +228,7 @@ class Flow:
         session = FetchSession(is_wanted=self._bytes_per_second is None)
         seen_at = 0.0
         while True:
-            lanes = [
-                lane for lane in self.lanes.values() if lane.leader == node and lane.may_fetch(LANE_BYTES)
-            ]
+            lanes, full = await self._lanes_to_fetch(node)
             if self._rack:
                 lanes = [lane for lane in lanes if not self._is_leader_due(lane)]
             if not lanes or self._bytes_in_flight > self._to_target.bytes:
@@ -262,7 +254,10 @@ class Flow:
                     continue
                 few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
                 api, ids = _known_ids(connection, lanes)
-                request = session.request(asked, allowed, rack, ids, few)
+                wait_ms = (
+                    0 if full else FETCH_WAIT_MS
+                )  # they may fetch again long before the others have news
+                request = session.request(asked, allowed, rack, ids, few, wait_ms=wait_ms)
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
@@ -293,6 +288,21 @@ class Flow:
                     seen_at = begun
                 self._see_the_rest(lanes if is_due else [lane for lane in lanes if lane.has_to_act], response)
             await self._forward(response, asked)
+
+    async def _lanes_to_fetch(self, node: int) -> tuple[list[Lane], list[Lane]]:
+        """The lanes that this broker leads and that may fetch, and those that have too much in flight.
+
+        Waits a little for these, so that the next fetch is for all, and requests to the target for many.
+        """
+        until = time.monotonic() + FULL_LOOK_S
+        while True:
+            here = [lane for lane in self.lanes.values() if lane.leader == node]
+            lanes = [lane for lane in here if lane.may_fetch(LANE_BYTES)]
+            full = [lane for lane in here if lane.is_full(LANE_BYTES)] if len(lanes) < len(here) else []
+            if not full or (left := until - time.monotonic()) <= 0:
+                return lanes, full
+            await _wait(self._wake, left)
+            await asyncio.sleep(0)
 
     def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
         """Handle lanes that the response leaves out: it confirms that they have no news."""
@@ -412,56 +422,9 @@ class Flow:
             self._failure(lane.error)
         self._wake.set()
 
+    @abstractmethod
     def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
-        """The lane's next batches, in parts for one Produce request each."""
-        fetched = data.records
-        if not isinstance(fetched, memoryview) or not len(fetched):
-            if lane.skip_to is not None and lane.position >= data.high_watermark:
-                self._misfits(lane, "the target has more of it than the source")
-            return []
-        progress = lane.acknowledged
-        try:
-            rewritten = rewrite(
-                fetched,
-                position=lane.position,
-                producer_id=progress.producer_id,
-                producer_epoch=progress.producer_epoch,
-                sequence=lane.sequence,
-                aborted=data.aborted_transactions or (),
-            )
-        except (UnusableBatch, ApiError) as error:
-            lane.fail(
-                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: mend the source,"
-                f" or exclude topic {lane.topic}",
-                reason=BATCH_NOT_MIRRORED,
-            )
-            self._failure(lane.error)
-            self._wake.set()
-            return []
-        batches = rewritten.batches
-        if lane.skip_to is not None:
-            rest = lane.skip(batches, rewritten.position) if rewritten.is_dense else None
-            if rest is None:
-                self._misfits(lane, "its numbers do not fit the source's offsets")
-                return []
-            self._counters.repeated_records += sum(one.records for one in batches) - sum(
-                one.records for one in rest
-            )
-            batches = rest
-        if not batches:
-            lane.moved_on(rewritten.position)
-            return []
-        self._counters.rebuilt_batches += sum(batch.start < 0 for batch in batches)
-        if lane.probing:
-            return [(batches[:1], batches[0].data)]
-        if lane.one_by_one:
-            return [([batch], batch.data) for batch in lane.take(batches)]
-        return [(batches, joined(fetched, batches))]
-
-    def _misfits(self, lane: Lane, why: str) -> None:
-        lane.misfits = why
-        lane.fail(why)
-        self._wake.set()
+        """The lane's next batches, in parts for one request each."""
 
     async def _add(
         self,
@@ -497,27 +460,9 @@ class Flow:
         self._to_target.answered(time.monotonic() - begun)
         return response
 
+    @abstractmethod
     async def _produce(self, node: int, parts: list[Part]) -> None:
-        by_topic: dict[str, list[PartitionProduceData]] = {}
-        waiting: dict[TopicPartition, tuple[Lane, Sent]] = {}
-        for lane, sent, data in parts:
-            by_topic.setdefault(lane.target_topic, []).append(PartitionProduceData(lane.partition, data))
-            waiting[lane.target] = (lane, sent)
-        request = ProduceRequest(
-            None,
-            -1,
-            PRODUCE_TIMEOUT_MS,
-            [TopicProduceData(name, of_topic) for name, of_topic in by_topic.items()],
-        )
-
-        async def send() -> None:
-            response = await self._send(node, produce.API, request)
-            for topic in response.responses:
-                for answer in topic.partition_responses:
-                    lane, sent = waiting.pop((topic.name, answer.index))
-                    self._answered(lane, sent, answer)
-
-        await self._sending("producing", send, parts, waiting)
+        """Send one request, and hand each lane its outcome."""
 
     async def _sending(
         self,
@@ -543,37 +488,6 @@ class Flow:
         finally:
             self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
             self._wake.set()
-
-    def _answered(self, lane: Lane, sent: Sent, answer: PartitionProduceResponse) -> None:
-        error = ErrorCode.of(answer.error_code)
-        if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
-            self._counters.records += sent.records
-            self._counters.bytes += sent.size
-            lane.written.records += sent.records
-            lane.written.bytes += sent.size
-            lane.succeeded(sent, answer.base_offset)
-            return
-        was_failed = lane.failed
-        lane.fail(f"{lane}: producing: {error.name}: {answer.error_message or error.message}", sent)
-        if was_failed:
-            return  # void because the previous one failed
-        if sent.batches > 1 and error in _TOO_MUCH_AT_ONCE:
-            lane.one_by_one = True
-            lane.error = ""
-        elif error in _OUT_OF_STEP:
-            lane.suspicious = True
-            logger.info("%s", lane.error)
-        elif error in _TOO_LARGE:
-            lane.reason = RECORD_TOO_LARGE
-            lane.error = (
-                f"{lane}: a batch of {sent.size} bytes is too large for topic {lane.target_topic} in the target: raise"
-                " its max.message.bytes"
-            )
-            self._failure(lane.error)
-        else:
-            lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            self._producing.forget_leaders(lane.target_topic)
-            self._failure(lane.error)
 
 
 def _known_ids(

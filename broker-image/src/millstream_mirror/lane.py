@@ -150,6 +150,10 @@ class Lane:
             return False
         return self.bytes_in_flight < limit
 
+    def is_full(self, limit: int) -> bool:
+        """Whether it may fetch again as soon as responses arrive, without a recovery."""
+        return bool(self.in_flight) and not (self.failed or self.recovering or self.may_fetch(limit))
+
     def take(self, batches: list[Outgoing]) -> list[Outgoing]:
         """As many of the batches as may be sent one by one now; the others are fetched again."""
         taken = batches[: ONE_BY_ONE_AT_ONCE - len(self.in_flight)]

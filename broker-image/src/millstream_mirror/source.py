@@ -30,6 +30,7 @@ from .lanes import LaneKeeper
 from .leaving import LeftTopics
 from .loops import LoopFinder
 from .member import GroupMembership
+from .numbering import NumberingFlow
 from .peers import Doorplate
 from .progress import Progress, ProgressStore
 from .promoted import PromotedTopics
@@ -134,7 +135,7 @@ class SourceMirror:
         keeper = LaneKeeper(
             self._source, self._target, self._store, self._commit_now, counters, config.on_gap, origins
         )
-        return topics, Flow(source.name, fetching, producing, keeper, *of_flow)
+        return topics, NumberingFlow(source.name, fetching, producing, keeper, *of_flow)
 
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""

@@ -1,0 +1,134 @@
+"""Mode Aggregate: lanes number the records that they send, so that the target accepts each record once."""
+
+from __future__ import annotations
+
+import logging
+
+from millstream_kafka.protocol import produce
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import PartitionData
+from millstream_kafka.protocol.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from millstream_kafka.topic_partition import TopicPartition
+
+from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
+from .lane import BATCH_NOT_MIRRORED, RECORD_TOO_LARGE, Lane, Sent
+from .rewrite import Outgoing, UnusableBatch, joined, rewrite
+
+_OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
+_TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, *_TOO_LARGE)
+
+logger = logging.getLogger(__name__)
+
+
+class NumberingFlow(Flow):
+    """Produces the batches of one source under the producer ids of their lanes."""
+
+    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+        """The lane's next batches, in parts for one Produce request each."""
+        fetched = data.records
+        if not isinstance(fetched, memoryview) or not len(fetched):
+            if lane.skip_to is not None and lane.position >= data.high_watermark:
+                self._misfits(lane, "the target has more of it than the source")
+            return []
+        progress = lane.acknowledged
+        try:
+            rewritten = rewrite(
+                fetched,
+                position=lane.position,
+                producer_id=progress.producer_id,
+                producer_epoch=progress.producer_epoch,
+                sequence=lane.sequence,
+                aborted=data.aborted_transactions or (),
+            )
+        except (UnusableBatch, ApiError) as error:
+            lane.fail(
+                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: mend the source,"
+                f" or exclude topic {lane.topic}",
+                reason=BATCH_NOT_MIRRORED,
+            )
+            self._failure(lane.error)
+            self._wake.set()
+            return []
+        batches = rewritten.batches
+        if lane.skip_to is not None:
+            rest = lane.skip(batches, rewritten.position) if rewritten.is_dense else None
+            if rest is None:
+                self._misfits(lane, "its numbers do not fit the source's offsets")
+                return []
+            self._counters.repeated_records += sum(one.records for one in batches) - sum(
+                one.records for one in rest
+            )
+            batches = rest
+        if not batches:
+            lane.moved_on(rewritten.position)
+            return []
+        self._counters.rebuilt_batches += sum(batch.start < 0 for batch in batches)
+        if lane.probing:
+            return [(batches[:1], batches[0].data)]
+        if lane.one_by_one:
+            return [([batch], batch.data) for batch in lane.take(batches)]
+        return [(batches, joined(fetched, batches))]
+
+    def _misfits(self, lane: Lane, why: str) -> None:
+        lane.misfits = why
+        lane.fail(why)
+        self._wake.set()
+
+    async def _produce(self, node: int, parts: list[Part]) -> None:
+        by_topic: dict[str, list[PartitionProduceData]] = {}
+        waiting: dict[TopicPartition, tuple[Lane, Sent]] = {}
+        for lane, sent, data in parts:
+            by_topic.setdefault(lane.target_topic, []).append(PartitionProduceData(lane.partition, data))
+            waiting[lane.target] = (lane, sent)
+        request = ProduceRequest(
+            None,
+            -1,
+            PRODUCE_TIMEOUT_MS,
+            [TopicProduceData(name, of_topic) for name, of_topic in by_topic.items()],
+        )
+
+        async def send() -> None:
+            response = await self._send(node, produce.API, request)
+            for topic in response.responses:
+                for answer in topic.partition_responses:
+                    lane, sent = waiting.pop((topic.name, answer.index))
+                    self._answered(lane, sent, answer)
+
+        await self._sending("producing", send, parts, waiting)
+
+    def _answered(self, lane: Lane, sent: Sent, answer: PartitionProduceResponse) -> None:
+        error = ErrorCode.of(answer.error_code)
+        if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
+            self._counters.records += sent.records
+            self._counters.bytes += sent.size
+            lane.written.records += sent.records
+            lane.written.bytes += sent.size
+            lane.succeeded(sent, answer.base_offset)
+            return
+        was_failed = lane.failed
+        lane.fail(f"{lane}: producing: {error.name}: {answer.error_message or error.message}", sent)
+        if was_failed:
+            return  # void because the previous one failed
+        if sent.batches > 1 and error in _TOO_MUCH_AT_ONCE:
+            lane.one_by_one = True
+            lane.error = ""
+        elif error in _OUT_OF_STEP:
+            lane.suspicious = True
+            logger.info("%s", lane.error)
+        elif error in _TOO_LARGE:
+            lane.reason = RECORD_TOO_LARGE
+            lane.error = (
+                f"{lane}: a batch of {sent.size} bytes is too large for topic {lane.target_topic} in the target: raise"
+                " its max.message.bytes"
+            )
+            self._failure(lane.error)
+        else:
+            lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._producing.forget_leaders(lane.target_topic)
+            self._failure(lane.error)
