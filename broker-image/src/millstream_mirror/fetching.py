@@ -14,6 +14,8 @@ import functools
 import uuid
 from collections.abc import Iterable, Mapping
 
+from millstream_kafka.protocol import fetch
+from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchPartition,
@@ -122,7 +124,24 @@ class FetchSession:
         return error
 
 
+def by_id_or_name(
+    version: int, topics: Mapping[str, str]
+) -> tuple[Api[FetchRequest, FetchResponse], Mapping[str, uuid.UUID]]:
+    """The API for the next request and the ids that it contains: none unless the broker accepts ids and all are known.
+
+    ``version``: the highest that both sides speak. ``topics``: ids by name, "" if unknown.
+    """
+    if version < fetch.IDS_SINCE:
+        return fetch.BY_NAME, {}
+    ids = {}
+    for name, topic_id in topics.items():
+        if (found := _as_uuid(topic_id)) is None:
+            return fetch.BY_NAME, {}
+        ids[name] = found
+    return fetch.API, ids
+
+
 @functools.lru_cache(maxsize=100_000)
-def as_uuid(topic_id: str) -> uuid.UUID | None:
+def _as_uuid(topic_id: str) -> uuid.UUID | None:
     """None for "", an unknown id."""
     return uuid.UUID(topic_id) if topic_id else None

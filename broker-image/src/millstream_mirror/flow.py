@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import logging
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -26,7 +25,6 @@ from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchableTopicResponse,
-    FetchRequest,
     FetchResponse,
     PartitionData,
 )
@@ -34,7 +32,8 @@ from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .fetching import FETCH_WAIT_MS, FetchSession, as_uuid
+from .bell import Bell
+from .fetching import FETCH_WAIT_MS, FetchSession, by_id_or_name
 from .lane import Lane, Sent, Written
 from .member import LaneName
 from .rewrite import Outgoing
@@ -116,6 +115,9 @@ class Flow(ABC):
         self._bucket: TokenBucket | None = None
         self._turns = itertools.count(1)
         self._wake = asyncio.Event()
+        """Wakes the supervisor: a lane failed, or needs its leader."""
+        self._progress = Bell()
+        """Wakes the pumps: a response has arrived, or a lane is ready."""
 
     def start(self, names: list[LaneName]) -> None:
         self._supervisor = self._run("lanes", self._supervise(names))
@@ -151,6 +153,7 @@ class Flow(ABC):
             )
             for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
+            self._progress.ring()
             await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
     async def _open(self, names: list[LaneName]) -> list[Lane]:
@@ -253,7 +256,8 @@ class Flow(ABC):
                     used = 0
                     continue
                 few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
-                api, ids = _known_ids(connection, lanes)
+                topics = {lane.topic: lane.acknowledged.topic_id for lane in lanes}
+                api, ids = by_id_or_name(connection.version(fetch.API), topics)
                 wait_ms = (
                     0 if full else FETCH_WAIT_MS
                 )  # they may fetch again long before the others have news
@@ -301,8 +305,7 @@ class Flow(ABC):
             full = [lane for lane in here if lane.is_full(LANE_BYTES)] if len(lanes) < len(here) else []
             if not full or (left := until - time.monotonic()) <= 0:
                 return lanes, full
-            await _wait(self._wake, left)
-            await asyncio.sleep(0)
+            await self._progress.wait(left)
 
     def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
         """Handle lanes that the response leaves out: it confirms that they have no news."""
@@ -353,8 +356,7 @@ class Flow(ABC):
 
     async def _some_progress(self) -> None:
         """Wait until a response or a recovery may have made a lane ready."""
-        await _wait(self._wake, BACKOFF_S)
-        await asyncio.sleep(0)
+        await self._progress.wait(BACKOFF_S)
 
     async def _forward(
         self, response: FetchResponse, asked: Mapping[TopicPartition, tuple[int, int]]
@@ -487,21 +489,9 @@ class Flow(ABC):
             raise
         finally:
             self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
-            self._wake.set()
-
-
-def _known_ids(
-    connection: Connection, lanes: Sequence[Lane]
-) -> tuple[Api[FetchRequest, FetchResponse], dict[str, uuid.UUID]]:
-    """The API for requests with ids, and the ids of the lanes' topics, if all are known and the broker accepts ids."""
-    if connection.version(fetch.API) < fetch.IDS_SINCE:
-        return fetch.BY_NAME, {}
-    ids = {}
-    for lane in lanes:
-        if (topic_id := as_uuid(lane.acknowledged.topic_id)) is None:
-            return fetch.BY_NAME, {}
-        ids[lane.topic] = topic_id
-    return fetch.API, ids
+            self._progress.ring()
+            if any(lane.failed for lane, _, _ in parts):
+                self._wake.set()
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -23,6 +23,8 @@ HALF_OF_SEQUENCES = 1 << 30
 ONE_BY_ONE_AT_ONCE = 128
 """Batches of a lane in flight, each in a request of its own. Kafka serves the requests of a connection one after the
 other: many more would time out together, and all be sent again."""
+ONE_BY_ONE_BYTES = 1 << 20
+"""A lane whose batches go one by one does not fetch with more bytes in flight: Kafka would let them wait."""
 FETCH_BYTES, LEAST_FETCH_BYTES = 1 << 20, 16 << 10
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
 """Conditions' reasons for a lane that waits for a user's action."""
@@ -146,8 +148,10 @@ class Lane:
     def may_fetch(self, limit: int) -> bool:
         if self.recovering or self.failed or (self.probing and self.in_flight):
             return False
-        if self.one_by_one and len(self.in_flight) > ONE_BY_ONE_AT_ONCE // 2:
-            return False
+        if self.one_by_one:
+            if len(self.in_flight) > ONE_BY_ONE_AT_ONCE // 2:
+                return False
+            limit = min(limit, ONE_BY_ONE_BYTES)
         return self.bytes_in_flight < limit
 
     def is_full(self, limit: int) -> bool:

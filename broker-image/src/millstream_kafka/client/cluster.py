@@ -208,6 +208,10 @@ class ClusterClient:
 
     async def connection(self, node_id: int) -> Connection:
         """The connection to a broker, opened if there is none."""
+        address = self.brokers.get(node_id)
+        opened = None if address is None else self._connections.get(address)
+        if opened is not None and _is_usable(opened):
+            return opened
 
         async def attempt() -> Connection:
             if node_id not in self.brokers:
