@@ -63,8 +63,16 @@ def created(admin: KafkaAdmin, name: str, partitions: int, factor: int, **config
     until("the topic", lambda: len(admin.replicas([name])) == partitions, 20)
 
 
-def settled(admin: KafkaAdmin) -> None:
-    until("no reassignment", lambda: not admin.reassigning(), 40)
+def settled(admin: KafkaAdmin, topic: str, replicas: int) -> None:
+    """Wait until no partition is reassigned and metadata says so, which brokers hear after the controller."""
+
+    def done() -> bool:
+        if admin.reassigning():
+            return False
+        found = admin.replicas([topic])
+        return all(len(one.replicas) == len(one.isr) == replicas for one in found)
+
+    until(f"{replicas} replicas of each partition, all in sync", done, 60)
 
 
 def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:
@@ -93,12 +101,10 @@ def test_another_replication_factor(admin: KafkaAdmin) -> None:
 
     assert look(1) == Replication()
     assert sorted(look(3).progress) == ["grows"]
-    settled(admin)
-    until("all in sync", lambda: all(len(one.isr) == 3 for one in admin.replicas(["grows"])), 20)
-    assert look(3) == Replication()
-    look(2)
-    settled(admin)
-    assert [len(one.replicas) for one in admin.replicas(["grows"])] == [2, 2, 2]
+    settled(admin, "grows", 3)
+    until("each broker knows", lambda: look(3) == Replication(), 20)
+    assert sorted(look(2).progress) == ["grows"]
+    settled(admin, "grows", 2)
     problem = look(5).problems["grows"]
     assert problem.reason is Reason.INVALID_REPLICATION_FACTOR
     assert "there are 3" in problem.message
@@ -153,7 +159,7 @@ def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
 
     assert not drained()
     until("broker 2 empty", drained, 60)
-    assert all(2 not in one.replicas for one in admin.replicas())
+    until("each broker knows", lambda: all(2 not in one.replicas for one in admin.replicas()), 20)
     look = Look()
     assert scale(a_cluster(1), 2, View(admin), look) == 2
     assert look.problem is not None
@@ -164,9 +170,12 @@ def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
     assert not look.conditions, "Manual"
     spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
     assert look.conditions[0][:3] == (ConditionType.REBALANCING, True, Reason.SPREADING)
-    settled(admin)
-    held = [broker for one in admin.replicas(["orders"]) for broker in one.replicas]
-    assert [held.count(broker) for broker in (0, 1, 2)] == [4, 4, 4]
-    look = Look()
-    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
-    assert not look.conditions
+    settled(admin, "orders", 2)
+
+    def balanced() -> bool:
+        held = [broker for one in admin.replicas(["orders"]) for broker in one.replicas]
+        look = Look()
+        spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
+        return [held.count(broker) for broker in (0, 1, 2)] == [4, 4, 4] and not look.conditions
+
+    until("each broker has its share", balanced, 60)

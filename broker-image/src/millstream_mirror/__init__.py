@@ -50,5 +50,6 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     producer_ids.py new producer ids from the target
     reading.py  reads logs; committed.py reads and commits offsets of groups
     throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)
+    bell.py    wakes the tasks that wait for responses
     fields.py   fields of config.py and credentials.py
 """
