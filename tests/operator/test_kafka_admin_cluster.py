@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.kube import until
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -57,30 +58,25 @@ def a_topic(name: str, factor: int) -> Topic:
     return found
 
 
-def created(admin: KafkaAdmin, name: str, partitions: int, factor: int, **config: str) -> None:
+def created(
+    brokers: ClusterProcesses, admin: KafkaAdmin, name: str, partitions: int, factor: int, **config: str
+) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     assert admin.create_topics([NewTopic(name, partitions, factor, settings)]) == {name: None}
-    until("the topic", lambda: len(admin.replicas([name])) == partitions, 20)
+    brokers.await_in_sync(name, factor)  # on every broker: any of them may answer
 
 
-def settled(admin: KafkaAdmin, topic: str, replicas: int) -> None:
-    """Wait until no partition is reassigned and metadata says so, which brokers hear after the controller."""
-
-    def done() -> bool:
-        if admin.reassigning():
-            return False
-        found = admin.replicas([topic])
-        return all(len(one.replicas) == len(one.isr) == replicas for one in found)
-
-    until(f"{replicas} replicas of each partition, all in sync", done, 60)
+def settled(brokers: ClusterProcesses, admin: KafkaAdmin, topic: str, factor: int) -> None:
+    until("no reassignment", lambda: not admin.reassigning(), 60)
+    brokers.await_in_sync(topic, factor)  # they hear of it after the controller
 
 
 def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:
     found = admin.brokers()
     assert found.racks == {0: "here", 1: "here", 2: "here"}
     assert found.controller in found.racks
-    created(admin, "said", 2, 3, min_insync_replicas="3")
-    created(admin, "unsaid", 1, 2)
+    created(brokers, admin, "said", 2, 3, min_insync_replicas="3")
+    created(brokers, admin, "unsaid", 1, 2)
 
     def told() -> list[str]:  # the broker may not know the topic yet
         return sorted(str(one) for one in admin.replicas(["said", "unsaid"], min_isr=True))
@@ -93,25 +89,27 @@ def test_what_brokers_say_of_themselves(brokers: ClusterProcesses, admin: KafkaA
     until("all in sync", lambda: all(len(one.isr) == 3 for one in admin.replicas(["said"])), 20)
 
 
-def test_another_replication_factor(admin: KafkaAdmin) -> None:
-    created(admin, "grows", 3, 1)
+def test_another_replication_factor(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:
+    created(brokers, admin, "grows", 3, 1)
 
     def look(factor: int) -> Replication:
         return replicate(admin, a_cluster(), [a_topic("grows", factor)], admin.topics(["grows"]))
 
     assert look(1) == Replication()
     assert sorted(look(3).progress) == ["grows"]
-    settled(admin, "grows", 3)
-    until("each broker knows", lambda: look(3) == Replication(), 20)
+    settled(brokers, admin, "grows", 3)
+    assert look(3) == Replication()
     assert sorted(look(2).progress) == ["grows"]
-    settled(admin, "grows", 2)
+    settled(brokers, admin, "grows", 2)
     problem = look(5).problems["grows"]
     assert problem.reason is Reason.INVALID_REPLICATION_FACTOR
     assert "there are 3" in problem.message
 
 
-def test_a_broker_that_does_not_exist_is_refused_by_name(admin: KafkaAdmin) -> None:
-    created(admin, "stays", 1, 1)
+def test_a_broker_that_does_not_exist_is_refused_by_name(
+    brokers: ClusterProcesses, admin: KafkaAdmin
+) -> None:
+    created(brokers, admin, "stays", 1, 1)
     refused = admin.reassign({("stays", 0): (1, 9)})
     assert "9" in str(refused["stays", 0])
     assert refused["stays", 0].error == "INVALID_REPLICATION_ASSIGNMENT"
@@ -144,10 +142,17 @@ def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmi
     assert "min.insync.replicas" in look.problem.message
 
 
-def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
+def test_a_broker_is_drained_and_filled_again(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:
+    def topics(broker: BrokerProcess) -> list[str]:
+        return [one.name or "" for one in brokers.metadata(of=broker).topics if not one.is_internal]
+
+    def held(broker: BrokerProcess) -> list[int]:
+        return [number for one in brokers.partitions("orders", of=broker) for number in one.replica_nodes]
+
+    every = brokers.brokers.values()
     admin.delete_topics([name for name in admin.topic_names() if not name.startswith("__")])
-    until("nothing else", lambda: not [n for n in admin.topic_names() if not n.startswith("__")], 20)
-    created(admin, "orders", 6, 2)
+    until("nothing else", lambda: not any(map(topics, every)), 20)
+    created(brokers, admin, "orders", 6, 2)
 
     def drained() -> bool:
         look = Look()
@@ -159,7 +164,7 @@ def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
 
     assert not drained()
     until("broker 2 empty", drained, 60)
-    until("each broker knows", lambda: all(2 not in one.replicas for one in admin.replicas()), 20)
+    until("each broker knows", lambda: not any(2 in held(broker) for broker in every), 20)
     look = Look()
     assert scale(a_cluster(1), 2, View(admin), look) == 2
     assert look.problem is not None
@@ -170,12 +175,9 @@ def test_a_broker_is_drained_and_filled_again(admin: KafkaAdmin) -> None:
     assert not look.conditions, "Manual"
     spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
     assert look.conditions[0][:3] == (ConditionType.REBALANCING, True, Reason.SPREADING)
-    settled(admin, "orders", 2)
-
-    def balanced() -> bool:
-        held = [broker for one in admin.replicas(["orders"]) for broker in one.replicas]
-        look = Look()
-        spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
-        return [held.count(broker) for broker in (0, 1, 2)] == [4, 4, 4] and not look.conditions
-
-    until("each broker has its share", balanced, 60)
+    settled(brokers, admin, "orders", 2)
+    equal = [0] * 4 + [1] * 4 + [2] * 4
+    until("each broker knows", lambda: all(sorted(held(broker)) == equal for broker in every), 20)
+    look = Look()
+    spread(a_cluster(3, rebalance="Automatic"), View(admin), look)
+    assert not look.conditions

@@ -113,7 +113,7 @@ class ClusterProcesses:
 
         def led() -> bool:
             found[:] = [one.leader_id for one in self.partitions(topic)]
-            return len(found) > partition and found[partition] > 0
+            return len(found) > partition and found[partition] >= 0
 
         until(led, f"{topic}-{partition} has a leader")
         return self.brokers[found[partition]]
@@ -124,7 +124,7 @@ class ClusterProcesses:
 
         def known() -> bool:
             found[:] = [self.metadata().controller_id]
-            return found[0] > 0
+            return found[0] >= 0
 
         until(known, "there is a controller")
         return found[0]
@@ -136,7 +136,7 @@ class ClusterProcesses:
             seen = [self.partitions(topic, one) for one in self.brokers.values() if one.process is not None]
             return bool(seen[0]) and all(
                 partitions == seen[0]
-                and all(one.leader_id > 0 and len(one.isr_nodes) == replicas for one in partitions)
+                and all(one.leader_id >= 0 and len(one.isr_nodes) == replicas for one in partitions)
                 for partitions in seen
             )
 
