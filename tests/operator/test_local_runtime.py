@@ -295,8 +295,15 @@ def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
 ) -> None:
     sandbox.cluster()
     command = [*LOCAL, "up", "-f", str(sandbox.manifests), "--data", str(sandbox.data)]
+
+    def heed() -> None:  # `nohup` around these tests ignores the signal in all of its processes
+        if sign != signal.SIGKILL:
+            signal.signal(sign, signal.SIG_DFL)
+
     for _ in range(20):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed
+        ) as up:
             try:
                 assert wait_for(lambda: brokers_of(sandbox.data), DEADLINE_S)
                 up.send_signal(sign)
