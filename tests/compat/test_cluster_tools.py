@@ -75,6 +75,7 @@ def test_under_replicated_partitions_and_preferred_leaders(cluster: ClusterProce
     assert tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led") == ""
     preferred = {one.partition_index: one.replica_nodes[0] for one in cluster.partitions("led")}
     cluster.brokers[2].stop(20)
+    cluster.await_in_sync("led", 2)
     under = tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led")
     assert under.count("Partition:") == 3
     info = json.loads(millstream("cluster", "info", "-o", "json", bootstrap=cluster.bootstrap).stdout)
@@ -188,8 +189,7 @@ def test_a_throttled_reassignment_is_cancelled_and_done_again(
 def test_partitions_are_added_and_topics_deleted(cluster: ClusterProcesses) -> None:
     tool(cluster, "topics", "--create", "--topic", "grown", "--partitions", "1", "--replication-factor", "2")
     tool(cluster, "topics", "--alter", "--topic", "grown", "--partitions", "4")
-    cluster.await_in_sync("grown", 2)
-    assert len(cluster.partitions("grown")) == 4
+    until(lambda: len(cluster.partitions("grown")) == 4, "there are four partitions")
     tool(cluster, "topics", "--delete", "--topic", "grown")
     assert "grown" not in tool(cluster, "topics", "--list").split()
 
