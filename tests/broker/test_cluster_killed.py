@@ -85,9 +85,8 @@ class GatedCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """A ZooKeeper whose sessions last at most twenty ticks."""
     folder = tmp_path_factory.mktemp("zookeeper")
-    with ZooKeeperProcess(folder, tick_ms=SESSION_S * 1000 // 20) as zookeeper:
+    with ZooKeeperProcess(folder) as zookeeper:
         yield zookeeper
 
 

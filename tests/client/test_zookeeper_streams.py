@@ -302,7 +302,7 @@ def test_a_zookeeper_that_goes_away(
 
     The session may survive, or end, or end just when its client comes back.
     """
-    with ZooKeeperProcess(tmp_path / "zookeeper", tick_ms=400) as server:
+    with ZooKeeperProcess(tmp_path / "zookeeper") as server:
         client = KazooClient(server.connect)
         client.start()
         source = KazooClient(brokers.connect)

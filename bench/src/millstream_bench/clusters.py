@@ -28,7 +28,6 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 
 NUMBERS = (1, 2, 3)
 SESSION_S = 6.0
-TICK_MS = 500  # a session lasts at most twenty ticks, and ends up to one late
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -112,7 +111,7 @@ class Cluster(ABC):
 class MillstreamCluster(Cluster):
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name)
-        self.zookeeper = ZooKeeperProcess(folder / "zookeeper", tick_ms=TICK_MS)
+        self.zookeeper = ZooKeeperProcess(folder / "zookeeper")
         session = {"zookeeper.session.timeout.ms": f"{SESSION_S * 1000:.0f}"}
         self._processes = ClusterProcesses(
             folder, len(NUMBERS), {**SETTINGS, **DEFAULTS, **session}, zookeeper=self.zookeeper
