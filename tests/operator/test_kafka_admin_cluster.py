@@ -165,6 +165,15 @@ def test_a_broker_is_drained_and_filled_again(brokers: ClusterProcesses, admin: 
     assert not drained()
     until("broker 2 empty", drained, 60)
     until("each broker knows", lambda: not any(2 in held(broker) for broker in every), 20)
+
+    view, look = View(admin), Look()
+    assert view.partitions()
+    created(brokers, admin, "late", 1, 3)
+    assert scale(a_cluster(2), 3, view, look) == 3, "the view is older than the topic"
+    assert look.conditions[0][3] == "brokers 2: 1 replicas to go"
+    admin.delete_topics(["late"])
+    until("only orders", lambda: all(topics(broker) == ["orders"] for broker in every), 20)
+
     look = Look()
     assert scale(a_cluster(1), 2, View(admin), look) == 2
     assert look.problem is not None

@@ -6,7 +6,7 @@ import pytest
 
 from millstream_operator.conditions import Reason
 from millstream_operator.kafka_records import PartitionReplicas, Reassignment, Reassignments
-from millstream_operator.reconcile.scaling import plan_scaling, plan_spreading
+from millstream_operator.reconcile.scaling import Scaling, confirm_scaling, plan_scaling, plan_spreading
 
 ALIVE: dict[int, str | None] = dict.fromkeys(range(4))
 
@@ -41,6 +41,17 @@ def test_fewer_brokers_are_drained_first() -> None:
     done = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 0), partition("b", 0, 1)]
     scaling = plan_scaling(3, 4, done, {}, ALIVE)
     assert (scaling.replicas, scaling.moves, scaling.progress) == (3, {}, "")
+
+
+def test_brokers_leave_only_if_they_themselves_hold_nothing() -> None:
+    planned = Scaling(2)
+    for held in ({}, {3: 0}, {2: 0, 3: 0}):
+        assert confirm_scaling(planned, 4, held) == planned
+    kept = confirm_scaling(planned, 4, {3: 5, 2: 0})
+    assert (kept.replicas, kept.progress) == (4, "brokers 3: 5 replicas to go")
+    silent = confirm_scaling(planned, 4, None)
+    assert silent.replicas == 4
+    assert silent.progress
 
 
 def test_what_is_on_its_way_to_a_broker_that_leaves_is_turned_back() -> None:

@@ -92,6 +92,16 @@ class KafkaAdmin(KafkaConnection):
             for partition in topic["partitions"]
         ]
 
+    def held(self, brokers: Collection[int]) -> dict[int, int]:
+        """The number of replicas on each of these brokers, as the broker itself reports it (KIP-113)."""
+        answer = self.call(lambda client: client.describe_log_dirs(brokers=list(brokers)))
+        return {
+            broker["broker"]: sum(
+                len(topic["partitions"]) for log_dir in broker["log_dirs"] for topic in log_dir["topics"]
+            )
+            for broker in answer
+        }
+
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
         """Begin to move replicas (KIP-455); returns what was refused. The brokers complete the moves: see
         ``reassigning``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..conditions import ConditionType, Reason
 from ..kafka_admin import KafkaAdmin
 from ..kafka_records import AdminError, BrokersState, PartitionReplicas, Reassignments
@@ -9,7 +11,7 @@ from ..models import Cluster
 from ..resources.broker_config import dynamic_config
 from .cluster import Look, live_config
 from .problem import Problem
-from .scaling import plan_scaling, plan_spreading
+from .scaling import confirm_scaling, plan_scaling, plan_spreading
 
 
 class View:
@@ -48,6 +50,15 @@ class View:
                 self._failed(error)
         return self._reassigning or {}
 
+    def held(self, brokers: Collection[int]) -> dict[int, int] | None:
+        """The number of replicas on each of these brokers, as the broker itself reports it."""
+        if self.admin is not None and brokers:
+            try:
+                return self.admin.held(brokers)
+            except AdminError as error:
+                self._failed(error)
+        return None if brokers else {}
+
     def _failed(self, error: AdminError) -> None:
         self.failure = str(error)
         self.admin = None
@@ -61,6 +72,8 @@ def scale(cluster: Cluster, current: int | None, view: View, look: Look) -> int:
     moving, partitions, brokers = view.reassigning(), view.partitions(), view.brokers()
     alive = brokers.racks if brokers is not None else {}
     scaling = plan_scaling(desired, current, partitions, moving, alive)
+    if scaling.replicas < current:  # the metadata may be an old broker's
+        scaling = confirm_scaling(scaling, current, view.held(alive.keys() & set(range(desired, current))))
     look.problem = scaling.problem
     if scaling.moves and view.admin is not None:
         refused = view.admin.reassign(scaling.moves)

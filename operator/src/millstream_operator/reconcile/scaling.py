@@ -64,6 +64,20 @@ def plan_scaling(
     return Scaling(stay, moves, f"{names}: {len(held)} partitions to go")
 
 
+def confirm_scaling(scaling: Scaling, current: int, held: Mapping[int, int] | None) -> Scaling:
+    """The same scaling if the live brokers that leave hold no replica; otherwise all brokers stay for now.
+
+    ``held``: replicas by broker, as the brokers themselves report them, None if they do not answer. The plan relies on
+    the metadata of any broker, which may not have heard of the newest partitions.
+    """
+    if held is None:
+        return Scaling(current, progress="the brokers that leave do not say whether they hold replicas")
+    if full := {broker: count for broker, count in sorted(held.items()) if count}:
+        names = ", ".join(map(str, full))
+        return Scaling(current, progress=f"brokers {names}: {sum(full.values())} replicas to go")
+    return scaling
+
+
 def plan_spreading(
     brokers: Collection[int],
     partitions: Sequence[PartitionReplicas],
