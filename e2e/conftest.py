@@ -61,15 +61,26 @@ def millstream(cluster: None) -> Iterator[Namespace]:
     remove()
 
 
+@pytest.fixture(scope="session")
+def deleted(millstream: Namespace) -> Iterator[list[str]]:
+    """Namespaces whose deletion has begun: it takes most of a minute, and must not hang on a finalizer."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        gone(name)
+
+
 @pytest.fixture(scope="module")
-def namespace(millstream: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
-    """A namespace named after the test module; deleting it must not hang on a finalizer."""
+def namespace(
+    millstream: Namespace, deleted: list[str], request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
+    """A namespace named after the test module."""
     name = "e2e-" + request.path.stem.removeprefix("test_").replace("_", "-")
     run("kubectl", "delete", "namespace", name, "--ignore-not-found", timeout=180)
     run("kubectl", "create", "namespace", name)
     yield Namespace(name)
     run("kubectl", "delete", "namespace", name, "--wait=false")
-    gone(name)
+    deleted.append(name)
 
 
 @pytest.hookimpl(hookwrapper=True)
