@@ -309,7 +309,7 @@ async def test_configuration_that_cannot_be_used_is_left_out(
             assert two.coordination.stored_config("t") == {"segment.bytes": "100"}
             assert two.state.broker_configs == {1: {}}
     for complaint in (
-        "/config/topics/t is used without retention.ms=x: ",
+        "/config/topics/t: ignoring retention.ms=x: ",
         "broker.id cannot",
         "no.such: no such",
         "is not a JSON object",

@@ -47,5 +47,5 @@ def test_a_watch_that_fell_behind_begins_anew_and_leaves_no_ghost(
             lambda: namespace.condition(KIND, "changed").get("observedGeneration") == changed,
         )
         until("what was deleted meanwhile holds nothing", lambda: reason("heir") == "ClusterNotReady")
-        assert f"the watches have missed DELETED Topic {namespace.name}/ghost" in operator.said()
+        assert f"the watches missed DELETED Topic {namespace.name}/ghost" in operator.said()
         until("nobody else is left", lambda: operator.health()["work"]["resources"] == 4)

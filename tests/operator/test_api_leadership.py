@@ -99,7 +99,7 @@ def test_an_operator_without_its_lease_ends(namespace: Namespace, start_operator
     change = json.dumps({"spec": {"holderIdentity": "somebody-else"}})
     run("kubectl", "--namespace", where, "patch", "lease", name, "--type=merge", "--patch", change)
     assert first.wait(30) == 1
-    assert "(held by somebody-else): ending" in first.said()
+    assert "(held by somebody-else): exiting" in first.said()
 
 
 def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(

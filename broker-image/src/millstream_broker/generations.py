@@ -79,10 +79,10 @@ class Generations:
         if home.is_older_copy and own:
             self.vouches = False
             log.error(
-                "log.dirs: %s is an older copy: its generation is %d, coordination has seen %d. What was acknowledged"
-                " in between is missing in it: other replicas lead, and this broker copies from them. Where there are"
-                " none, it is lost; where they are gone for good, elect this broker by kafka-leader-election"
-                " --election-type unclean.",
+                "log.dirs: %s is an older copy: its generation is %d, coordination has seen %d. It lacks records that"
+                " were acknowledged since. Other replicas lead, and this broker copies the records from them. A"
+                " partition without other replicas has lost them. If the others are gone for good, elect this broker"
+                " with kafka-leader-election --election-type unclean.",
                 home.path,
                 own,
                 known,
@@ -92,8 +92,8 @@ class Generations:
             if self.known:
                 log.warning(
                     "log.dirs: %s may lack acknowledged records: it is new, or its machine restarted without a clean"
-                    " stop, or it is an older copy (generation %d, coordination has seen %d). Other replicas lead as"
-                    " far as there are any.",
+                    " stop, or it is an older copy (generation %d, coordination has seen %d). Other replicas lead"
+                    " where there are any.",
                     home.path,
                     own,
                     known or 0,

@@ -205,7 +205,7 @@ class Rejoiner:
                 raise CannotRejoin(f"partition {before.index} has changed: comparing the logs again")
         await self._set(name, str(source._replace(rejoins=False)))
         shown = ", ".join(f"{one.index}: {one.log_end_offset}" for one in ends)
-        logger.info("topic %s: is a replica of the source's now, from these offsets on: %s", name, shown)
+        logger.info("topic %s: now a replica of the source's from these offsets: %s", name, shown)
 
     def _progress(self, both: Both, offset: int) -> Progress:
         return Progress(

@@ -229,7 +229,7 @@ class SourceMirror:
             self._target_error = ""
         except TRANSIENT as error:
             if not self._target_error:
-                logger.warning("source %s: looking after topics: %s", self.source.name, error)
+                logger.warning("source %s: cannot refresh topics, retrying: %s", self.source.name, error)
             self._target_error = str(error)
 
     async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
@@ -309,7 +309,7 @@ class SourceMirror:
             await asyncio.wait([last], timeout=DRAIN_S)
             if not last.done() or last.exception() is not None:
                 why = last.exception() if last.done() else "no answer in time"
-                logger.warning("source %s: the last progress is not committed: %s", self.source.name, why)
+                logger.warning("source %s: cannot commit the last progress: %s", self.source.name, why)
                 await supervision.cancel([last])
         self._flow.lanes = {}
 
@@ -342,7 +342,7 @@ class SourceMirror:
                     raise ApiError(error, f"progress of {topic}-{partition}: {error.message}")
         except TRANSIENT as error:
             self._counters.failures += 1
-            logger.warning("source %s: committing progress: %s", self.source.name, error)
+            logger.warning("source %s: cannot commit progress, retrying: %s", self.source.name, error)
             raise
 
 

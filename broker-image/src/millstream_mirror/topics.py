@@ -234,7 +234,7 @@ class TopicKeeper:
         for result in response.results:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
-                logger.info("topic %s: has %d partitions now", result.name, counts[result.name])
+                logger.info("topic %s: now has %d partitions", result.name, counts[result.name])
             elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon will
                 self._problem(
                     result.name, f"cannot be given partitions: {result.error_message or error.message}"

@@ -76,7 +76,7 @@ class Claims:
 
     def _say(self, namespace: str, holder: str, before: str) -> None:
         if holder == self._holder:
-            logger.info("acts in namespace %s", namespace)
+            logger.info("acting in namespace %s", namespace)
             return
         words = (
             f"{self._holder} watches namespace {namespace} too, and leaves it alone: it belongs to the operator of "
@@ -88,7 +88,7 @@ class Claims:
             about = {"apiVersion": LEASES, "kind": "Lease", "namespace": namespace, "name": CLAIM}
             self._kube.record(about, "Warning", "WatchedTwice", words, datetime.now(UTC))
         except KubeError as error:
-            logger.warning("no Event for Lease %s/%s: %s", namespace, CLAIM, error)
+            logger.warning("cannot record the Event for Lease %s/%s: %s", namespace, CLAIM, error)
 
 
 def claim(namespace: str, holder: str, now: datetime) -> Manifest:

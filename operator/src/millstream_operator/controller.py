@@ -215,7 +215,7 @@ class Runner:
                 logger.warning("cannot check for deleted resources, retrying: %s", error)
                 continue
             for event_type, manifest in events:
-                logger.info("the watches have missed %s %s", event_type or "a change of", key_of(manifest))
+                logger.info("the watches missed %s %s", event_type or "a change of", key_of(manifest))
                 self.seen(event_type, manifest)
 
     @property

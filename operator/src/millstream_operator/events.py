@@ -22,6 +22,6 @@ def record(services: Services, key: Key, uid: str, event: Event) -> None:
         services.kube.record_event(key, uid, event, services.now())
     except KubeError as error:
         metrics.events_dropped.inc()
-        logger.warning("no Event for %s: %s: %s", key, event.message, error)
+        logger.warning("cannot record the Event for %s: %s: %s", key, event.message, error)
     else:
         metrics.events.labels(event.type, event.reason).inc()

@@ -127,7 +127,7 @@ class Leadership:
                 if holder == self._election.identity
                 else f"held by {holder or 'nobody'}"
             )
-            logger.error("lost the Lease %s (%s): ending", self.name, why)
+            logger.error("lost the Lease %s (%s): exiting", self.name, why)
             self._lost()
 
     def _round(self) -> bool:

@@ -406,7 +406,7 @@ def test_a_checkpoint_that_cannot_be_read_is_done_without(
     assert home.checkpointed(("t", 0), TOPIC_ID) == {checkpoints.CLEANER_OFFSETS: 3}
     (message,) = caplog.messages
     assert message.startswith(f"{path}: expected")
-    assert message.endswith("continuing without it, reading more of the logs")
+    assert message.endswith("continuing without it: the start reads more of the logs")
     home.unlock()
 
 

@@ -92,7 +92,7 @@ def test_a_folder_without_a_valid_id_is_taken_for_its_name(
     (tmp_path / "partition.metadata").write_bytes(content)
     assert folders.read_topic_id(tmp_path) is None
     assert caplog.messages == [
-        f"{tmp_path}: partition.metadata has no valid topic_id: taken for the topic of its name"
+        f"{tmp_path}: partition.metadata has no valid topic_id: assuming the topic of that name"
     ]
 
 

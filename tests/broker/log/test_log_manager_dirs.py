@@ -295,8 +295,9 @@ def test_a_stop_that_cannot_write_says_so(tmp_path: Path, caplog: pytest.LogCapt
     manager.close()
     assert caplog.messages == [
         f"{logs[0].directory}: not closed cleanly: Is a directory",
-        f"{tmp_path / 'b'}: no clean shutdown marker: log.dirs: {tmp_path / 'b' / '.kafka_cleanshutdown'} cannot be "
-        "written: Is a directory. Make the directory writable and leave it some space.",
+        f"{tmp_path / 'b'}: cannot write the clean shutdown marker: "
+        f"log.dirs: {tmp_path / 'b' / '.kafka_cleanshutdown'} cannot be written: "
+        "Is a directory. Make the directory writable and leave it some space.",
     ]
     assert [marker(tmp_path / name) for name in "abc"] == [None, None, SYNCED]
     start(tmp_path / "a", tmp_path / "b").close()  # no lock is left
@@ -367,7 +368,9 @@ def test_checkpoints_that_do_not_fit_the_disk_are_told(
         send(manager.get_or_create("t", partition))
     with full_disk():
         write(manager)
-    assert caplog.messages == [f"{tmp_path / name}: no checkpoints: File too large" for name in "ab"]
+    assert caplog.messages == [
+        f"{tmp_path / name}: cannot write checkpoints: File too large" for name in "ab"
+    ]
     assert [home.failure for home in manager.dirs] == [None, None]
     manager.close()
 
@@ -379,7 +382,9 @@ def test_checkpoints_that_a_broken_disk_refuses_take_the_directory(
     block(tmp_path / "a" / "log-start-offset-checkpoint.by-id")
     manager.checkpoint()
     assert [home.failure is None for home in manager.dirs] == [False, True]
-    assert not [message for message in caplog.messages if "no checkpoints" in message], "its failure tells"
+    assert not [message for message in caplog.messages if "cannot write checkpoints" in message], (
+        "its failure tells"
+    )
     assert writes(tmp_path / "b")
     manager.close()
 

@@ -180,8 +180,8 @@ def test_a_segment_that_cannot_be_unlinked_is_told(tmp_path: Path, caplog: pytes
     path.unlink()
     path.mkdir()
     manager.remove_deleted()
-    assert [message for message in caplog.messages if "unlink" in message] == [
-        f"{logs[0].directory}: cannot unlink what was deleted: {logs[0].directory}: Is a directory"
+    assert [message for message in caplog.messages if "deleted files" in message] == [
+        f"{logs[0].directory}: cannot remove deleted files: {logs[0].directory}: Is a directory"
     ]
     assert not list(logs[1].directory.glob("*.deleted"))
     manager.close()

@@ -205,7 +205,7 @@ def test_summaries_of_another_stop_do_not_count(
     read_folders.clear()
     manager = start(tmp_path, config=CONFIG)
     assert read_folders == ["t-0"]
-    assert f"{tmp_path}/.clean-logs is not of the last clean stop: reading the logs instead" in caplog.text
+    assert f"{tmp_path}/.clean-logs is not from the last clean stop: reading the logs instead" in caplog.text
     assert only(manager).log_end_offset == 61
     manager.close()
 
@@ -217,7 +217,10 @@ def test_a_stop_without_summaries_is_a_clean_one(
     filled(manager)
     block(tmp_path / summaries.FILE_NAME)
     manager.close()
-    assert f"{tmp_path}: no .clean-logs, the next start takes longer: Is a directory" in caplog.messages
+    assert (
+        f"{tmp_path}: cannot write .clean-logs, so the next start takes longer: Is a directory"
+        in caplog.messages
+    )
     manager = start(tmp_path, config=CONFIG)
     assert manager.dirs[0].clean
     assert read_folders == ["t-0"] * 2

@@ -47,7 +47,7 @@ async def test_a_leader_that_cannot_be_reached_is_tried_again_and_said_once(
     world.follow(0)
     world.fetcher.start()
     await turns()
-    unreachable = ("WARNING", "broker 2 cannot be fetched from: leader:9092: Connection refused")
+    unreachable = ("WARNING", "cannot fetch from broker 2: leader:9092: Connection refused")
     for attempts in (1, 2, 3):
         await clock.reach(attempts - 0.0005)
         assert len(world.peers.connections) == attempts
@@ -56,12 +56,12 @@ async def test_a_leader_that_cannot_be_reached_is_tried_again_and_said_once(
     world.peers.refusal = None
     await clock.advance(1)
     call = await world.asked()
-    again = ("INFO", "broker 2 can be fetched from again")
+    again = ("INFO", "fetching from broker 2 again")
     assert said(caplog) == [unreachable, again]
     call.connection.abandon()
     await clock.advance(1)
     await world.asked()
-    lost = ("WARNING", "broker 2 cannot be fetched from: leader:9092: the connection was closed here")
+    lost = ("WARNING", "cannot fetch from broker 2: leader:9092: the connection was closed here")
     assert said(caplog) == [unreachable, again, lost, again]
     await world.fetcher.close()
 
@@ -126,7 +126,7 @@ async def test_a_leader_that_knows_of_a_later_registration_is_connected_to_anew(
         assert said(caplog) == [
             (
                 "WARNING",
-                "broker 2 cannot be fetched from: leader:9092: this broker has registered again since",
+                "cannot fetch from broker 2: leader:9092: this broker has registered again since",
             )
         ]
         await clock.advance(1)

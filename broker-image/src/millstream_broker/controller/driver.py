@@ -153,7 +153,7 @@ class ControllerDriver:
                     await self._has_written.wait()
                 await self._channels.told(timeout)
         except TimeoutError:
-            log.info("the controller has more to do than fits into %g s", timeout)
+            log.info("the controller still has work after %g s", timeout)
 
     # Requests to the controller. All raise ApiError: NOT_CONTROLLER, REQUEST_TIMED_OUT after `timeout` seconds.
 

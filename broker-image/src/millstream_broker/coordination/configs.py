@@ -172,7 +172,7 @@ def _usable(entity: str, config: Config, known: Config) -> Config:
                 usable[name] = known[name]
                 log.error("%s: %s=%s stays in use: %s", path, name, known[name], error)
             else:
-                log.error("%s is used without %s=%s: %s", path, name, value, error)
+                log.error("%s: ignoring %s=%s: %s", path, name, value, error)
     return usable
 
 

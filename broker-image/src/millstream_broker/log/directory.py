@@ -263,7 +263,7 @@ class LogDir:
                 text += f"{summaries.KEY}={summaries.store(str(self.path), found)}\n"
             except OSError as error:
                 logger.warning(
-                    "%s: no %s, the next start takes longer: %s",
+                    "%s: cannot write %s, so the next start takes longer: %s",
                     self.path,
                     summaries.FILE_NAME,
                     describe(error),
@@ -299,7 +299,7 @@ class LogDir:
         try:
             return checkpoints.load(str(self.path / name))
         except (CheckpointError, OSError) as error:
-            logger.warning("%s: continuing without it, reading more of the logs", error)
+            logger.warning("%s: continuing without it: the start reads more of the logs", error)
             return Checkpoint()
 
     def checkpointed(self, key: TopicPartition, topic_id: uuid.UUID | None) -> dict[str, int]:

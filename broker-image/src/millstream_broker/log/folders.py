@@ -83,5 +83,5 @@ def read_topic_id(path: Path) -> uuid.UUID | None:
                 return uuid_from(value.strip())
             except ValueError:
                 break
-    logger.warning("%s: %s has no valid topic_id: taken for the topic of its name", path, PARTITION_METADATA)
+    logger.warning("%s: %s has no valid topic_id: assuming the topic of that name", path, PARTITION_METADATA)
     return None

@@ -257,7 +257,7 @@ class LogManager:
                     if clean:
                         home.mark_clean(synced=synced)
                 except (OSError, LogDirError) as error:
-                    logger.error("%s: no clean shutdown marker: %s", home.path, error)
+                    logger.error("%s: cannot write the clean shutdown marker: %s", home.path, error)
                 home.unlock()
 
     # -- failed directories -----------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ class LogManager:
             except OSError as error:
                 refusal = log.failed(error)
                 if not log.is_deleted:
-                    logger.error("%s: cannot unlink what was deleted: %s", log.directory, refusal.message)
+                    logger.error("%s: cannot remove deleted files: %s", log.directory, refusal.message)
         removed = set()
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
@@ -483,7 +483,7 @@ class LogManager:
                     write(home)
                 except OSError as error:
                     if not is_failure(error):
-                        logger.error("%s: no checkpoints: %s", home.path, describe(error))
+                        logger.error("%s: cannot write checkpoints: %s", home.path, describe(error))
                     home.check(error)
 
 

@@ -177,7 +177,7 @@ def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
                 segment.size,
             )
             for later in segments[index + 1 :]:
-                logger.warning("%s: dropped, it is behind the cut", later.path())
+                logger.warning("%s: dropped: it is beyond the cut", later.path())
             segments.set_aside(index + 1, len(segments))
             segments.remove_deleted_files()
             break

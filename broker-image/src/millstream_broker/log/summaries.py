@@ -135,7 +135,9 @@ def load(directory: str, checksum: str) -> dict[str, Summary]:
     except OSError:
         return {}
     if _checksum(data) != checksum:
-        logger.warning("%s/%s is not of the last clean stop: reading the logs instead", directory, FILE_NAME)
+        logger.warning(
+            "%s/%s is not from the last clean stop: reading the logs instead", directory, FILE_NAME
+        )
         return {}
     ids = dict[str | None, uuid.UUID | None]({None: None})
     found = {}

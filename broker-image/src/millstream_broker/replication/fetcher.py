@@ -187,7 +187,7 @@ class Fetcher:
 
     def _say_unreachable(self, error: BrokerError) -> None:
         level = logging.WARNING if self._reachable else logging.DEBUG
-        log.log(level, "broker %d cannot be fetched from: %s", self.leader_id, error)
+        log.log(level, "cannot fetch from broker %d: %s", self.leader_id, error)
         self._reachable = False
 
     async def _connect(self) -> Connection:
@@ -202,7 +202,7 @@ class Fetcher:
             max_response_bytes=max(2 * limit, 128 << 20),
         )
         if not self._reachable:
-            log.info("broker %d can be fetched from again", self.leader_id)
+            log.info("fetching from broker %d again", self.leader_id)
             self._reachable = True
         self._begin_session()
         return connection

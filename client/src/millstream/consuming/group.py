@@ -122,7 +122,7 @@ class GroupMembership:
             self._rejoin(stream, commit=True)
             self._midway = False
         if elapsed_s > self._longest_s and stream.owns_any:
-            log.warning("%s: joins the group anew, as the last message took %.0f s", stream.topic, elapsed_s)
+            log.warning("%s: rejoining the group: the last message took %.0f s", stream.topic, elapsed_s)
             self._rejoin(stream, commit=True)
         if self._leaving_since is not None and not self._has_joined_anew(stream):
             return REJOIN_S

@@ -85,7 +85,7 @@ def take_back(
     found = admin.committed([group_id])[group_id]
     ours = [partition for partition, offset in doubtful.items() if found.get(partition) == offset]
     if ours and (refused := admin.delete_offsets(group_id, ours)) is not None:
-        logger.warning("group %s: positions of a deleted topic are not deleted: %s", group_id, refused)
+        logger.warning("group %s: cannot delete the positions of a deleted topic: %s", group_id, refused)
 
 
 def _knows(

@@ -89,7 +89,7 @@ def remove_mark(services: Services, admin: KafkaAdmin, group: ConsumerGroup) -> 
     """Remove the mark of a reset whose end is recorded."""
     refused = admin.delete_offsets(group.group_id, [MARK_PARTITION])
     if refused is not None:
-        logger.info("%s: the mark of a reset is not removed: %s", key_for(group), refused)
+        logger.info("%s: cannot remove the mark of a reset: %s", key_for(group), refused)
     else:
         services.group_memories[group.metadata.uid].has_no_mark = True
 

@@ -465,7 +465,7 @@ def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
     if head.get("format") != FORMAT:
         raise CoordinationError(f"{path}: format {head.get('format')} is not known: expected {FORMAT}")
     if good < len(lines) - 1 or lines[-1]:
-        log.warning("%s: the last line is incomplete, as after a crash: it is dropped", path)
+        log.warning("%s: dropping the incomplete last line, which a crash leaves", path)
     parts: dict[str, Any] = {}
     for value in values[1:good]:
         assert value is not None

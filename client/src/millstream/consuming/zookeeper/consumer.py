@@ -243,7 +243,7 @@ class Consumer:
                 return
             (at,) = partitions
             self._rebalance.postponed(partitions)
-            log.warning("%s-%d cannot start, it is tried again: %s", *at, error or type(error).__name__)
+            log.warning("cannot start %s-%d, retrying: %s", *at, error or type(error).__name__)
             if not getattr(error, "retriable", isinstance(error, KafkaException)):
                 stream.report(error)
         else:
