@@ -16,6 +16,8 @@ from millstream_harness.spark import spark_jars
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")
 ROUNDS = 1
+OPERATOR_SEED = "31"
+"""Its first fault kills the operator early in the run."""
 
 
 @pytest.mark.timeout(600)
@@ -29,6 +31,15 @@ def test_loads_of_each_format_that_are_struck(tmp_path: Path) -> None:
         told = re.findall(rf"^{format} \d: .* (\d+) reads", done.stdout, re.MULTILINE)
         assert len(told) == ROUNDS + 2
         assert all(int(reads) > 0 for reads in told), "the table was read meanwhile"
+
+
+@pytest.mark.timeout(600)
+def test_a_load_whose_operator_is_struck(tmp_path: Path) -> None:
+    one = ["--operator", "--format", "Delta", "--rounds", "1", "--seed", OPERATOR_SEED]
+    done = run("loads", *one, "--out", str(tmp_path / "run"), timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "violations: 0" in done.stdout
+    assert "Delta 2: kill operator at 14%" in done.stdout
 
 
 def test_a_seed_has_its_faults_and_each_kind_comes() -> None:
@@ -46,5 +57,6 @@ def test_what_it_does_not_take(tmp_path: Path) -> None:
     for given, said in (
         (["--rounds", "0"], "0: is less than 1"),
         (["--out", str(tmp_path)], "something in it"),
+        (["--operator", "--where", "s3"], "not allowed with argument"),
     ):
         check_refusal(["loads", *given], said)

@@ -14,8 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.gate import Gate
@@ -29,6 +30,8 @@ DRIVER = Path(__file__).with_name("driver.py")
 EXECUTOR = "CoarseGrainedExecutorBackend"
 START_S = 180.0
 SECOND_S = 180.0
+ATTEMPTS = 8
+ATTEMPT_S = 180.0
 SPARK_CONF = {
     "spark.executor.memory": "512m",
     "spark.ui.enabled": "false",
@@ -37,6 +40,35 @@ SPARK_CONF = {
     "spark.driver.extraClassPath": f"{SPARK_JARS}/*",
     "spark.executor.extraClassPath": f"{SPARK_JARS}/*",
 }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run: ``rows`` as reported, None if no attempt succeeded."""
+
+    attempts: int = 0
+    rows: int | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+class Loading(Protocol):
+    """Processes that load runs, and that faults strike."""
+
+    out: Path
+    s3: S3Server | None
+    gate: Gate | None
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def prepare(self, kind: Kind | None, run: dict[str, Any]) -> None:
+        """Before a run, and the fault that will strike it: start what they require."""
+
+    def load(self) -> Outcome:
+        """Attempt the prepared run until it succeeds, at most ATTEMPTS times."""
+
+    def strike(self, kind: Kind, seconds: float) -> bool:
+        """Strike, wait, undo. False if there was no target, as while a driver or executor starts."""
 
 
 class DriverDied(Exception):
@@ -134,6 +166,8 @@ class Driver:
 
 
 class Lab:
+    """A driver that loads each run as it is told, and retries as an operator would."""
+
     def __init__(self, out: Path, broker: BrokerProcess, s3: S3Server | None) -> None:
         self.out = out
         self.broker = broker
@@ -141,22 +175,45 @@ class Lab:
         self.gate = Gate(int(s3.endpoint.rpartition(":")[2])) if s3 else None
         self._driver: Driver | None = None
         self._second: Driver | None = None
-        self.second_said: list[str] = []
-        """Errors of second drivers."""
-        self._run: Path | None = None
+        self._run = out
+        self._outcome = Outcome()
 
-    def prepare(self, kind: Kind, run: Path) -> None:
-        """Before the run that a fault strikes: start what the fault requires."""
-        self._run = run
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap
+
+    def prepare(self, kind: Kind | None, run: dict[str, Any]) -> None:
+        self._run = self.out / f"{run['output']['format']}-{run['name']}.json"
+        self._run.write_text(json.dumps(run))
+        self._outcome = Outcome()
+        self._living()  # a new driver takes a while to start, which does not count
         if kind is Kind.SECOND_DRIVER and self._second is None:
             folder = self.out / "second"
             folder.mkdir(exist_ok=True)
             self._second = Driver(folder, self._environment)
 
-    def living(self) -> Driver:
+    def load(self) -> Outcome:
+        outcome = self._outcome
+        while outcome.rows is None and outcome.attempts < ATTEMPTS:
+            outcome.attempts += 1
+            try:
+                driver = self._living()
+                driver.begin(self._run)
+                answer = driver.answer(ATTEMPT_S)
+            except (DriverDied, TimeoutError) as error:
+                outcome.errors.append(str(error) or "the driver died")
+                self._bury()
+                continue
+            if answer["state"] == "Succeeded":
+                outcome.rows = answer["rows"]
+            else:
+                outcome.errors.append(answer["error"])
+        return outcome
+
+    def _living(self) -> Driver:
         """The running driver; starts a new one after a death."""
         if self._driver is not None and self._driver.process.poll() is not None:
-            self.bury()
+            self._bury()
         if self._driver is None:
             self._driver = Driver(self.out, self._environment)
         return self._driver
@@ -165,18 +222,17 @@ class Lab:
     def _environment(self) -> Mapping[str, str]:
         return self.s3.environment if self.s3 else {}
 
-    def bury(self) -> None:
+    def _bury(self) -> None:
         if self._driver is not None:
             self._driver.end()
             self._driver = None
 
     def close(self) -> None:
-        self.bury()
+        self._bury()
         if self._second is not None:
             self._second.end()
 
     def strike(self, kind: Kind, seconds: float) -> bool:
-        """Strike, wait, undo. False if there was no target, as while a driver or executor starts."""
         do, undo = self._acts(kind)
         if do() is False:
             return False
@@ -186,7 +242,7 @@ class Lab:
 
     def _load_beside(self) -> bool:
         """The second driver loads the same run to its end."""
-        if self._second is None or self._run is None:
+        if self._second is None:
             return False
         try:
             self._second.begin(self._run)
@@ -194,10 +250,10 @@ class Lab:
         except (DriverDied, TimeoutError) as error:
             self._second.end()
             self._second = None
-            self.second_said.append(str(error) or "it died")
+            self._outcome.errors.append(f"second driver: {str(error) or 'it died'}")
             return True
         if answer["state"] != "Succeeded":
-            self.second_said.append(answer["error"])
+            self._outcome.errors.append(f"second driver: {answer['error']}")
         return True
 
     def _acts(self, kind: Kind) -> tuple[Callable[[], object], Callable[[], object]]:

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +25,29 @@ from millstream_harness.spark_loads import ICEBERG_TABLE
 
 from ..draws import Fault, draw
 from ..options import add_rounds, parsed
-from .lab import DriverDied, Lab
-from .plan import IN_S3, Kind
+from .lab import Lab, Loading
+from .operated import OperatedLab
+from .plan import BY_DRIVER, BY_OPERATOR, IN_S3, Kind
 from .tables import PARTITIONS, Reader, Table
 
 FORMATS = ("Parquet", "Delta", "Iceberg")
 RECORDS = 20
-ATTEMPTS = 8
-ATTEMPT_S = 180.0
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='make faults FAULTS="loads',
-        description="Batch loads whose driver, executor, broker or S3 dies or stalls at random moments, or which get a"
-        " second driver.",
+        description="Batch loads whose driver, executor, broker, S3 or operator dies or stalls at random moments, or"
+        " which get a second driver.",
     )
     parser.add_argument("--format", choices=FORMATS, action="append", help="only these; may be repeated")
-    parser.add_argument("--where", choices=("folder", "s3"), default="folder", help="where the table is")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--where", choices=("folder", "s3"), default="folder", help="where the table is")
+    ways.add_argument(
+        "--operator",
+        action="store_true",
+        help="each run is one of a BatchLoad's, applied by `millstream local up`",
+    )
     add_rounds(parser, 50, "how many for each format")
     return parsed(parser, given)
 
@@ -50,7 +55,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
 class Rounds:
     """The rounds of one format."""
 
-    def __init__(self, lab: Lab, format: str, faults: Iterator[Fault[Kind]]) -> None:
+    def __init__(self, lab: Loading, format: str, faults: Iterator[Fault[Kind]]) -> None:
         self.violations: list[str] = []
         self.struck: Counter[tuple[str, bool]] = Counter()
         """Count by kind, and by whether a run was under way."""
@@ -71,7 +76,7 @@ class Rounds:
             self._output["s3"] = {"endpoint": endpoint, "pathStyle": True, "region": "us-east-1"}
             if format == "Iceberg":
                 self._output["catalog"] = {"type": "JDBC", "uri": f"jdbc:sqlite:{catalog}"}
-        publish(lab.broker.bootstrap, self._topic, [[]] * PARTITIONS)
+        publish(lab.bootstrap, self._topic, [[]] * PARTITIONS)
 
     def go(self, rounds: int) -> None:
         self._round(0, None)  # creates the table
@@ -82,10 +87,7 @@ class Rounds:
     def _round(self, number: int, fault: Fault[Kind] | None) -> float:
         """Run one round; return the run's time in s."""
         self._produce(number)
-        run = self._write_run(number)
-        self._lab.living()  # a new driver takes a while to start, which does not count
-        if fault is not None:
-            self._lab.prepare(fault.kind, run)
+        self._lab.prepare(fault.kind if fault else None, self._run(number))
         reader = Reader(self._table)
         begun = time.monotonic()
         striking = None
@@ -94,18 +96,16 @@ class Rounds:
                 self._ended.clear()
                 striking = threading.Thread(target=self._strike, args=(fault.moment * self._usual, fault))
                 striking.start()
-            attempts, errors = self._load(run)
+            outcome = self._lab.load()
             self._ended.set()
             taken = time.monotonic() - begun
             if striking is not None:
                 striking.join()
-        said = self._judge(number, reader, errors)
-        errors += [f"second driver: {error}" for error in self._lab.second_said]
-        self._lab.second_said.clear()
+        said = self._judge(number, reader, outcome.rows)
         what = f"{fault.kind.text} at {fault.moment:.0%} for {fault.seconds} s" if fault else "no fault"
-        told = "".join(f"; {error}" for error in errors)
+        told = "".join(f"; {error}" for error in outcome.errors)
         print(
-            f"{self._table.format} {number}: {what}: {attempts} attempts, {taken:.1f} s,"
+            f"{self._table.format} {number}: {what}: {outcome.attempts} attempts, {taken:.1f} s,"
             f" {reader.reads} reads{told}{': VIOLATION: ' + said if said else ''}",
             flush=True,
         )
@@ -117,28 +117,9 @@ class Rounds:
         if self._lab.strike(fault.kind, fault.seconds):
             self.struck[fault.kind.text, is_during] += 1
 
-    def _load(self, run: Path) -> tuple[int, list[str]]:
-        """Retry until an attempt succeeds; return the number of attempts, and the errors of those that failed."""
-        errors: list[str] = []
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                driver = self._lab.living()
-                driver.begin(run)
-                answer = driver.answer(ATTEMPT_S)
-            except (DriverDied, TimeoutError) as error:
-                errors.append(str(error) or "the driver died")
-                self._lab.bury()
-                continue
-            if answer["state"] == "Succeeded":
-                if answer["rows"] != PARTITIONS * RECORDS:
-                    self.violations.append(f"{run}: said to have {answer['rows']} rows")
-                return attempt, errors
-            errors.append(answer["error"])
-        self.violations.append(f"{run}: not loaded in {ATTEMPTS} attempts: {errors[-1]}")
-        return ATTEMPTS, errors
-
-    def _judge(self, number: int, reader: Reader, errors: list[str]) -> str:
-        found = [self._table.wrong(number + 1), *sorted(reader.half)]
+    def _judge(self, number: int, reader: Reader, rows: int | None) -> str:
+        found = [] if rows == PARTITIONS * RECORDS else [f"the run reports {rows} rows"]
+        found += [self._table.wrong(number + 1), *sorted(reader.half)]
         if self._lab.s3 is None:
             found += [f"a reader failed: {error}" for error in reader.errors]
         said = "; ".join(one for one in found if one)
@@ -147,7 +128,7 @@ class Rounds:
         return said
 
     def _produce(self, number: int) -> None:
-        producer = Producer({"bootstrap.servers": self._lab.broker.bootstrap})
+        producer = Producer({"bootstrap.servers": self._lab.bootstrap})
         for partition in range(PARTITIONS):
             for record in range(RECORDS):
                 value = {"half": record % 2, "number": number}
@@ -155,18 +136,15 @@ class Rounds:
         left = producer.flush(60)
         assert left == 0, f"{left} records of round {number} were not acknowledged"
 
-    def _write_run(self, number: int) -> Path:
-        path = self._lab.out / f"{self._table.format}-{number}.json"
+    def _run(self, number: int) -> dict[str, Any]:
         part = {"topic": self._topic, "from": number * RECORDS, "until": (number + 1) * RECORDS}
-        run = {
+        return {
             "name": f"run-{number:04}",
-            "bootstrap": self._lab.broker.bootstrap,
+            "bootstrap": self._lab.bootstrap,
             "offsets": [{**part, "partition": partition} for partition in range(PARTITIONS)],
             "value": {"format": "JSON", "schema": "half INT, number INT"},
             "output": self._output,
         }
-        path.write_text(json.dumps(run))
-        return path
 
 
 def main(given: list[str]) -> int:
@@ -179,18 +157,10 @@ def main(given: list[str]) -> int:
     out = (wanted.out or Path(tempfile.mkdtemp(prefix="millstream-loads-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     print(f"faults: loads in {out}; --seed {wanted.seed} has the same faults", flush=True)
-    kinds = [kind for kind in Kind if wanted.where == "s3" or kind not in IN_S3]
     violations: list[str] = []
     struck: Counter[tuple[str, bool]] = Counter()
     with contextlib.ExitStack() as stack:
-        s3: S3Server | None = None
-        if wanted.where == "s3":
-            s3 = stack.enter_context(s3_server(out / "s3.log"))
-        broker = stack.enter_context(BrokerProcess(out / "broker").keep_port())
-        lab = Lab(out, broker, s3)
-        stack.callback(lab.close)
-        if lab.gate:
-            stack.callback(lab.gate.shut)
+        lab, kinds = stack.enter_context(_laboratory(wanted, out))
         for format in wanted.format or FORMATS:
             rounds = Rounds(lab, format, draw(wanted.seed, kinds))
             rounds.go(wanted.rounds)
@@ -203,3 +173,20 @@ def main(given: list[str]) -> int:
     for violation in violations:
         print(f"  {violation}")
     return 1 if violations else 0
+
+
+@contextlib.contextmanager
+def _laboratory(wanted: argparse.Namespace, out: Path) -> Iterator[tuple[Loading, Sequence[Kind]]]:
+    """The processes, and the faults that may strike them."""
+    with contextlib.ExitStack() as stack:
+        if wanted.operator:
+            yield stack.enter_context(contextlib.closing(OperatedLab(out))), BY_OPERATOR
+            return
+        s3: S3Server | None = None
+        if wanted.where == "s3":
+            s3 = stack.enter_context(s3_server(out / "s3.log"))
+        broker = stack.enter_context(BrokerProcess(out / "broker").keep_port())
+        lab = stack.enter_context(contextlib.closing(Lab(out, broker, s3)))
+        if lab.gate:
+            stack.callback(lab.gate.shut)
+        yield lab, IN_S3 if s3 else BY_DRIVER
