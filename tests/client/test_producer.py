@@ -146,6 +146,7 @@ def test_a_partition_that_does_not_exist(shared_broker: BrokerProcess, topic: st
                 f"{topic} has no partition {wrong!r}: write a number from 0 to 2: the topic has 3 partitions"
             )
             producer.submit(topic, b"", partition=2).result(20)
+        producer.flush(20)  # a record counts until its callback has returned, a moment after the result
         assert len(producer) == 0
         alter_topic(cluster, topic, partitions=4)
         until(lambda: len(cluster.partitions(topic)) == 4, "it has another one")

@@ -30,6 +30,21 @@ def test_a_broker_leaves_when_it_has_no_replica() -> None:
     assert (east.replicas, east.says("Rebalancing")) == (1, None)
 
 
+def test_a_broker_that_says_it_holds_replicas_stays_whatever_others_say() -> None:
+    east = running(2)
+    east.change(1)
+    assert east.look(**answers(partition("a", 0, 0), held={1: 2})) == SOON
+    assert east.asked("held") == [{1}]
+    assert east.says("Rebalancing") == ("True", "Draining", "brokers 1: 2 replicas to go")
+    assert east.replicas == 2
+    silent = AdminError("no answer")
+    assert east.look(**answers(partition("a", 0, 0), held=silent)) == SOON
+    assert east.replicas == 2
+    gone = BrokersState({0: None}, 0)
+    assert east.look(**answers(partition("a", 0, 0), brokers=gone)) == SETTLED
+    assert east.replicas == 1
+
+
 def test_what_brokers_refuse_to_move_is_said() -> None:
     east = running(3)
     east.change(2)

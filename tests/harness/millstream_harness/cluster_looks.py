@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from millstream_harness.in_memory import in_memory, stored
@@ -112,5 +113,15 @@ def answers(*partitions: PartitionReplicas, **more: Any) -> dict[str, Any]:
         assert min_isr
         return list(partitions)
 
+    def held(brokers: Collection[int]) -> dict[int, int]:
+        return {broker: sum(broker in one.replicas for one in partitions) for broker in brokers}
+
     alive = BrokersState(dict.fromkeys(range(3)), 0)
-    return {"brokers": alive, "replicas": replicas, "reassigning": {}, "reassign": {}, **more}
+    return {
+        "brokers": alive,
+        "replicas": replicas,
+        "held": held,
+        "reassigning": {},
+        "reassign": {},
+        **more,
+    }
