@@ -68,8 +68,8 @@ def test_consumers_come_with_the_lag_replace_a_deleted_pod_and_go(namespace: Nam
     until("every record read without that pod", lambda: logs.have(range(2 * COUNT)))
 
     def at_rest() -> bool:
-        status = namespace.get(KIND, NAME)["status"]
-        return not consumers(namespace) and status["lag"]["records"] == status["replicas"] == 0
+        replicas = namespace.get(KIND, NAME)["status"]["replicas"]
+        return not consumers(namespace) and namespace.lag(KIND, NAME) == replicas == 0
 
     until("no consumer", at_rest, timeout=240)
     assert namespace.get("deployment", "workers-consumers")["spec"]["replicas"] == 0

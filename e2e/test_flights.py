@@ -77,7 +77,7 @@ def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
     assert records_in(namespace, "flights") == ROWS
     until(
         "the group's lag is the year",
-        lambda: namespace.get("consumergroup", "delay-watch")["status"].get("lag", {}).get("records") == ROWS,
+        lambda: namespace.lag("consumergroup", "delay-watch") == ROWS,
     )
     until(
         "the topic's size",
@@ -151,7 +151,7 @@ def test_a_group_of_two_consumes_it_all_and_its_lag_goes_to_zero(namespace: Name
         return len(members) == 2 and assigned == [f"flights-{number}" for number in range(6)]
 
     until("two members that share the partitions", shared, timeout=120)
-    until("no lag", lambda: seen()["lag"]["records"] == 0, timeout=240)
+    until("no lag", lambda: namespace.lag("consumergroup", "delay-watch") == 0, timeout=240)
     namespace.kubectl("delete", "pod", "consumer-1", "consumer-2", "--now")
     until("an empty group", lambda: seen()["state"] == "Empty" and not seen().get("members"), timeout=120)
 
@@ -178,7 +178,7 @@ def test_a_killed_broker_comes_back_with_everything(namespace: Namespace) -> Non
     # the cluster's DNS may cache for some seconds that the pod was gone
     until("every record is there", lambda: records_in(namespace, "flights") == ROWS, timeout=60)
     assert namespace.get("topic.millstream.dev", "flights")["status"]["topicId"] == before
-    assert namespace.get("consumergroup", "delay-watch")["status"]["lag"]["records"] == 0
+    until("no lag", lambda: namespace.lag("consumergroup", "delay-watch") == 0)
 
 
 def test_a_killed_operator_goes_on_where_it_was(namespace: Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from millstream_harness.chart import CLIENT, ROOT
 from millstream_harness.kube import Namespace, until
@@ -51,10 +50,6 @@ def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None
     )
     produce(namespace, "west", range(HALF, 2 * HALF))
 
-    def status() -> dict[str, Any]:
-        found: dict[str, Any] = namespace.get(KIND, MIRROR)["status"]
-        return found
-
     def in_east() -> int:
         said = namespace.client(
             "millstream", "--bootstrap", "east-bootstrap:9092", "--output", "json", "topic", "describe", "orders",
@@ -63,7 +58,7 @@ def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None
         return sum(one["latest"] - one["earliest"] for one in json.loads(said)["partitions"])
 
     until("all is in the east", lambda: in_east() >= 2 * HALF, timeout=240, every=3)
-    until("no lag", lambda: status()["lag"]["records"] == 0, timeout=120)
+    until("no lag", lambda: namespace.lag(KIND, MIRROR) == 0, timeout=120)
     assert in_east() == 2 * HALF
     assert consume(namespace, "east", 2 * HALF) == consume(namespace, "west", 2 * HALF)
 

@@ -78,6 +78,11 @@ class Namespace:
         conditions = self.get(kind, name).get("status", {}).get("conditions", [])
         return next((c for c in conditions if c["type"] == type_), {})
 
+    def lag(self, kind: str, name: str) -> int | None:
+        """The lag in the resource's status, in records; None while the status shows none, because nobody knows it."""
+        records: int | None = self.get(kind, name).get("status", {}).get("lag", {}).get("records")
+        return records
+
     def wait_condition(
         self,
         kind: str,
