@@ -14,10 +14,12 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.iceberg_rest import rest_catalog
+from millstream_harness.postgres import postgres
 from millstream_harness.s3 import BUCKET, REGION, S3Server, s3_server
 from millstream_harness.signed_in import CLIENT, SCOPE, SECRET, TOKENS, WAREHOUSE, signed_in
 from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads, read_iceberg, without_bytes
+from millstream_jobs.failures import root_cause
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.run import Catalog as CatalogOfRun
 from millstream_jobs.run import Result
@@ -123,7 +125,7 @@ def test_a_rest_catalog_says_where_its_tables_are_in_s3(
         assert offsets(catalog) == [0, 1, 2, 3, 4]
 
 
-def test_a_run_is_published_once_in_a_jdbc_catalog(
+def test_a_run_is_published_once_in_sqlite(
     s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
@@ -135,3 +137,47 @@ def test_a_run_is_published_once_in_a_jdbc_catalog(
         ((metadata,),) = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
     table = read_iceberg(metadata, s3.iceberg_options)
     assert sorted(table["_offset"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_second_driver_on_sqlite_is_told_why_it_cannot_write(loads: Loads, tmp_path: Path) -> None:
+    """As beside a driver: Iceberg does not end the read in which it looks for its tables."""
+    loads.publish([(None, RECORD)] * 2)
+    database = tmp_path / "catalog.sqlite"
+    output = into(CatalogOfRun("JDBC", f"jdbc:sqlite:{database}"))
+    assert loads.load((0, 0, 1), name="run-0001", output=output).rows == 1
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT name FROM sqlite_master").fetchall()
+        with pytest.raises(Exception, match="SQLITE_BUSY") as refused:
+            loads.load((0, 1, 2), name="run-0002", output=output)
+        assert root_cause(refused.value).endswith(
+            ": SQLite serves one driver at a time: use PostgreSQL, or a REST catalog"
+        )
+    assert loads.load((0, 1, 2), name="run-0002", output=output).rows == 1
+
+
+def test_a_run_is_published_once_in_postgresql(
+    s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postgres() as database:
+        for name, value in (s3.environment | database.environment).items():
+            monkeypatch.setenv(name, value)
+        load_twice_into_s3(s3, shared_broker.bootstrap, tmp_path, {"type": "JDBC", "uri": database.uri})
+        (metadata,) = database.query("SELECT metadata_location FROM iceberg_tables")
+    table = read_iceberg(metadata, s3.iceberg_options)
+    assert sorted(table["_offset"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_postgresql_refuses_a_wrong_password(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads.publish([(None, RECORD)])
+    with postgres() as database:
+        for name, value in database.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CATALOG_PASSWORD", "wrong")
+        with pytest.raises(OutputError) as refused:
+            loads.load((0, 0, 1), output=into(CatalogOfRun("JDBC", database.uri)))
+        assert database.query("SELECT to_regclass('iceberg_tables')") == [""]
+    said = str(refused.value)
+    assert said.startswith(f"output.catalog: the JDBC catalog {database.uri} cannot be used: ")
+    assert 'password authentication failed for user "lake"' in said
+    assert said.endswith("check uri, that the catalog runs, and the Secret that credentialsSecret names")

@@ -36,6 +36,8 @@ def root_cause(error: BaseException) -> str:
             " one with all jars of spark-operator-jobs/pom.xml"
         )
     root = _root(error)
+    if "SQLITE_BUSY" in root:
+        return f"{root}: SQLite serves one driver at a time: use PostgreSQL, or a REST catalog"
     if away := _S3A.search(str(error)):
         return f"{away[1]}: the store does not respond: {root}: check output.s3.endpoint and whether the store is up"
     return root

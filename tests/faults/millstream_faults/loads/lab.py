@@ -21,6 +21,7 @@ from typing import Any, Protocol, TextIO
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.gate import Gate
 from millstream_harness.java import SPARK_JARS
+from millstream_harness.postgres import Postgres
 from millstream_harness.s3 import S3Server
 from millstream_harness.spark import ENVIRONMENT
 
@@ -57,6 +58,8 @@ class Loading(Protocol):
     out: Path
     s3: S3Server | None
     gate: Gate | None
+    catalog: Postgres | None
+    """The catalog of Iceberg tables in S3; those in a folder need none."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -168,10 +171,13 @@ class Driver:
 class Lab:
     """A driver that loads each run as it is told, and retries as an operator would."""
 
-    def __init__(self, out: Path, broker: BrokerProcess, s3: S3Server | None) -> None:
+    def __init__(
+        self, out: Path, broker: BrokerProcess, s3: S3Server | None, catalog: Postgres | None
+    ) -> None:
         self.out = out
         self.broker = broker
         self.s3 = s3
+        self.catalog = catalog
         self.gate = Gate(int(s3.endpoint.rpartition(":")[2])) if s3 else None
         self._driver: Driver | None = None
         self._second: Driver | None = None
@@ -220,7 +226,10 @@ class Lab:
 
     @property
     def _environment(self) -> Mapping[str, str]:
-        return self.s3.environment if self.s3 else {}
+        return {
+            **(self.s3.environment if self.s3 else {}),
+            **(self.catalog.environment if self.catalog else {}),
+        }
 
     def _bury(self) -> None:
         if self._driver is not None:

@@ -1,7 +1,7 @@
 """The rounds with an operator: `millstream local up` applies a BatchLoad, and runs Spark for it.
 
 Each round edits the BatchLoad, so that one more run starts where the last one ended. A killed `up` leaves its Spark
-behind, and the next `up` starts another driver of the same run.
+behind, and the next `up` starts another driver of the same run. With a killed broker, `up` dies a moment later, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from millstream_harness.gate import Gate
 from millstream_harness.local import LOCAL, Sandbox
+from millstream_harness.postgres import Postgres
 from millstream_harness.s3 import S3Server
 from millstream_harness.spark import spark_jars
 
@@ -39,6 +40,7 @@ class OperatedLab:
         self.out = out
         self.s3: S3Server | None = None
         self.gate: Gate | None = None
+        self.catalog: Postgres | None = None
         self._sandbox = Sandbox(out)
         self._sandbox.cluster(CLUSTER)
         self._environment = {**os.environ, "MILLSTREAM_SPARK_JARS": str(spark_jars())}
@@ -96,13 +98,27 @@ class OperatedLab:
         for pid in struck:
             if kind in CONTINUE:
                 _signal(pid, CONTINUE[kind])
+        if kind is Kind.KILL_BROKER:
+            self._restart_broker()
         return bool(struck)
+
+    def _restart_broker(self) -> None:
+        """`up` starts brokers only when it begins: kill one at work, so that the next attempt starts the broker."""
+        if self._running:
+            for pid in self._targets(Kind.KILL_OPERATOR):
+                _signal(pid, signal.SIGKILL)
+        else:
+            self._finish()
+
+    @property
+    def _running(self) -> bool:
+        return self._operator is not None and self._operator.poll() is None
 
     def _targets(self, kind: Kind) -> Iterator[int]:
         if kind in (Kind.KILL_OPERATOR, Kind.STALL_OPERATOR):
-            if self._operator is not None and self._operator.poll() is None:
+            if self._operator is not None and self._running:
                 yield self._operator.pid
-        elif kind is Kind.STALL_BROKER:
+        elif kind in (Kind.KILL_BROKER, Kind.STALL_BROKER):
             yield self._sandbox.pid(f"broker/default/{CLUSTER}/0")
         else:
             yield from self._drivers()

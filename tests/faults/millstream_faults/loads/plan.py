@@ -35,5 +35,6 @@ BY_OPERATOR = (
     Kind.STALL_OPERATOR,
     Kind.KILL_DRIVER,
     Kind.STALL_DRIVER,
+    Kind.KILL_BROKER,
     Kind.STALL_BROKER,
 )

@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.postgres import Postgres, postgres
 from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_harness.spark import publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE
@@ -65,7 +66,7 @@ class Rounds:
         self._usual = 0.0  # how long a run takes, in s
         self._ended = threading.Event()
         s3 = lab.s3
-        catalog = lab.out / f"{format}.sqlite"
+        catalog = lab.catalog if format == "Iceberg" else None
         path = f"s3a://{BUCKET}/{format}" if s3 else str(lab.out / format)
         self._table = Table(format, path, catalog, s3, RECORDS)
         self._output: dict[str, Any] = {"format": format, "path": path, "partitionBy": ["half"]}
@@ -74,8 +75,8 @@ class Rounds:
         if s3 and lab.gate:
             endpoint = f"http://127.0.0.1:{lab.gate.port}"
             self._output["s3"] = {"endpoint": endpoint, "pathStyle": True, "region": "us-east-1"}
-            if format == "Iceberg":
-                self._output["catalog"] = {"type": "JDBC", "uri": f"jdbc:sqlite:{catalog}"}
+        if catalog:
+            self._output["catalog"] = {"type": "JDBC", "uri": catalog.uri}
         publish(lab.bootstrap, self._topic, [[]] * PARTITIONS)
 
     def go(self, rounds: int) -> None:
@@ -183,10 +184,12 @@ def _laboratory(wanted: argparse.Namespace, out: Path) -> Iterator[tuple[Loading
             yield stack.enter_context(contextlib.closing(OperatedLab(out))), BY_OPERATOR
             return
         s3: S3Server | None = None
+        catalog: Postgres | None = None
         if wanted.where == "s3":
             s3 = stack.enter_context(s3_server(out / "s3.log"))
+            catalog = stack.enter_context(postgres())
         broker = stack.enter_context(BrokerProcess(out / "broker").keep_port())
-        lab = stack.enter_context(contextlib.closing(Lab(out, broker, s3)))
+        lab = stack.enter_context(contextlib.closing(Lab(out, broker, s3, catalog)))
         if lab.gate:
             stack.callback(lab.gate.shut)
         yield lab, IN_S3 if s3 else BY_DRIVER

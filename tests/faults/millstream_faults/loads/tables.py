@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.dataset
 import pyarrow.fs
 from deltalake import DeltaTable
 
+from millstream_harness.postgres import Postgres
 from millstream_harness.s3 import S3Server
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_iceberg, read_table
 
@@ -28,7 +28,9 @@ Place = tuple[int, int]
 class Table:
     """Run number n loads ``records`` records of each partition, from offset ``n * records`` on."""
 
-    def __init__(self, format: str, path: str, catalog: Path, s3: S3Server | None, records: int) -> None:
+    def __init__(
+        self, format: str, path: str, catalog: Postgres | None, s3: S3Server | None, records: int
+    ) -> None:
         self.format = format
         self.path = path
         self.catalog = catalog
@@ -77,8 +79,8 @@ class Table:
             if not DeltaTable.is_deltatable(path, s3.delta_options):
                 return None
             return DeltaTable(path, storage_options=s3.delta_options).to_pyarrow_table()
-        if self.format == "Iceberg":
-            return self._read_catalog(s3)
+        if self.catalog is not None:
+            return self._read_catalog(self.catalog, s3)
         store = s3.filesystem
         root = self.path.removeprefix("s3a://")
         files = store.get_file_info(pyarrow.fs.FileSelector(root, recursive=True, allow_not_found=True))
@@ -99,16 +101,12 @@ class Table:
             return None
         return read_table(self.format, path)
 
-    def _read_catalog(self, s3: S3Server) -> pyarrow.Table | None:
-        if not self.catalog.exists():
+    @staticmethod
+    def _read_catalog(catalog: Postgres, s3: S3Server) -> pyarrow.Table | None:
+        if catalog.query("SELECT to_regclass('iceberg_tables')") == [""]:
             return None
-        with closing(sqlite3.connect(self.catalog)) as catalog:
-            if not catalog.execute("SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'").fetchall():
-                return None
-            found = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
-        if not found:
-            return None
-        return read_iceberg(found[0][0], s3.iceberg_options)
+        found = catalog.query("SELECT metadata_location FROM iceberg_tables")
+        return read_iceberg(found[0], s3.iceberg_options) if found else None
 
 
 class Reader:
