@@ -167,6 +167,14 @@ def stored(namespace: Namespace, kind: str, name: str, spec: dict[str, Any]) -> 
     return namespace.get(f"{kind.lower()}s.millstream.dev", name)
 
 
+TLS = {"caCertificates": [{"secretKeyRef": {"name": "west-ca", "key": "ca.crt"}}]}
+SASL = {
+    "mechanism": "SCRAM-SHA-512",
+    "username": {"value": "mirror"},
+    "password": {"secretKeyRef": {"name": "west-login", "key": "password"}},
+}
+
+
 def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> None:
     watched = policed
     cluster = decode_as(Cluster, stored(watched, "Cluster", "default", {}))
@@ -178,7 +186,7 @@ def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> Non
             "MirrorMaker",
             "m",
             {
-                "sources": [{"name": "west", "bootstrap": "west:9092"}],
+                "sources": [{"name": "west", "bootstrap": "west:9092", "tls": TLS, "sasl": SASL}],
                 "target": {"clusterRef": {"name": "default"}},
                 "topics": {"include": [".*"]},
             },
@@ -207,7 +215,13 @@ def test_the_operator_can_run_a_load_and_clean_up_after_it(policed: Namespace, o
         "clusterRef": {"name": "default"},
         "topics": ["t"],
         "value": {"format": "Binary"},
-        "output": {"path": "s3a://bucket/t"},
+        "output": {
+            "format": "Iceberg",
+            "path": "s3a://bucket/t",
+            "table": "lake.t",
+            "catalog": {"type": "JDBC", "uri": "jdbc:postgresql://db/lake", "credentialsSecret": "catalog"},
+            "s3": {"credentialsSecret": "bucket"},
+        },
     }
     load = decode_as(BatchLoad, stored(policed, "BatchLoad", "daily", spec))
     begun = BatchLoadStatus(last_run=Run(name="daily-0001-x", id="daily-0001-x", state="Pending"), offsets=())
@@ -218,6 +232,12 @@ def test_the_operator_can_run_a_load_and_clean_up_after_it(policed: Namespace, o
     clean(services, load, begun)
     assert policed.get("job", "daily-0001-x")["metadata"]["name"] == "daily-0001-x"
     pod = until("a driver", lambda: policed.list("pod", "-l", "millstream.dev/run=daily-0001-x"))[0]
+    drawn = {
+        one["name"]
+        for one in pod["spec"]["containers"][0]["env"]
+        if "secretKeyRef" in one.get("valueFrom", {})
+    }
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "CATALOG_USER", "CATALOG_PASSWORD"} <= drawn
     # Without a node there is no log; that is no refusal.
     assert operator.log(policed.name, pod["metadata"]["name"], "driver", 20) == []
     clean(services, load, BatchLoadStatus())
@@ -258,6 +278,7 @@ def test_rights_end_with_the_watched_namespace(watched: Namespace, verb: str, wh
 
 
 OURS = {"app.kubernetes.io/managed-by": "millstream-operator"}
+PROJECTED = {"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}
 ESCALATING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "privileged": ({}, {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}}),
     "no security context": ({}, {"securityContext": {}}),
@@ -265,6 +286,7 @@ ESCALATING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "network of the node": ({"hostNetwork": True}, {}),
     "volume of the node": ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, {}),
     "secret volume": ({"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}, {}),
+    "projected secret": ({"volumes": [PROJECTED]}, {}),
     "account": ({"serviceAccountName": "admin"}, {}),
 }
 
@@ -302,6 +324,12 @@ def test_policies_bound_the_operator(foreign: Namespace, operator: Kube) -> None
         }
 
     assert refused(foreign, OPERATOR, deployment(a_pod({}))) == ""
+    workers = deployment(a_pod({}, {"volumes": [PROJECTED]}))
+    workers["metadata"]["labels"] = {**OURS, "app.kubernetes.io/component": "mirror"}
+    assert refused(foreign, OPERATOR, workers) == ""
+    account = {"serviceAccountToken": {"path": "token"}}
+    workers["spec"]["template"]["spec"]["volumes"] = [{"name": "v", "projected": {"sources": [account]}}]
+    assert refused(foreign, OPERATOR, workers)
     secret = {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
     whole = {"envFrom": [{"secretRef": {"name": "s"}}]}
     for what, (spec, more) in {**ESCALATING, "variable": ({}, secret), "variables": ({}, whole)}.items():
