@@ -310,7 +310,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "Produce is advertised from version 0 and served from 3, as in Kafka 4, because librdkafka before 2.11.1 stops",
         "compressing otherwise. Some versions older than Kafka 4's are served because they cost nothing. StopReplica,",
         "UpdateMetadata and ControlledShutdown are requests between brokers, as in Kafka 3.9 with ZooKeeper. On a",
-        "connection that is not [authenticated as a broker's](clusters.md#how-brokers-prove-themselves) they fail with",
+        "connection that is not [authenticated as a broker's](clusters.md#broker-authentication) they fail with",
         "CLUSTER_AUTHORIZATION_FAILED. [Identity mirrors](mirroring.md#identity-mirrors) write by MirrorAppend and",
         "MirrorTruncate, APIs of Millstream's own.",
         "",
