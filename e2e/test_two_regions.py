@@ -107,3 +107,32 @@ def test_one_cluster_and_topic_on_both_sides_is_refused(namespace: Namespace) ->
     assert "west" in condition["message"]
     assert not namespace.list("deployment", "-l", "app.kubernetes.io/instance=loop")
     namespace.kubectl("delete", KIND, "loop")
+
+
+def test_workers_read_their_login_from_a_secret(namespace: Namespace) -> None:
+    namespace.kubectl("create", "secret", "generic", "west-login", "--from-literal=password=secret")
+    login = {
+        "mechanism": "SCRAM-SHA-512",
+        "username": {"value": "mirror"},
+        "password": {"secretKeyRef": {"name": "west-login", "key": "password"}},
+    }
+    namespace.apply(
+        {
+            "apiVersion": "millstream.dev/v1alpha1",
+            "kind": "MirrorMaker",
+            "metadata": {"name": "with-login"},
+            "spec": {
+                "sources": [{"name": "west", "bootstrap": "west-bootstrap:9092", "sasl": login}],
+                "target": {"clusterRef": {"name": "east"}},
+                "topics": {"include": ["payments"]},
+            },
+        }
+    )
+
+    # The source has no logins: a worker that has read its own says so.
+    def said() -> str:
+        message: str = namespace.condition(KIND, "with-login", "SourceReachable").get("message", "")
+        return message
+
+    until("a try to sign in", lambda: "this listener needs no SASL" in said(), timeout=180)
+    namespace.kubectl("delete", KIND, "with-login")
