@@ -14,10 +14,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_harness.chart import IMAGES, SYSTEM, gone, install, remove
+from millstream_harness.chart import IMAGES, SYSTEM, endangered, gone, install, remove
 from millstream_harness.kube import CommandFailed, Namespace, run
 
 KIND_CLUSTER = "millstream-e2e"
+CONSENT = "E2E_DELETES_ALL"
+"""Set to "true", it lets e2e delete whatever it finds of Millstream in the cluster."""
 
 
 def _reachable() -> bool:
@@ -45,6 +47,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         run("kind", "create", "cluster", "--name", KIND_CLUSTER, "--wait", "120s", timeout=600)
         created = True
     context = run("kubectl", "config", "current-context").strip()
+    if os.environ.get(CONSENT) != "true" and (found := endangered()):
+        what = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+        pytest.exit(
+            f"e2e: context {context} has {what}: e2e would delete every Millstream resource and this release: set"
+            f" KUBECONFIG to a cluster that you can lose, or {CONSENT}=true",
+            returncode=2,
+        )
     if context.startswith("kind-"):
         run("kind", "load", "docker-image", "--name", context.removeprefix("kind-"), *IMAGES, timeout=600)
     yield

@@ -39,6 +39,22 @@ def crds_are_there() -> bool:
     )
 
 
+def endangered(spared: tuple[str, ...] = ("e2e-", "test-")) -> list[str]:
+    """What `remove` would delete of others: resources outside the tests' own namespaces, and a release of the chart."""
+    found = []
+    if crds_are_there():
+        kinds = ",".join(f"{kind}.millstream.dev" for kind in KINDS)
+        items = json.loads(run("kubectl", "get", kinds, "--all-namespaces", "-o", "json"))["items"]
+        found = [
+            f"{one['kind']} {one['metadata']['namespace']}/{one['metadata']['name']}"
+            for one in items
+            if not one["metadata"]["namespace"].startswith(spared)
+        ]
+    if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short").split():
+        found.append(f"release millstream in namespace {SYSTEM.name}")
+    return found
+
+
 def remove() -> None:
     """Delete every resource while the operator runs, then the release and its namespace."""
     if crds_are_there():
