@@ -130,7 +130,9 @@ class Peer:
     def _normal_number(self, value: int, name: str) -> Plain:
         if name == "port" and value == self.port:
             return "<port>"
-        if name in ("producer_id", "session_id", "total_bytes", "usable_bytes") and value > 0:
+        if name == "producer_id" and value >= 0:  # Kafka's first one is 0
+            return "<producer_id>"
+        if name in ("session_id", "total_bytes", "usable_bytes") and value > 0:
             return f"<{name}>"
         if name.endswith(("_ms", "timestamp")) and abs(value - time.time() * 1000) < A_MINUTE_MS:
             return "<now>"
