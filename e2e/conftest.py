@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream_harness.chart import IMAGES, SYSTEM, endangered, gone, install, remove
-from millstream_harness.kube import CommandFailed, Namespace, run
+from millstream_harness.kube import OF_TESTS, CommandFailed, Namespace, run
 
 KIND_CLUSTER = "millstream-e2e"
 CONSENT = "E2E_DELETES_ALL"
@@ -87,6 +87,7 @@ def namespace(
     name = "e2e-" + request.path.stem.removeprefix("test_").replace("_", "-")
     run("kubectl", "delete", "namespace", name, "--ignore-not-found", timeout=180)
     run("kubectl", "create", "namespace", name)
+    run("kubectl", "label", "namespace", name, f"{OF_TESTS}=e2e")
     yield Namespace(name)
     run("kubectl", "delete", "namespace", name, "--wait=false")
     deleted.append(name)

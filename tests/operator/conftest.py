@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.kube import CommandFailed, Namespace, run, until
+from millstream_harness.kube import OF_TESTS, CommandFailed, Namespace, run, until
 from millstream_harness.local import Sandbox
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.tools import missing, require
@@ -23,7 +23,6 @@ from millstream_operator.local.runtime import LocalRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 DELETION_TIMEOUT_S = 90.0
-OURS = "millstream.dev/test"
 """The label of the tests' namespaces; its value is the process that created them, because several may run at once."""
 
 NewNamespace = Callable[[], Namespace]
@@ -45,7 +44,7 @@ def api_server() -> Iterator[None]:
     yield
     until(
         "the tests' namespaces gone",
-        lambda: not run("kubectl", "get", "namespaces", "-l", f"{OURS}={os.getpid()}", "-o", "name"),
+        lambda: not run("kubectl", "get", "namespaces", "-l", f"{OF_TESTS}={os.getpid()}", "-o", "name"),
         DELETION_TIMEOUT_S,
     )
 
@@ -59,7 +58,7 @@ def new_namespace(api_server: None) -> Iterator[NewNamespace]:
         manifest = {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": name, "labels": {OURS: str(os.getpid())}},
+            "metadata": {"name": name, "labels": {OF_TESTS: str(os.getpid())}},
         }
         namespace = Namespace(name)
         namespace.apply(manifest)

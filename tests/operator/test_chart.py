@@ -42,8 +42,7 @@ def test_the_default_cluster_is_one_that_the_operator_takes() -> None:
     assert cluster.spec.config == {"log.cleanup.policy": "compact"}
     assert cluster.spec.brokers.storage.deletion_policy == "Retain"
     assert [d for d in render("cluster.enabled=false") if d["kind"] in ("Cluster", "Pod")] == []
-    (cluster,) = (d for d in render() if d["kind"] == "Cluster")
-    assert cluster["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert rendered["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_a_default_cluster_of_three() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .kube import Namespace, run, until
+from .kube import OF_TESTS, Namespace, run, until
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = next(
@@ -39,16 +39,17 @@ def crds_are_there() -> bool:
     )
 
 
-def endangered(spared: tuple[str, ...] = ("e2e-", "test-")) -> list[str]:
+def endangered() -> list[str]:
     """What `remove` would delete of others: resources outside the tests' own namespaces, and a release of the chart."""
     found = []
     if crds_are_there():
         kinds = ",".join(f"{kind}.millstream.dev" for kind in KINDS)
+        spared = {one["metadata"]["name"] for one in SYSTEM.list("namespace", "-l", OF_TESTS)}
         items = json.loads(run("kubectl", "get", kinds, "--all-namespaces", "-o", "json"))["items"]
         found = [
             f"{one['kind']} {one['metadata']['namespace']}/{one['metadata']['name']}"
             for one in items
-            if not one["metadata"]["namespace"].startswith(spared)
+            if one["metadata"]["namespace"] not in spared
         ]
     if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short").split():
         found.append(f"release millstream in namespace {SYSTEM.name}")

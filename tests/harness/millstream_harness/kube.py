@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Json = dict[str, Any]
 CLIENT_POD = "client"
+OF_TESTS = "millstream.dev/test"
+"""The label of the namespaces that tests make."""
 
 
 class CommandFailed(Exception):

@@ -44,16 +44,7 @@ class Postgres:
         """The first column of each row; CalledProcessError if the query fails."""
         command = [
             str(self.bin / "psql"),
-            "-qAt",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(self.port),
-            "-U",
-            USER,
-            "-c",
-            sql,
-            DATABASE,
+            *("-qAt", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-c", sql, DATABASE),
         ]
         said = subprocess.run(
             command, env={**os.environ, "PGPASSWORD": PASSWORD}, capture_output=True, text=True, check=True

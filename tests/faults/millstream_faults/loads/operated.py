@@ -104,19 +104,12 @@ class OperatedLab:
 
     def _restart_broker(self) -> None:
         """`up` starts brokers only when it begins: kill one at work, so that the next attempt starts the broker."""
-        if self._running:
-            for pid in self._targets(Kind.KILL_OPERATOR):
-                _signal(pid, signal.SIGKILL)
-        else:
+        if not [pid for pid in self._targets(Kind.KILL_OPERATOR) if _signal(pid, signal.SIGKILL)]:
             self._finish()
-
-    @property
-    def _running(self) -> bool:
-        return self._operator is not None and self._operator.poll() is None
 
     def _targets(self, kind: Kind) -> Iterator[int]:
         if kind in (Kind.KILL_OPERATOR, Kind.STALL_OPERATOR):
-            if self._operator is not None and self._running:
+            if self._operator is not None and self._operator.poll() is None:
                 yield self._operator.pid
         elif kind in (Kind.KILL_BROKER, Kind.STALL_BROKER):
             yield self._sandbox.pid(f"broker/default/{CLUSTER}/0")
