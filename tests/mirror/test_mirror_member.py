@@ -18,7 +18,8 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from millstream_mirror.member import LaneName, decode, encode
+from millstream_mirror.member import Assignment, LaneName, decode, encode
+from millstream_mirror.owner import Owner
 from millstream_mirror.peers import Peer
 
 StartMirror = Callable[..., MirrorProcess]
@@ -28,9 +29,10 @@ ID = str(uuid.UUID(int=5))
 def test_an_assignment_arrives_as_it_was_made() -> None:
     lanes = [LaneName("a", "b", ID, 0, ID), LaneName("a", "b", ID, 1), LaneName("old", "old", "", 7)]
     peers = [Peer("m", "::1", 9404, "f" * 32)]
-    assert decode(encode(lanes, peers)) == (lanes, peers)
-    assert decode(b"") == ([], [])
-    assert decode(b'{"lanes":[]}') == ([], [])
+    for one in (Assignment(lanes, peers), Assignment([], peers, Owner("2026-11-27T09:00:00Z", "u1", "prod"))):
+        assert decode(encode(one)) == one
+    assert decode(b"") == Assignment([], [])
+    assert decode(b'{"lanes":[]}') == Assignment([], [])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,25 @@ def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None
 
 
 @pytest.mark.parametrize(
+    "owner",
+    [
+        None,
+        5,
+        "text",
+        [],
+        ["c", "u"],
+        ["c", 5, "n"],
+        ["c", "", "n"],
+        ["c", "u" * 256, "n"],
+        ["c", "u", "n\n"],
+    ],
+)
+def test_an_owner_that_no_leader_sends_is_refused(owner: Any) -> None:
+    with pytest.raises(ValueError, match="not an assignment of lanes"):
+        decode(json.dumps({"lanes": [], "owner": owner}).encode())
+
+
+@pytest.mark.parametrize(
     "peers",
     [
         5,
@@ -83,12 +104,13 @@ def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None
         [["m", "h" * 256, 1, "i"]],
         [["m", "h", 1, "i" * 65]],
         [["m", "h\n", 1, "i"]],
+        [["m", "", 1, "i"]],
     ],
 )
 def test_an_address_that_no_worker_has_is_left_out(peers: Any) -> None:
     good = [["m", "h" * 255, 65535, "i" * 64]]
     given = peers + good if isinstance(peers, list) else peers
-    _, found = decode(json.dumps({"lanes": [], "peers": given}).encode())
+    found = decode(json.dumps({"lanes": [], "peers": given}).encode()).peers
     assert found == ([Peer("m", "h" * 255, 65535, "i" * 64)] if isinstance(peers, list) else [])
 
 

@@ -1,20 +1,21 @@
-"""MirrorMakers that would loop or duplicate records are refused."""
+"""MirrorMakers that would loop or duplicate records, or share an older one's progress, are refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
 from millstream_operator.conditions import Reason
 from millstream_operator.models import MirrorMaker
-from millstream_operator.reconcile import mirror as plan
+from millstream_operator.reconcile import mirror_rules
 from millstream_operator.resources.mirror import Endpoint
 
 
 def check(mirror: MirrorMaker) -> str:
-    problem = plan.check(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+    problem = mirror_rules.check(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS))
     assert problem is None or problem.reason is Reason.SAME_CLUSTER
     return problem.message if problem else ""
 
@@ -38,8 +39,8 @@ def test_a_source_that_is_the_target_is_refused(target: dict[str, Any]) -> None:
 
 def test_addresses_of_one_machine_are_told_apart_by_port() -> None:
     here, same, other = (Endpoint("x", b) for b in ("localhost:9092", "127.0.0.1:9092", "127.0.0.1:9093"))
-    assert plan.same_cluster(here, same)
-    assert not plan.same_cluster(here, other)
+    assert mirror_rules.same_cluster(here, same)
+    assert not mirror_rules.same_cluster(here, other)
 
 
 def test_sources_that_are_one_cluster_are_refused() -> None:
@@ -83,8 +84,8 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused(include: str, naming:
     )
 
     def found(mirror: MirrorMaker, other: MirrorMaker) -> bool:
-        others = [(other, *plan.endpoints_of(other, BOOTSTRAPS))]
-        problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), others)
+        others = [(other, *mirror_rules.endpoints_of(other, BOOTSTRAPS))]
+        problem = mirror_rules.check_loop(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS), others)
         assert problem is None or problem.reason is Reason.MIRROR_LOOP
         return problem is not None
 
@@ -93,9 +94,55 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused(include: str, naming:
     assert not found(older, older)
 
 
+def elsewhere(mirror: MirrorMaker, namespace: str = "other") -> MirrorMaker:
+    metadata = msgspec.structs.replace(mirror.metadata, namespace=namespace, uid=f"u-{namespace}")
+    return msgspec.structs.replace(mirror, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "refused"),
+    [
+        ("west-to-east", {}, True),
+        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9092"}}, True),
+        ("west-to-east", {"topics": {"include": ["others"]}}, True),
+        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9093"}}, False),
+        ("west-to-east", {"sources": [{"name": "north", "bootstrap": "north:9092"}]}, False),
+        ("other", {}, False),
+        ("west-to", {"sources": [{"name": "east.west", "bootstrap": "a:9092"}]}, False),
+        ("west-to-east.a", {}, False),
+    ],
+)
+def test_the_younger_of_two_mirrors_with_one_group_is_refused(
+    name: str, spec: dict[str, Any], refused: bool
+) -> None:
+    older = a_mirror()
+    same_target = {"target": {"bootstrap": BOOTSTRAPS["prod/east"]}}
+    sources = [{"name": "west", "bootstrap": "elsewhere:9092"}]
+    younger = elsewhere(a_mirror(name, "2026-02-01T00:00:00Z", **{"sources": sources, **same_target, **spec}))
+    known = [(one, *mirror_rules.endpoints_of(one, BOOTSTRAPS)) for one in (older, younger)]
+    problem = mirror_rules.check_name(younger, known[1][2], known)
+    assert (problem is not None) is refused
+    if problem is not None:
+        assert problem.reason is Reason.NAME_TAKEN
+        assert problem.message == (
+            "metadata.name: MirrorMaker west-to-east in namespace prod mirrors into the same target, and keeps its"
+            " progress in the same group, millstream-mirror.west-to-east.west: create this one under another name"
+        )
+    assert mirror_rules.check_name(older, known[0][2], known) is None
+
+
+def test_names_with_dots_may_make_one_group() -> None:
+    older = a_mirror("a.b", sources=[{"name": "c", "bootstrap": "a:9092"}])
+    younger = a_mirror("a", "2026-02-01T00:00:00Z", sources=[{"name": "b.c", "bootstrap": "b:9092"}])
+    known = [(one, *mirror_rules.endpoints_of(one, BOOTSTRAPS)) for one in (older, younger)]
+    problem = mirror_rules.check_name(younger, known[1][2], known)
+    assert problem is not None
+    assert "MirrorMaker a.b in namespace prod" in problem.message
+
+
 def loop(mirror: MirrorMaker, *others: MirrorMaker) -> str:
-    known = [(other, *plan.endpoints_of(other, BOOTSTRAPS)) for other in others]
-    problem = plan.check_loop(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS), known)
+    known = [(other, *mirror_rules.endpoints_of(other, BOOTSTRAPS)) for other in others]
+    problem = mirror_rules.check_loop(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS), known)
     return problem.message if problem else ""
 
 

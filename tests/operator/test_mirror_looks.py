@@ -253,6 +253,18 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:
     assert found.kube.deleted == [("Deployment", "back-mirror")]
 
 
+def test_the_younger_of_two_mirrors_with_one_group_has_no_workers() -> None:
+    younger = a_mirror()
+    younger["metadata"].update(namespace="prod", uid="u-other", creationTimestamp="2027-01-01T00:00:00Z")
+    younger["spec"]["target"] = {"bootstrap": "east-bootstrap.ns.svc:9092"}
+    younger["spec"]["sources"] = [{"name": "west", "bootstrap": "another:9092"}]
+    found = in_memory(*CLUSTERS, younger)
+    found.services.store.put(a_mirror())
+    look(found)
+    assert (says(found) or ())[:2] == ("False", "NameTaken")
+    assert found.kube.applied_names("Deployment") == []
+
+
 def one_of_three(source: str, target: str, name: str, day: int, **spec: Any) -> dict[str, Any]:
     found = a_mirror(source, target, name, naming="Same", **spec)
     found["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"

@@ -75,7 +75,15 @@ def test_why_a_cluster_cannot_be_reached_is_a_reason(reason: str) -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    ["Diverged", "BatchNotMirrored", "RecordTooLarge", "TopicRefused", "MirroredTwice", "MirrorLoop"],
+    [
+        "NameTaken",
+        "Diverged",
+        "BatchNotMirrored",
+        "RecordTooLarge",
+        "TopicRefused",
+        "MirroredTwice",
+        "MirrorLoop",
+    ],
 )
 def test_what_is_not_mirrored_is_named(reason: str) -> None:
     source = SourceReport("west", reachable=True, problems=(ProblemReport(reason, "what to do"),))

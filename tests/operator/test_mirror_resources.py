@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
-from millstream_operator.reconcile import mirror as plan
+from millstream_operator.reconcile import mirror_rules
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.volumes import UserIds
@@ -17,9 +17,11 @@ from millstream_operator.resources.volumes import UserIds
 
 def test_the_workers_file() -> None:
     mirror = a_mirror(naming="Prefixed")
-    assert resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS)) == {
+    assert resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS)) == {
         "name": "west-to-east",
         "namespace": "prod",
+        "uid": "u-west-to-east",
+        "created": "2026-01-01T00:00:00Z",
         "sources": [{"name": "west", "bootstrap": "west-bootstrap.prod.svc:9092"}],
         "target": {"bootstrap": "east-bootstrap.prod.svc:9092"},
         "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
@@ -29,22 +31,22 @@ def test_the_workers_file() -> None:
         "http": "0.0.0.0:9404",
     }
     following = a_mirror(groups={"include": [".*"], "exclude": ["test"]}, onGap="Stop")
-    file = resources.mirror_file(following, *plan.endpoints_of(following, BOOTSTRAPS))
+    file = resources.mirror_file(following, *mirror_rules.endpoints_of(following, BOOTSTRAPS))
     assert (file["groups"], file["onGap"]) == ({"include": [".*"], "exclude": ["test"]}, "Stop")
     assert resources.specified(file)["groups"] == file["groups"]
 
 
 def test_a_request_to_rejoin_reaches_the_workers() -> None:
     mirror = a_mirror(mode="Identity", rejoin={"requestId": "back-1"})
-    file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+    file = resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS))
     assert file["rejoin"] == {"requestId": "back-1"} == resources.specified(file)["rejoin"]
     ordinary = a_mirror()
-    assert "rejoin" not in resources.mirror_file(ordinary, *plan.endpoints_of(ordinary, BOOTSTRAPS))
+    assert "rejoin" not in resources.mirror_file(ordinary, *mirror_rules.endpoints_of(ordinary, BOOTSTRAPS))
 
 
 def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_file() -> None:
     mirror = a_mirror(replicas=3)
-    file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+    file = resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS))
     images = Images(broker="registry.example/broker:1", pull_policy="Always")
     deployment = resources.deployment(mirror, file, images)
     assert deployment["metadata"]["name"] == "west-to-east-mirror"
@@ -96,7 +98,7 @@ SECURED: dict[str, Any] = {
 def test_settings_to_copy_are_in_the_workers_file_if_not_all_are() -> None:
     patterns = {"include": [".*"], "exclude": ["a"]}
     for mirror, told in ((a_mirror(), None), (a_mirror(configs=patterns), patterns)):
-        file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, BOOTSTRAPS))
+        file = resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS))
         assert file.get("configs") == told
         assert resources.specified(file).get("configs") == told
     with pytest.raises(ValueError, match=r"include: '\(' is not a regular expression"):
@@ -106,13 +108,13 @@ def test_settings_to_copy_are_in_the_workers_file_if_not_all_are() -> None:
 def test_limit_and_rack_of_a_source_are_in_the_workers_file() -> None:
     west = {"name": "west", "bootstrap": "a:1", "maxBytesPerSecond": 5000, "rack": "eu-1a"}
     mirror = a_mirror(sources=[west, {"name": "north", "bootstrap": "b:1"}], target={"bootstrap": "c:1"})
-    file = resources.mirror_file(mirror, *plan.endpoints_of(mirror, {}))
+    file = resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, {}))
     assert file["sources"] == [west, {"name": "north", "bootstrap": "b:1"}]
 
 
 def test_credentials_are_files_and_never_in_the_workers_file() -> None:
     mirror = a_mirror(**SECURED)
-    sources, target = plan.endpoints_of(mirror, {})
+    sources, target = mirror_rules.endpoints_of(mirror, {})
     file = resources.mirror_file(mirror, sources, target)
 
     def value(secret: str, name: str) -> dict[str, str]:

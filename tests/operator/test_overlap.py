@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.overlap import INTERNAL, Names, shared
-from millstream_operator.reconcile.mirror import check_loop, endpoints_of
+from millstream_operator.reconcile.mirror_rules import check_loop, endpoints_of
 
 LETTERS = "ab.-_0"
 

@@ -19,7 +19,8 @@ number once.
 
 Progress with a new producer id or epoch, or one that skips source offsets (retention overtook the mirror), is committed
 before anything is sent with it. Commits are those of a group member, so a worker that lost its lanes cannot
-commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions.
+commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions. If
+two MirrorMakers of one name meet in it, the older one owns it (owner.py).
 
 A source topic with cleanup.policy=compact may lose records between a crash and the restart, so that numbers do not tell
 what was sent. Before a lane of such a topic sends again, it looks at what it has in the target, and compares records
@@ -38,6 +39,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     topics.py   topics in the target                     progress.py  what is committed; stats.py what is shown
     loops.py    loops of mirrors                         rivals.py    other mirrors of the same topics
     others.py   the progress of other mirrors            leaving.py   topics that are no longer selected
+    owner.py    whose group it is, if two share a name
     groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
     peers.py    notices when another worker's process has ended
     numbering.py requests of numbered batches (mode Aggregate), with what their responses mean for the lanes

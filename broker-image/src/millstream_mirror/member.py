@@ -6,6 +6,8 @@ assignments. The leader assigns the lanes round-robin; every rebalance first rev
 If a member's process ends, the others remove it (peers.py), so its lanes need not wait for its session to expire. The
 leader sends the addresses of all members with the assignment.
 
+Members may belong to two MirrorMakers of one name; only the owner's workers get lanes and lead (owner.py).
+
 ``GroupMembership.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with
 ``lost`` True if the group may have given the lanes to others already, so the worker must not commit any more.
 """
@@ -19,7 +21,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream_kafka.client import BrokerError, ClusterClient
@@ -31,7 +33,8 @@ from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdent
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 from .committed import is_moved
-from .peers import Doorplate, Peer, PeerWatch, next_after, peers_of
+from .owner import Owner, conflict, oldest, owner_from
+from .peers import Doorplate, Peer, PeerWatch, next_after, owner_in, peers_of
 from .topics import MirroredTopic
 
 SESSION_TIMEOUT_MS = 6_000
@@ -65,24 +68,33 @@ def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, l
     return {member: lanes[index :: len(in_turn)] for index, member in enumerate(in_turn)}
 
 
-def encode(lanes: Sequence[LaneName], peers: Sequence[Peer]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A member's lanes, and the addresses of all members; leaders of older releases send no addresses."""
+
+    lanes: list[LaneName]
+    peers: list[Peer]
+    owner: Owner | None = None
+    """The group's owner, to the members of another MirrorMaker, which get no lanes."""
+
+
+def encode(assignment: Assignment) -> bytes:
     rows = [
         [lane.topic, lane.target_topic, lane.topic_id, lane.partition, *filter(None, [lane.target_id])]
-        for lane in lanes
+        for lane in assignment.lanes
     ]
-    listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in peers]
-    return json.dumps({"lanes": rows, "peers": listening}, separators=(",", ":")).encode()
+    listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in assignment.peers]
+    owner = {"owner": assignment.owner.as_json()} if assignment.owner is not None else {}
+    return json.dumps({"lanes": rows, "peers": listening, **owner}, separators=(",", ":")).encode()
 
 
-def decode(assignment: bytes) -> tuple[list[LaneName], list[Peer]]:
-    """This member's lanes, and the members' addresses; leaders of older releases send none.
-
-    Raises ValueError for data that no worker sends: any client may join the group, and lead it.
-    """
+def decode(assignment: bytes) -> Assignment:
+    """Raises ValueError for data that no worker sends: any client may join the group, and lead it."""
     try:
         found = json.loads(assignment) if assignment else {"lanes": []}
         lanes = [_lane(*row) for row in found["lanes"]]
         rows = found.get("peers", [])
+        owner = owner_from(found["owner"]) if "owner" in found else None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -91,7 +103,7 @@ def decode(assignment: bytes) -> tuple[list[LaneName], list[Peer]]:
     for row in rows if isinstance(rows, list) else ():
         with contextlib.suppress(TypeError, ValueError):
             peers.append(Peer(*row))
-    return lanes, peers
+    return Assignment(lanes, peers, owner)
 
 
 def _lane(topic: str, target_topic: str, topic_id: str, partition: int, target_id: str = "") -> LaneName:
@@ -126,6 +138,8 @@ class GroupMembership:
         self.is_leader = False
         self.is_stable = False
         self.error = ""
+        self.conflict = ""
+        """Why this worker gets no lanes, if the group belongs to another MirrorMaker."""
         self._dealt: tuple[MirroredTopic, ...] = ()
         self._topics: tuple[MirroredTopic, ...] = ()
         self._rejoin = asyncio.Event()
@@ -197,12 +211,8 @@ class GroupMembership:
         self.is_leader = joined.leader == joined.member_id
         assignments = []
         if self.is_leader:
-            self._dealt = self._topics
-            dealt = deal(self._dealt, [member.member_id for member in joined.members])
-            peers = peers_of({member.member_id: bytes(member.metadata) for member in joined.members})
-            assignments = [
-                SyncGroupRequestAssignment(member, encode(lanes, peers)) for member, lanes in dealt.items()
-            ]
+            members = {member.member_id: bytes(member.metadata) for member in joined.members}
+            assignments = await self._assign(members)
         sync = SyncGroupRequest(
             self.group_id,
             self.generation,
@@ -214,16 +224,43 @@ class GroupMembership:
         synced = await self._target.call_coordinator(self.group_id, sync_group.API, sync, timeout=timeout)
         _check(synced.error_code, "waiting for the assignment")
         try:
-            lanes, peers = decode(bytes(synced.assignment))
+            assignment = decode(bytes(synced.assignment))
         except ValueError as error:
             raise ApiError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"the group's leader {joined.leader[:200]!r} is no worker of this mirror: remove it from the group:"
                 f" {error}",
             ) from None
-        self._watch.peers = next_after(self.member_id, peers)
+        self._watch.peers = next_after(self.member_id, assignment.peers)
+        self._conflicts_with(assignment.owner)
+        lanes = assignment.lanes
         logger.info("group %s: generation %d, %d lanes here", self.group_id, self.generation, len(lanes))
         return lanes
+
+    async def _assign(self, members: Mapping[str, bytes]) -> list[SyncGroupRequestAssignment]:
+        """As leader, assign lanes to the owner's members, by their metadata.
+
+        Raises ApiError if this worker is not the owner's: it has left, so that another one leads.
+        """
+        owners = {member: owner_in(metadata) for member, metadata in members.items()}
+        owner = oldest(owners.values())
+        if self._doorplate.owner not in (None, owner):
+            self.is_leader = False
+            self._conflicts_with(owner)
+            left, self.member_id = self.member_id, ""
+            await self._leave(left)
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "left, so that a worker of the owner leads")
+        self._dealt = self._topics
+        peers = peers_of(members)
+        dealt = deal(self._dealt, [member for member, one in owners.items() if one in (None, owner)])
+        given = {member: Assignment(lanes, peers) for member, lanes in dealt.items()}
+        given |= {member: Assignment([], peers, owner) for member in members.keys() - dealt.keys()}
+        return [SyncGroupRequestAssignment(member, encode(one)) for member, one in given.items()]
+
+    def _conflicts_with(self, owner: Owner | None) -> None:
+        before, self.conflict = self.conflict, "" if owner is None else conflict(self.group_id, owner)
+        if self.conflict and self.conflict != before:
+            logger.error("%s", self.conflict)
 
     async def _stay(self) -> bool:
         """Send heartbeats until the group rebalances; return True if another worker may have the lanes by now."""

@@ -1,8 +1,9 @@
 """Notices when another worker's process has ended, long before its session in the group expires.
 
-Each member puts the address of its HTTP server, and this process's ``instance``, into its JoinGroup metadata. Others
-keep a connection to it open, which the kernel closes when the process ends, even if it was killed. Then they request
-the instance again: if nothing listens there any more, or another process does, that process has ended.
+Each member puts the address of its HTTP server, this process's ``instance`` and its MirrorMaker (owner.py) into its
+JoinGroup metadata. Others keep a connection to it open, which the kernel closes when the process ends, even if it was
+killed. Then they request the instance again: if nothing listens there any more, or another process does, that process
+has ended.
 
 Only a refusal counts, and only from an address that has responded with the right instance before. A worker that cannot
 be reached (another network, a paused process, a lost machine) stays a member until its session expires.
@@ -22,6 +23,8 @@ from typing import Self
 
 from millstream_kafka.client import parse_bootstrap
 from millstream_process import supervision
+
+from .owner import Owner, owner_from
 
 TIMEOUT_S = 1.0
 PAUSE_S = 0.5
@@ -50,21 +53,25 @@ class Peer:
         for text, most in ((self.host, MAX_HOST), (self.instance, MAX_INSTANCE)):
             if not isinstance(text, str) or len(text) > most or not (text.isascii() and text.isprintable()):
                 raise ValueError("not where a worker listens")
+        if not self.host:
+            raise ValueError("its address is unknown")
 
 
 class Doorplate:
-    """This process's address and instance."""
+    """This process's address and instance, and the MirrorMaker that it works for."""
 
-    def __init__(self, host: str, port: int, target: str) -> None:
+    def __init__(self, host: str, port: int, target: str, owner: Owner | None = None) -> None:
         self.host = host
         self.port = port
+        self.owner = owner
         self.instance = secrets.token_hex(16)
         self._target = parse_bootstrap(target)[0]
 
     async def encoded(self) -> bytes:
-        """The metadata with which this process joins; empty if its address is unknown."""
+        """The metadata with which this process joins; the host is empty if its address is unknown."""
         host = self.host if self.host not in WILDCARDS else await self._towards_target()
-        return json.dumps([host, self.port, self.instance]).encode() if host else b""
+        owner = [self.owner.as_json()] if self.owner is not None else []
+        return json.dumps([host, self.port, self.instance, *owner]).encode()
 
     async def _towards_target(self) -> str:
         """The local address for packets to the target; sends nothing."""
@@ -80,13 +87,21 @@ class Doorplate:
 
 
 def peers_of(metadata: Mapping[str, bytes]) -> list[Peer]:
-    """The members' addresses, from their JoinGroup metadata; older releases send none."""
+    """The members' addresses, from their JoinGroup metadata; any client may send anything."""
     found = []
     for member_id, encoded in metadata.items():
         with contextlib.suppress(ValueError, TypeError, RecursionError):
-            host, port, instance = json.loads(encoded)
+            host, port, instance, *_ = json.loads(encoded)
             found.append(Peer(member_id, host, port, instance))
     return found
+
+
+def owner_in(metadata: bytes) -> Owner | None:
+    """A member's MirrorMaker; None in the metadata of an older release, or of a client that is no worker."""
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        _, _, _, owner = json.loads(metadata)
+        return owner_from(owner)
+    return None
 
 
 def next_after(member_id: str, peers: Sequence[Peer]) -> list[Peer]:

@@ -160,9 +160,10 @@ class SourceMirror:
         lanes = list(self._flow.lanes.values())
         errors = [self._reachability.error, self._target_reachability.error, self._target_error]
         errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
-        errors += [*(lane.error for lane in lanes), self.member.error]
+        errors += [*(lane.error for lane in lanes), self.member.conflict, self.member.error]
         errors += [self._groups_error, *self._groups.problems.values()]
-        problems = [Problem(lane.reason, lane.error) for lane in lanes if lane.reason]
+        problems = [Problem("NameTaken", self.member.conflict)] if self.member.conflict else []
+        problems += [Problem(lane.reason, lane.error) for lane in lanes if lane.reason]
         problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
         problems += [Problem("Rejoining", words) for words in self._topics.rejoining.values()]
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
@@ -218,6 +219,8 @@ class SourceMirror:
             topics = select(self.config, self.source, cluster)
             await self._find_loops(topics)
             self._matched = len(topics)
+            if self.member.conflict:
+                return
             doubled = await self._find_doubled(topics)
             ready = await self._topics.ensure(
                 [topic for topic in topics if topic.name not in self._left_out and topic.name not in doubled]

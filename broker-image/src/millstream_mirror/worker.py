@@ -17,7 +17,7 @@ from .stats import page, status_json
 class MirrorWorker:
     def __init__(self, config: MirrorConfig) -> None:
         self.config = config
-        self.doorplate = Doorplate(config.http_host, config.http_port, config.target)
+        self.doorplate = Doorplate(config.http_host, config.http_port, config.target, config.owner)
         self.sources = [SourceMirror(config, source, self.doorplate) for source in config.sources]
         self._http = HttpServer(
             {

@@ -115,6 +115,7 @@ class Reason(StrEnum):
     RECORD_TOO_LARGE = "RecordTooLarge"
     TOPIC_REFUSED = "TopicRefused"
     MIRRORED_TWICE = "MirroredTwice"
+    NAME_TAKEN = "NameTaken"
     NO_TOPICS = "NoTopics"
     NOTHING_MISSING = "NothingMissing"
     PROMOTED = "Promoted"

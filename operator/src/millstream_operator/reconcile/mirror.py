@@ -1,25 +1,18 @@
-"""MirrorMaker: whether it may mirror, and its status from its workers' reports; pure.
-
-Records that return to their origin would be copied endlessly, and a cluster mirrored twice would duplicate its
-records. So a MirrorMaker is refused before a worker runs if a source is the target, if two sources are one cluster, or
-if it closes a loop with older ones for the same topics (see overlap.py). Two references mean one cluster
-if they name the same Cluster, or if they share an address of `bootstrap`.
-"""
+"""MirrorMaker: its status from its workers' reports; pure. mirror_rules.py says whether it may mirror."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
 from ..conditions import ConditionType, Reason
-from ..models import Lag, MirrorMaker, MirrorMakerStatus, MirrorPatterns, MirrorSourceStatus
-from ..models.mirror import MirrorTarget, Rate, SetAside
-from ..overlap import Names, Shared, shared
-from ..resources.mirror import Endpoint, selector
+from ..models import Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus
+from ..models.mirror import Rate, SetAside
+from ..resources.mirror import selector
 from .problem import Problem, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
@@ -34,6 +27,7 @@ REASONS = {
 }
 """Workers' reasons why a cluster is not reachable; without one, it does not respond."""
 PROBLEMS = {
+    "NameTaken": Reason.NAME_TAKEN,
     "Diverged": Reason.DIVERGED,
     "BatchNotMirrored": Reason.BATCH_NOT_MIRRORED,
     "RecordTooLarge": Reason.RECORD_TOO_LARGE,
@@ -46,7 +40,6 @@ REJOINING = "Rejoining"
 """A worker's reason for a topic that is not a replica yet (`spec.rejoin`), so its lag is unknown."""
 NOT_READY = frozenset((Reason.STOPPED_AT_GAP, Reason.TOPIC_REPLACED, *PROBLEMS.values()))
 """The reasons for which a degraded mirror is also not ready."""
-MOST_WAYS = 1000  # paths searched for a loop
 
 
 class WorkerLag(msgspec.Struct, frozen=True):
@@ -126,148 +119,6 @@ class Workers:
     ready: int = 0
     reports: tuple[WorkerReport, ...] = ()
     failure: str = ""
-
-
-def same_cluster(one: Endpoint, other: Endpoint) -> bool:
-    if one.cluster is not None and one.cluster == other.cluster:
-        return True
-    return not _addresses(one).isdisjoint(_addresses(other))
-
-
-def _addresses(endpoint: Endpoint) -> set[str]:
-    """HOST:PORT in every possible spelling."""
-    found = set()
-    for address in endpoint.bootstrap.lower().split(","):
-        host, _, port = address.strip().rpartition(":")
-        host = "127.0.0.1" if host == "localhost" else host.removesuffix(".").removesuffix(".cluster.local")
-        found.add(f"{host.removesuffix('.svc')}:{port}")
-    return found
-
-
-def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) -> Problem | None:
-    """Why this MirrorMaker would copy records in a loop or duplicate them."""
-    for index, source in enumerate(sources):
-        for other in sources[:index]:
-            if same_cluster(source, other):
-                return Problem(
-                    Reason.SAME_CLUSTER,
-                    f"spec.sources: {other.name} and {source.name} are one cluster ({source.bootstrap}): "
-                    "every record would be mirrored twice; list it once",
-                )
-        if not same_cluster(source, target):
-            continue
-        if mirror.spec.naming == "Same":
-            return Problem(
-                Reason.SAME_CLUSTER,
-                f"spec.target: is the source {source.name} ({target.bootstrap}): with naming Same a topic would be "
-                "mirrored into itself; allowed: another cluster, or naming Prefixed",
-            )
-        prefix = f"{source.name}."
-        topics = mirror.spec.topics
-        if (found := shared(frozenset({_names(topics, ""), _names(topics, prefix)}))) is not None:
-            why = f" ({prefix}{found.name})" if found.name else f": {found.why}"
-            return Problem(
-                Reason.SAME_CLUSTER,
-                f"spec.topics.include: may take the mirrored topics again, since source {source.name} is the target"
-                f"{why}; add {source.name}[.].* to spec.topics.exclude",
-            )
-    return None
-
-
-Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
-
-
-def check_loop(
-    mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint, others: Iterable[Mirrored]
-) -> Problem | None:
-    """Whether older MirrorMakers bring the same topics back from the target to a source. The older ones continue."""
-    older = [one for one in others if _age(one[0]) < _age(mirror)]
-    for source in sources:
-        if (circle := _circle(mirror, source, target, older)) is None:
-            continue
-        names = " and ".join(f"{one.name} in namespace {one.namespace}" for one in circle.way)
-        subject = f"MirrorMaker {names} mirrors" if len(circle.way) == 1 else f"MirrorMakers {names} mirror"
-        if circle.shared.name is None:
-            return Problem(
-                Reason.MIRROR_LOOP,
-                f"spec.topics: {subject} from the target to {source.name}, perhaps the same topics, which would loop: "
-                f"{circle.shared.why}; list the names in include, or use only [a-z], (a|b), . and * + ?",
-            )
-        return Problem(
-            Reason.MIRROR_LOOP,
-            f"spec.topics: {subject} the same topics from the target to {source.name} (such as "
-            f"{circle.shared.name}): records would loop; {circle.remedy}",
-        )
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Circle:
-    """``way`` are the mirrors that bring records back from the target to the source."""
-
-    way: tuple[MirrorMaker, ...]
-    shared: Shared
-    remedy: str
-
-
-def _circle(
-    mirror: MirrorMaker, source: Endpoint, target: Endpoint, others: Sequence[Mirrored]
-) -> _Circle | None:
-    """The shortest loop that a MirrorMaker closes.
-
-    With naming Prefixed each round creates topics of another name; the workers themselves detect a loop of two
-    clusters.
-    """
-    first = frozenset({_names(mirror.spec.topics, "")})
-    prefix = _prefix(mirror, source)
-    ways: list[tuple[tuple[Endpoint, ...], tuple[MirrorMaker, ...], frozenset[Names], str]] = [
-        ((target,), (), first, prefix)
-    ]
-    seen = set()
-    for places, way, names, prefix in ways:  # it grows meanwhile: shortest first
-        for one, sources, end in others:
-            for begin in sources:
-                if not same_cluster(begin, places[-1]) or any(same_cluster(end, place) for place in places):
-                    continue
-                together = names | {_names(one.spec.topics, prefix)}
-                after = _prefix(one, begin) + prefix
-                closed = same_cluster(end, source)
-                if closed and after:
-                    if not way:
-                        continue
-                    together |= {_names(mirror.spec.topics, after)}
-                key = (end.cluster, end.bootstrap, frozenset(map(_place, places)), together, after)
-                if key in seen or (found := shared(together)) is None:
-                    continue
-                seen.add(key)
-                if closed:
-                    remedy = (
-                        f"add {after.replace('.', '[.]')}.* to spec.topics.exclude"
-                        if after
-                        else "allowed: other topics, or naming Prefixed"
-                    )
-                    return _Circle((*way, one), found, remedy)
-                if len(seen) > MOST_WAYS:
-                    return _Circle((*way, one), Shared(None, "there are too many ways between them"), "")
-                ways.append(((*places, end), (*way, one), together, after))
-    return None
-
-
-def _place(endpoint: Endpoint) -> tuple[str, str]:
-    return endpoint.cluster or "", endpoint.bootstrap
-
-
-def _prefix(mirror: MirrorMaker, source: Endpoint) -> str:
-    """The prefix that its workers put before the names of this source's topics."""
-    return "" if mirror.spec.naming == "Same" else f"{source.name}."
-
-
-def _names(topics: MirrorPatterns, prefix: str) -> Names:
-    return Names(topics.include, topics.exclude, prefix)
-
-
-def _age(mirror: MirrorMaker) -> tuple[str, str]:
-    return mirror.metadata.creation_timestamp, mirror.metadata.uid
 
 
 def status_of(
@@ -516,16 +367,3 @@ def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
-    """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME"."""
-
-    def endpoint(name: str, place: MirrorTarget) -> Endpoint:
-        if (reference := place.cluster_ref) is None:
-            return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
-        key = f"{reference.namespace or mirror.namespace}/{reference.name}"
-        return Endpoint(name, bootstraps[key], key)
-
-    sources = tuple(endpoint(source.name, source) for source in mirror.spec.sources)
-    return sources, endpoint("target", mirror.spec.target)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from ..admission import refusal
-from ..conditions import Reason
 from ..kube import Manifest
 from ..models import Cluster, ManifestError, MirrorMaker, decode_as
 from ..resources import mirror as resources
@@ -23,6 +22,7 @@ from ..services import Services
 from ..status import write_status
 from ..store import Key
 from . import mirror as mirrors
+from . import mirror_rules
 from .mirror_workers import ask_all
 from .objects import delete, ensure, find
 from .pods import trouble_of
@@ -35,7 +35,7 @@ LOOK_S = 10.0
 SOON_S = 2.0
 
 Endpoints = tuple[Sequence[Endpoint], Endpoint]
-Running = Callable[[Services, Key], mirrors.Mirrored | None]
+Running = Callable[[Services, Key], mirror_rules.Mirrored | None]
 """The configuration that a MirrorMaker's workers run with, if it may differ from the spec."""
 
 
@@ -59,7 +59,7 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
         return _report(services, mirror, ended, promotion)
     found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
-        if found.reason in (Reason.SAME_CLUSTER, Reason.MIRROR_LOOP, Reason.NAMESPACE_NOT_ALLOWED):
+        if found.reason in mirror_rules.REFUSED:
             # A refused MirrorMaker's workers stop; without a Cluster they continue: its brokers may be running.
             delete(services.kube, workers)
         write_status(services, mirror, mirrors.refused_status(mirror, found, services.now(), promotion))
@@ -91,9 +91,11 @@ def find_endpoints(
     found = _endpoints(services, mirror, address_of)
     if isinstance(found, Problem):
         return found
+    others = tuple(_all(services, address_of, running))
     return (
-        mirrors.check(mirror, *found)
-        or mirrors.check_loop(mirror, *found, _all(services, address_of, running))
+        mirror_rules.check(mirror, *found)
+        or mirror_rules.check_name(mirror, found[1], others)
+        or mirror_rules.check_loop(mirror, *found, others)
         or found
     )
 
@@ -108,12 +110,12 @@ def _endpoints(
         if isinstance(cluster, Problem):
             return cluster
         bootstraps["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
-    return mirrors.endpoints_of(mirror, bootstraps)
+    return mirror_rules.endpoints_of(mirror, bootstraps)
 
 
 def _all(
     services: Services, address_of: Callable[[Cluster], str], running: Running
-) -> Iterator[mirrors.Mirrored]:
+) -> Iterator[mirror_rules.Mirrored]:
     """All mirrored topics: by the specs, or by the workers' configuration if a spec is not in force."""
     for key in services.store.keys(MirrorMaker.KIND):
         found = _as_specified(services, key, address_of) or running(services, key)
@@ -123,7 +125,7 @@ def _all(
 
 def _as_specified(
     services: Services, key: Key, address_of: Callable[[Cluster], str]
-) -> mirrors.Mirrored | None:
+) -> mirror_rules.Mirrored | None:
     with contextlib.suppress(ManifestError):
         mirror = services.store.get(MirrorMaker, key.namespace, key.name)
         if mirror is not None and not is_paused(mirror) and not is_over(mirror):
@@ -133,7 +135,7 @@ def _as_specified(
     return None
 
 
-def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
+def _running(services: Services, key: Key) -> mirror_rules.Mirrored | None:
     """The last configuration of a MirrorMaker's workers.
 
     None without workers, or if a user has changed their file into one that they refuse.
@@ -153,7 +155,7 @@ def _running(services: Services, key: Key) -> mirrors.Mirrored | None:
         if refusal(MirrorMaker.KIND, told):
             return None
         mirror = decode_as(MirrorMaker, told)
-        return mirror, *mirrors.endpoints_of(mirror, {})
+        return mirror, *mirror_rules.endpoints_of(mirror, {})
     except (ManifestError, ValueError, LookupError, TypeError, RecursionError):
         return None
 

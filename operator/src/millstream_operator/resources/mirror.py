@@ -80,6 +80,8 @@ def mirror_file(
     return {
         "name": mirror.name,
         "namespace": mirror.namespace,
+        "uid": mirror.metadata.uid,
+        "created": mirror.metadata.creation_timestamp,
         "sources": [
             {"name": source.name, **_address(source, secrets), **_fetching(of_spec)}
             for source, of_spec in zip(sources, spec.sources, strict=True)

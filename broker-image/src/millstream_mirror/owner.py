@@ -1,0 +1,62 @@
+"""Decides which MirrorMaker a group belongs to, when two of one name write to one target.
+
+The group's name has the names of the mirror and of the source only, so that a MirrorMaker that is applied again
+continues there. Two MirrorMakers of one name, in two namespaces or in two Kubernetes clusters, therefore meet in one
+group. Its members put the identity of their MirrorMaker into their JoinGroup metadata. The oldest one owns the group:
+only its workers lead it and get lanes. The others stay members, report the conflict, and take over if the owner goes.
+
+Workers of older releases, and workers that run without a MirrorMaker, have no identity and count as the owner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+MAX_TEXT = 255
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """A MirrorMaker; the order is by age. Raises ValueError for fields that no MirrorMaker has."""
+
+    created: str
+    """Time of creation, as Kubernetes writes it: 2026-11-27T09:00:00Z."""
+    uid: str
+    namespace: str
+
+    def __post_init__(self) -> None:
+        for text in (self.created, self.uid, self.namespace):
+            if (
+                not isinstance(text, str)
+                or len(text) > MAX_TEXT
+                or not (text.isascii() and text.isprintable())
+            ):
+                raise ValueError("not the identity of a MirrorMaker")
+        if not self.uid:
+            raise ValueError("a MirrorMaker without a uid")
+
+    def as_json(self) -> list[str]:
+        return [self.created, self.uid, self.namespace]
+
+
+def owner_from(fields: Any) -> Owner:
+    """The inverse of ``as_json``. Raises ValueError."""
+    if not isinstance(fields, list) or len(fields) != 3:
+        raise ValueError("not the identity of a MirrorMaker")
+    return Owner(*fields)
+
+
+def oldest(owners: Iterable[Owner | None]) -> Owner | None:
+    """The owner of a group with members of these MirrorMakers; None if none of them has an identity."""
+    return min((one for one in owners if one is not None), default=None)
+
+
+def conflict(group_id: str, owner: Owner) -> str:
+    """The message for the workers of another MirrorMaker."""
+    return (
+        f"group {group_id} in the target belongs to an older MirrorMaker of this name, in namespace"
+        f" {owner.namespace!r} (uid {owner.uid}): this one mirrors nothing from the source: give one of the two another"
+        " name, or delete the older one"
+    )

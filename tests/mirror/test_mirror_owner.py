@@ -1,0 +1,117 @@
+"""Two MirrorMakers of one name into one target: the older one mirrors, the younger one says why it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.scenario import eventually, unique
+from millstream_mirror.owner import Owner, oldest, owner_from
+from millstream_mirror.peers import Doorplate, owner_in
+
+StartMirror = Callable[..., MirrorProcess]
+OLDER = {"namespace": "flights", "uid": "u-older", "created": "2026-01-01T00:00:00Z"}
+YOUNGER = {"namespace": "orders", "uid": "u-younger", "created": "2026-02-01T00:00:00Z"}
+
+
+def test_the_oldest_owns_the_group() -> None:
+    first, second = Owner("2026-01-01T00:00:00Z", "b", "x"), Owner("2026-01-01T00:00:00Z", "c", "a")
+    later = Owner("2026-01-01T00:00:01Z", "a", "a")
+    assert oldest([later, None, second, first]) == first
+    assert oldest([None]) is oldest([]) is None
+
+
+async def test_members_say_for_whom_they_work() -> None:
+    owner = Owner("2026-01-01T00:00:00Z", "u", "prod")
+    assert owner_in(await Doorplate("127.0.0.1", 1, "h:1", owner).encoded()) == owner
+    assert owner_in(await Doorplate("0.0.0.0", 1, "no-such-host.invalid:1", owner).encoded()) == owner
+    assert owner_in(await Doorplate("127.0.0.1", 1, "h:1").encoded()) is None
+    assert owner_from(owner.as_json()) == owner
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        b"\xff",
+        b"[" * 5000,
+        b"null",
+        b"7",
+        b'["h", 1, "i"]',
+        b'["h", 1, "i", null]',
+        b'["h", 1, "i", ["c", "u"]]',
+        b'["h", 1, "i", ["c", 5, "n"]]',
+        b'["h", 1, "i", ["c", "", "n"]]',
+        b'["h", 1, "i", {"c": 1, "u": 2, "n": 3}]',
+        b'["h", 1, "i", ["c", "u", "%s"]]' % (b"n" * 256),
+    ],
+)
+def test_a_client_that_is_no_worker_owns_nothing(metadata: bytes) -> None:
+    assert owner_in(metadata) is None
+
+
+def taken(mirror: MirrorProcess) -> str:
+    (source,) = mirror.status()["sources"]
+    return "".join(one["message"] for one in source["problems"] if one["reason"] == "NameTaken")
+
+
+def partitions(mirror: MirrorProcess) -> int:
+    found: int = mirror.status()["sources"][0]["partitions"]
+    return found
+
+
+def test_the_older_of_two_mirrors_of_one_name_mirrors(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    name, of_older, of_younger = unique("name"), unique("older"), unique("younger")
+    for topic in (of_older, of_younger):
+        create(west, topic, 4)
+        produce(west, topic, range(40), 4)
+
+    def start(topic: str, **who: Any) -> MirrorProcess:
+        return start_mirror(
+            {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name, **who
+        )
+
+    younger = start(of_younger, **YOUNGER)
+    arrived(east, of_younger, [10] * 4)  # alone, it leads
+    older = [start(of_older, **OLDER) for _ in range(2)]
+    arrived(east, of_older, [10] * 4)
+    said = eventually(lambda: taken(younger), bool, "the conflict in its status", 30)
+    assert said == (
+        f"group millstream-mirror.{name}.west in the target belongs to an older MirrorMaker of this name, in namespace"
+        " 'flights' (uid u-older): this one mirrors nothing from the source: give one of the two another name, or"
+        " delete the older one"
+    )
+    assert partitions(younger) == 0
+    eventually(lambda: sorted(map(partitions, older)), lambda found: found == [2, 2], "both have lanes", 30)
+    assert [taken(one) for one in older] == ["", ""]
+    assert younger.status()["sources"][0]["lastError"] == said
+    produce(west, of_younger, range(40), 4)
+    produce(west, of_older, range(40), 4)
+    arrived(east, of_older, [20] * 4)
+    arrived(east, of_younger, [10] * 4)
+    for one in older:
+        one.stop()
+    arrived(east, of_younger, [20] * 4)
+    eventually(lambda: taken(younger), lambda found: not found, "no conflict", 30)
+
+
+def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """So do workers of an older release, while the new ones replace them."""
+    topic = unique("shared")
+    create(west, topic, 4)
+    workers = [
+        start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic, **who)
+        for who in ({}, YOUNGER, {})
+    ]
+    eventually(lambda: sorted(map(partitions, workers)), lambda found: found == [1, 1, 2], "lanes", 30)
+    produce(west, topic, range(40), 4)
+    arrived(east, topic, [10] * 4)
+    assert not any(map(taken, workers))
