@@ -28,6 +28,7 @@ from millstream.errors import (
     Unreachable,
 )
 from millstream.producing.partitioners import murmur2
+from millstream.producing.producer import SERVE_EVERY
 from millstream.topics import alter_topic, create_topic, watermarks
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
@@ -75,6 +76,27 @@ def test_reports_come_as_futures_and_callbacks(shared_broker: BrokerProcess, top
     assert error is None
     assert delivery is not None
     assert delivery.offset == 3
+
+
+def test_callbacks_run_in_the_producers_own_thread(shared_broker: BrokerProcess, topic: str) -> None:
+    """A sender may hold a lock that its callback takes, too."""
+    threads: list[str] = []
+    with millstream.Producer(shared_broker.bootstrap) as producer:
+        for _ in range(20 * SERVE_EVERY):
+            producer.send(
+                topic, b"value", on_delivery=lambda *_: threads.append(threading.current_thread().name)
+            )
+        until(lambda: len(producer) == 0, "every report", 30)
+    assert threads == ["millstream-producer"] * 20 * SERVE_EVERY
+
+
+def test_reports_of_a_burst_need_no_further_record(shared_broker: BrokerProcess, topic: str) -> None:
+    """While a sender without callbacks serves reports, the producer's own thread stands aside, but comes back."""
+    with millstream.Producer(shared_broker.bootstrap, linger_ms=0) as producer:
+        for records in (4 * SERVE_EVERY, 2 * SERVE_EVERY - 1, 1):
+            for _ in range(records):
+                producer.send(topic, b"value")
+            until(lambda: len(producer) == 0, "every report", 30)
 
 
 async def test_the_async_producer(shared_broker: BrokerProcess, topic: str) -> None:

@@ -106,7 +106,8 @@ def test_a_block_whose_broker_was_killed_names_what_it_could_not_deliver(
         create_topic(cluster, topic, partitions=2)
 
     def block() -> None:
-        with millstream.Producer(cluster, acks=acks, delivery_timeout_s=1) as producer:
+        # Long enough for the first two records on a busy machine.
+        with millstream.Producer(cluster, acks=acks, delivery_timeout_s=5) as producer:
             producer.submit("orders", b"first", b"k", partition=0).result(20)
             producer.submit("bills", b"first", b"k", partition=1).result(20)
             broker.kill()

@@ -164,19 +164,24 @@ def test_a_promoted_copy_without_a_batch() -> None:
     assert overwritten(THEIRS, copy) == "there is no batch at offset 2"
 
 
-POINTS = [Point(10, 14, 16), Point(20, 18, 20)]
-ROW = {"ends": [10, 20], "sourceEnds": [15, 19], "sourceEndsFrom": "Source", "notMirrored": 5}
+POINTS = [Point(10, 14, 16), Point(20, 18, 21)]
+ROW = {"ends": [10, 20], "sourceEnds": [15, 20], "sourceEndsFrom": "Source", "notMirrored": 5}
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({}, ""),
-        ({"sourceEnds": [16, 20], "notMirrored": 6}, ""),
+        ({"sourceEnds": [16, 21], "notMirrored": 7}, ""),
+        ({"sourceEnds": [15, 19], "sourceEndsFrom": "LastKnown"}, ""),
+        (
+            {"sourceEnds": [15, 19]},
+            "the source's ends [15, 19] are reported, though records up to [10, 20] were",
+        ),
         ({"ends": [10, 21]}, "ends [10, 21] are reported, [10, 20] are true"),
         ({"ends": [10]}, "ends [10] are reported"),
-        ({"sourceEnds": [17, 19], "notMirrored": 7}, "the source's ends [17, 19] (Source) are reported"),
-        ({"sourceEnds": [13, 19], "notMirrored": 3}, "the source's ends [13, 19] (Source) are reported"),
+        ({"sourceEnds": [17, 20], "notMirrored": 7}, "the source's ends [17, 20] (Source) are reported"),
+        ({"sourceEnds": [13, 20], "notMirrored": 3}, "the source's ends [13, 20] (Source) are reported"),
         ({"sourceEnds": [15, -1]}, "the source's ends [15, -1] (Source) are reported"),
         ({"sourceEnds": [15]}, "the source's ends [15] (Source) are reported"),
         ({"notMirrored": 4}, "4 and 4 records are reported as missing, 5 are"),

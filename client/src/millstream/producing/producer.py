@@ -38,6 +38,12 @@ from millstream.serdes import Serializer, serializer
 log = logging.getLogger("millstream.producer")
 Headers: TypeAlias = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
 POLL_S: Final = 0.05
+SERVE_EVERY: Final = 256
+"""A sending thread serves reports after so many records: two threads would wait for each other for each report."""
+ASIDE_S: Final = 0.01
+"""Time for which the producer's own thread leaves reports to a sending thread before it looks again."""
+ROOM_S: Final = 0.001
+"""Time between two tries to find room, while the producer's own thread serves reports."""
 REPORT_S: Final = 1.0
 """How often an idle producer checks for windows of its audit that have ended."""
 
@@ -95,6 +101,9 @@ class Producer:
         audit = self.settings.audit
         self._stamps = None if audit is None else Stamps(audit, self._send_report)
         config = self.settings.client_config(self.cluster) | {"on_delivery": self._reported}
+        self._calls_back = any(map(callable, self.settings.config.values()))
+        """Whether reports call the user's code, so that only the producer's own thread may serve them in `send`."""
+        self._unserved = self._served = 0
         self._kafka = _client(config)
         _ = self.cluster.admin  # Unreachable, rather than a buffer that fills
         if audit is not None:
@@ -118,9 +127,9 @@ class Producer:
         """Pass a record on for delivery; wait if the buffer is full.
 
         ``partition`` overrides the partitioner. ``timestamp`` is in milliseconds since 1970 (default: now).
-        ``on_delivery`` is called from the producer's own thread and should be quick; without it, `flush` and `close`
-        report a failure. Raises UnknownTopic, BufferFull after ``buffer_timeout_s``, NotSerializable, BadPartition,
-        RecordTooLarge, Closed; then the record was not sent.
+        ``on_delivery`` should be quick: it is called from the producer's own thread, or from one that waits in `flush`
+        or `close`. Without it, `flush` and `close` report a failure. Raises UnknownTopic, BufferFull
+        after ``buffer_timeout_s``, NotSerializable, BadPartition, RecordTooLarge, Closed; then the record was not sent.
         """
         self.hand_over(self.prepare(topic, value, key, headers, partition, timestamp, on_delivery))
 
@@ -155,6 +164,7 @@ class Producer:
         if timestamp is not None:
             more["timestamp"] = timestamp
         if on_delivery is not None:
+            self._calls_back = True
             more["on_delivery"] = self._callback(on_delivery)
         return topic, value, key, more
 
@@ -167,6 +177,9 @@ class Producer:
             self._wait_for_room(topic, value, key, more)
         except Exception as error:
             raise self._refused(error, topic, key, value) from None
+        self._unserved += 1
+        if self._unserved >= SERVE_EVERY and not self._calls_back:
+            self._serve(0)
 
     def submit(
         self,
@@ -298,10 +311,14 @@ class Producer:
             self._failures.add(topic, -1, None, error.args[0])
 
     def _poll(self) -> None:
-        checked = time.monotonic()
+        checked, served = time.monotonic(), 0
         while not self._stopped.is_set():
+            by_senders, served = self._served - served, self._served
             try:
-                self._kafka.poll(POLL_S)
+                if by_senders > 0:
+                    self._stopped.wait(ASIDE_S)
+                else:
+                    self._kafka.poll(POLL_S)
             except Exception:  # from a callback in ``config``: later records must get their reports
                 log.exception("a callback failed")
             if self._stamps is not None and time.monotonic() - checked > REPORT_S:
@@ -332,7 +349,10 @@ class Producer:
                     f"{len(self):,} records wait for brokers",
                     "send more slowly, or raise max_buffered_bytes and max_buffered_messages",
                 )
-            self._kafka.poll(0.01)
+            if self._calls_back:
+                time.sleep(ROOM_S)
+            else:
+                self._serve(ASIDE_S)
             try:
                 self._produce(topic, value, key, **more)
             except BufferError:
@@ -340,6 +360,12 @@ class Producer:
             except Exception as error:
                 raise self._refused(error, topic, key, value) from None
             return
+
+    def _serve(self, timeout_s: float) -> None:
+        """Serve reports in a sending thread, while the producer's own one stands aside. They call no user's code."""
+        self._unserved = 0
+        self._served += 1
+        self._kafka.poll(timeout_s)
 
     def _check_open(self) -> None:
         if self._closed:

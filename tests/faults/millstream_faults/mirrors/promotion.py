@@ -92,6 +92,10 @@ def misreported_point(last: Mapping[str, Any], points: Sequence[Point]) -> str:
         point.least <= end <= point.most for point, end in zip(points, there, strict=True)
     ):
         return f"the source's ends {there} ({row['sourceEndsFrom']}) are reported, true are {points}"
+    if row["sourceEndsFrom"] == "Source" and any(
+        end < point.end for point, end in zip(points, there, strict=True)
+    ):
+        return f"the source's ends {there} are reported, though records up to {ends} were mirrored"
     missing = sum(max(0, end - point.end) for point, end in zip(points, there, strict=True))
     if not row["notMirrored"] == last["notMirrored"] == missing:
         return (
