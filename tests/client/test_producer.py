@@ -90,6 +90,27 @@ def test_callbacks_run_in_the_producers_own_thread(shared_broker: BrokerProcess,
     assert threads == ["millstream-producer"] * 20 * SERVE_EVERY
 
 
+def test_senders_whose_producer_another_thread_closes(shared_broker: BrokerProcess, topic: str) -> None:
+    producer = millstream.Producer(shared_broker.bootstrap, max_buffered_messages=2 * SERVE_EVERY)
+    ends: list[type[BaseException]] = []
+
+    def send() -> None:
+        try:
+            while True:
+                producer.send(topic, b"value")
+        except BaseException as error:
+            ends.append(type(error))
+
+    senders = [threading.Thread(target=send) for _ in range(4)]
+    for sender in senders:
+        sender.start()
+    until(lambda: producer._served > 8, "reports served by senders", 30)
+    producer.close()
+    for sender in senders:
+        sender.join()
+    assert ends == [Closed] * 4
+
+
 def test_reports_of_a_burst_need_no_further_record(shared_broker: BrokerProcess, topic: str) -> None:
     """While a sender without callbacks serves reports, the producer's own thread stands aside, but comes back."""
     with millstream.Producer(shared_broker.bootstrap, linger_ms=0) as producer:

@@ -365,7 +365,8 @@ class Producer:
         """Serve reports in a sending thread, while the producer's own one stands aside. They call no user's code."""
         self._unserved = 0
         self._served += 1
-        self._kafka.poll(timeout_s)
+        with contextlib.suppress(RuntimeError):  # another thread has closed the producer
+            self._kafka.poll(timeout_s)
 
     def _check_open(self) -> None:
         if self._closed:
