@@ -19,7 +19,7 @@ from millstream_operator.store import Key
 
 LOOK, SOON = 10, 2
 CLUSTERS = [stored(cluster(name)) for name in ("west", "east")]
-REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",)),))
+REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",), partitions=1, wanted=1),))
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,8 @@ def a_report(
     topics: tuple[str, ...] | None = TOPICS,
 ) -> WorkerReport:
     lag = WorkerLag(records, seconds)
-    return WorkerReport(3, lag, (SourceReport("west", reachable, 3, topics, lag, error),))
+    source = SourceReport("west", reachable, 3, topics, lag, error, partitions=5, wanted=5)
+    return WorkerReport(3, lag, (source,))
 
 
 def status_of(mirror: MirrorMaker, *reports: WorkerReport, ready: int | None = None) -> MirrorMakerStatus:
@@ -123,7 +124,8 @@ def conditions_by_type(workers: Workers) -> dict[str, Condition]:
 )
 def test_patterns_that_match_nothing_are_said(matched: tuple[int | None, ...], reason: str) -> None:
     reports = tuple(
-        WorkerReport(sources=(SourceReport("west", reachable=True, matched=number),)) for number in matched
+        WorkerReport(sources=(SourceReport("west", reachable=True, matched=number, wanted=0),))
+        for number in matched
     )
     status = plan.status_of(a_mirror(), Workers(1, 1, reports), NOW)
     ready = (status.conditions or ())[0]
@@ -159,6 +161,31 @@ def test_what_was_set_aside_is_in_the_status_once() -> None:
     assert source.set_aside is None
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (SourceReport("west", True), "no worker knows the topics of west yet"),
+        (
+            SourceReport("west", True, 2, partitions=3, wanted=5),
+            "workers have taken 3 of 5 partitions of west",
+        ),
+        (
+            SourceReport("west", True, 2, partitions=5, wanted=5, starting=1),
+            "workers have yet to read from 1 partition of west",
+        ),
+    ],
+)
+def test_a_mirror_that_has_not_read_all_partitions_is_not_caught_up(source: SourceReport, words: str) -> None:
+    """Its lag is unknown, not 0."""
+    status = status_of(a_mirror(), WorkerReport(sources=(source,)))
+    found = next(one for one in status.conditions or () if one.type == "CaughtUp")
+    assert (found.status, found.reason, found.message) == ("Unknown", "WorkersStarting", words)
+    assert status.lag is None
+    assert [one.lag for one in status.sources or ()] == [None]
+    is_ready = conditions(status)["Ready"][0] == "True"
+    assert is_ready is (source.wanted is not None)
+
+
 def test_workers_shares_add_up() -> None:
     status = status_of(
         a_mirror(replicas=2), a_report(5, 2), a_report(7, 89.3, topics=(*TOPICS, "orders-more"))
@@ -180,7 +207,7 @@ def test_workers_shares_add_up() -> None:
 
 def test_records_that_the_source_deleted_first_are_named() -> None:
     def told(*gaps: GapReport) -> dict[str, tuple[str, str, str]]:
-        source = SourceReport("west", True, 1, ("orders",), gaps=gaps)
+        source = SourceReport("west", True, 1, ("orders",), gaps=gaps, partitions=1, wanted=1)
         status = status_of(a_mirror(), WorkerReport(1, WorkerLag(), (source,)))
         return {one.type: (one.status, one.reason, one.message) for one in status.conditions or ()}
 
@@ -256,7 +283,7 @@ def test_a_source_that_no_worker_has_seen_adds_no_topics() -> None:
     sources = [{"name": name, "bootstrap": f"{name}:9092"} for name in ("west", "north")]
     status = status_of(a_mirror(sources=sources), a_report())
     assert status.topics == 3
-    assert (status.conditions or ())[0].message == "1 worker mirrors 3 topics"
+    assert (status.conditions or ())[0].message == "no worker knows the topics of north yet"
     assert conditions(status)["SourceReachable"] == ("Unknown", "WorkersStarting")
 
 

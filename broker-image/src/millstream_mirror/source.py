@@ -88,6 +88,7 @@ class SourceMirror:
         """Topics that are not mirrored because their records come from the target."""
         self._origins: dict[str, tuple[str, ...]] = {}
         self._matched: int | None = None
+        self._wanted: int | None = None
         self._rate = Rate()
         self._ready: list[MirroredTopic] = []
         self._changed = time.monotonic()
@@ -193,6 +194,8 @@ class SourceMirror:
             [] if self._rejoiner is None else self._rejoiner.set_aside,
             self._promoted.names,
             min((lane.seen_ms for lane in lanes), default=0),
+            self._wanted,
+            sum(not lane.seen_ms and not lane.error for lane in lanes),
         )
 
     # ---- the topics to mirror
@@ -220,6 +223,7 @@ class SourceMirror:
             await self._find_loops(topics)
             self._matched = len(topics)
             if self.member.conflict:
+                self._wanted = None
                 return
             doubled = await self._find_doubled(topics)
             ready = await self._topics.ensure(
@@ -227,6 +231,7 @@ class SourceMirror:
             )
             if ready != self._ready:
                 self._ready, self._changed = ready, time.monotonic()
+            self._wanted = sum(topic.partitions for topic in ready)
             self.member.offer(ready)
             await self._note_left()
             self._target_error = ""

@@ -204,6 +204,10 @@ class SourceStatus:
     """Topics of the target that are left alone because they were promoted."""
     seen_ms: int = 0
     """Time up to which all lanes knew the ends of the source's logs."""
+    wanted: int | None = None
+    """Partitions that all workers together have to mirror; None if that is not known yet."""
+    starting: int = 0
+    """This worker's lanes that do not know the end of the source's log yet, and report no error."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -213,6 +217,8 @@ class SourceStatus:
             "topics": len(self.topics),
             "topicNames": list(self.topics),
             "partitions": self.lanes,
+            "wanted": self.wanted,
+            "starting": self.starting,
             "lag": {"records": self.lag_records, "seconds": round(self.lag_seconds, 3)},
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],

@@ -94,6 +94,11 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     """Topics of the target that the mirror left alone because they were promoted."""
     seen_ms: int = 0
     """Time up to which the worker knew the ends of all its partitions in the source."""
+    partitions: int = 0
+    wanted: int | None = None
+    """Partitions that all workers together have to mirror; None if the worker does not know it yet."""
+    starting: int = 0
+    """Partitions of this worker whose end in the source it does not know yet."""
 
 
 class TargetReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -129,9 +134,12 @@ def status_of(
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
     told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
     sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
-    lag = _sum(report.lag for report in workers.reports)
+    unknown = next(
+        filter(None, (_unknown_lag(source.name, workers.reports) for source in mirror.spec.sources)), ""
+    )
+    lag = None if unknown else _sum(report.lag for report in workers.reports)
     degraded = _degraded(workers.reports)
-    of_workers = (_reachable(sources, workers.reports), _caught_up(lag, workers.reports), degraded)
+    of_workers = (_reachable(sources, workers.reports), _caught_up(lag, unknown, workers.reports), degraded)
     conditions = conditions_with(
         mirror,
         *(() if promotion.is_over else of_workers),
@@ -183,7 +191,27 @@ def refused_status(
     )
 
 
-def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
+def _unknown_topics(name: str, said: Sequence[SourceReport]) -> str:
+    """Why nobody knows yet which topics of a source to mirror; empty if a worker knows it."""
+    if any(source.wanted is not None for source in said):
+        return ""
+    return f"no worker knows the topics of {name} yet"
+
+
+def _unknown_lag(name: str, reports: Iterable[WorkerReport]) -> str:
+    """Why nobody knows yet how far the mirror is behind a source; empty if the workers know it together."""
+    said = [source for report in reports for source in report.sources if source.name == name]
+    if unknown := _unknown_topics(name, said):
+        return unknown
+    wanted = max(source.wanted or 0 for source in said)
+    if (held := sum(source.partitions for source in said)) < wanted:
+        return f"workers have taken {held} of {wanted} partitions of {name}"
+    if starting := sum(source.starting for source in said):
+        return f"workers have yet to read from {_count(starting, 'partition')} of {name}"
+    return ""
+
+
+def _source(name: str, reports: Sequence[WorkerReport]) -> MirrorSourceStatus:
     """Workers share a source's partitions: lags add up, and one worker's problem is the source's."""
     said = [source for report in reports for source in report.sources if source.name == name]
     if not said:
@@ -194,7 +222,7 @@ def _source(name: str, reports: Iterable[WorkerReport]) -> MirrorSourceStatus:
         reachable=all(source.reachable for source in said),
         topics=_topics(said),
         groups=max((source.groups for source in said if source.groups is not None), default=None),
-        lag=_sum(source.lag for source in said),
+        lag=None if _unknown_lag(name, reports) else _sum(source.lag for source in said),
         rate=_rate(source.rate for source in said),
         set_aside=_set_aside(said),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
@@ -249,11 +277,13 @@ def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerRe
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
 
 
-def _caught_up(lag: Lag | None, reports: Iterable[WorkerReport]) -> Told:
-    if lag is None:
+def _caught_up(lag: Lag | None, unknown: str, reports: Sequence[WorkerReport]) -> Told:
+    if not reports:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has reported yet"
     if rejoining := _said(reports, REJOINING):
         return ConditionType.CAUGHT_UP, False, Reason.REJOINING, rejoining
+    if lag is None:
+        return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, unknown
     records, seconds = lag.records or 0, lag.seconds or 0
     if records and seconds > CAUGHT_UP_S:
         return ConditionType.CAUGHT_UP, False, Reason.BEHIND, f"more than {CAUGHT_UP_S} seconds behind"
@@ -343,6 +373,10 @@ def _ready(
         return ConditionType.READY, False, reason, message
     if rejoining := _said(workers.reports, REJOINING):
         return ConditionType.READY, False, Reason.REJOINING, rejoining
+    for source in mirror.spec.sources:
+        said = [one for report in workers.reports for one in report.sources if one.name == source.name]
+        if unknown := _unknown_topics(source.name, said):
+            return ConditionType.READY, False, Reason.WORKERS_STARTING, unknown
     if nothing := _without_topics(mirror, workers.reports):
         return ConditionType.READY, True, Reason.NO_TOPICS, nothing
     topics = sum(source.topics or 0 for source in sources)
