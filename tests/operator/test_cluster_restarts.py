@@ -101,7 +101,7 @@ def test_brokers_wait_until_zookeeper_is_updated() -> None:
     east.kube.deleted.clear()
     assert east.look(**answers(WHOLE)) == SOON
     words = "restarting east-zookeeper-2 (PodTemplateChanged); 1 to go"
-    assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
+    assert east.says("RollingUpdate") == ("True", "Restarting", words)
     assert east.kube.deleted == [("Pod", "east-zookeeper-2")]
     servers["status"]["updatedReplicas"] = 3
     east.look(**answers(WHOLE))
@@ -121,7 +121,7 @@ def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
     east.kube.put(server_pod(1, stale=True))
     assert east.look(**answers(WHOLE)) == SOON
     words = "waiting for ZooKeeper servers to be ready: 1 of 3 pods are there"
-    assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
+    assert east.says("RollingUpdate") == ("True", "Restarting", words)
 
 
 def test_brokers_wait_for_pods_that_are_not_there_yet() -> None:
@@ -129,7 +129,7 @@ def test_brokers_wait_for_pods_that_are_not_there_yet() -> None:
     del east.kube.objects["Pod", "east-brokers-2"]
     east.look(**answers(WHOLE))
     words = "waiting for brokers to be ready: 2 of 3 pods are there"
-    assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
+    assert east.says("RollingUpdate") == ("True", "Restarting", words)
 
 
 def test_a_minimum_that_needs_every_replica_is_a_warning() -> None:

@@ -175,7 +175,8 @@ def test_a_restart_that_a_user_asked_for_is_told_as_that() -> None:
 def test_a_users_change_waits_while_a_server_is_down() -> None:
     found = with_servers("ready stale", "ready stale", "down")
     roll = rolled(found)
-    assert roll == Roll(blocked="waiting for ZooKeeper servers to be ready: east-zookeeper-3", remaining=2)
+    words = "waiting for ZooKeeper servers to be ready: east-zookeeper-3"
+    assert roll == Roll(blocked=words, is_usual=True, remaining=2)
     assert found.kube.deleted == []
 
 

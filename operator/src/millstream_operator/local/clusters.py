@@ -192,8 +192,20 @@ class LocalCluster:
         for listener in all_listeners(self.cluster):
             if (port := self._port(broker, listener)) != listener.port:
                 say(
-                    f"Cluster {self.cluster.name}: port {listener.port} is in use: {listener.name} listens on {port}"
+                    f"Cluster {self.cluster.name}: {self._who_has(listener.port)}: {listener.name} listens on {port}"
                 )
+
+    def _who_has(self, port: int) -> str:
+        """Why a port is not free, in words: a stopped Cluster keeps its ports."""
+        for key, ports_of_key in sorted(self.state.ports.items()):
+            kind, *names = key.split("/")
+            if (
+                kind == "broker"
+                and port in ports_of_key.values()
+                and names[:2] != [self.cluster.namespace, self.cluster.name]
+            ):
+                return f"port {port} belongs to Cluster {names[1]} (`millstream local down --delete-data` frees it)"
+        return f"port {port} is in use"
 
     def _next_to_restart(self, stale: Sequence[int], admins: AdminPool) -> int:
         """The broker to restart now, by the same plan as on Kubernetes; StartFailed if none is possible in time."""

@@ -51,7 +51,7 @@ NO_EFFECT = {
         "spec.brokers.storage",
         "spec.brokers.resources",
         "spec.brokers.template",
-        *(f"spec.listeners[].{field}" for field in ("type", *OUTSIDE)),
+        *(f"spec.listeners[].{field}" for field in OUTSIDE),
         "spec.networkPolicy",
         "spec.rebalance",
         "spec.zookeeper.storage",
@@ -415,6 +415,8 @@ def _without_effect(where: str, document: Resource) -> Iterator[str]:
     for path in NO_EFFECT.get(document["kind"], ()):
         if _has(document, path.split(".")):
             yield f"{where}: {path}"
+    if any(kind != "Internal" for kind in _values(document, ["spec", "listeners[]", "type"])):
+        yield f"{where}: spec.listeners[].type"
     servers = ["spec", "zookeeper", "replicas"]
     if _has(document, servers) and document["spec"]["zookeeper"]["replicas"] != 1:
         yield f"{where}: {'.'.join(servers)} above 1"
@@ -424,11 +426,19 @@ def _without_effect(where: str, document: Resource) -> Iterator[str]:
 
 
 def _has(value: Any, path: list[str]) -> bool:
+    return any(True for _ in _values(value, path))
+
+
+def _values(value: Any, path: list[str]) -> Iterator[Any]:
+    """Every value of a field; a name that ends in ``[]`` stands for each item of a list."""
     if not path:
-        return True
+        yield value
+        return
     name, rest = path[0].removesuffix("[]"), path[1:]
     if not isinstance(value, dict) or name not in value:
-        return False
-    if path[0].endswith("[]"):
-        return isinstance(value[name], list) and any(_has(item, rest) for item in value[name])
-    return _has(value[name], rest)
+        return
+    if not path[0].endswith("[]"):
+        yield from _values(value[name], rest)
+    elif isinstance(value[name], list):
+        for item in value[name]:
+            yield from _values(item, rest)

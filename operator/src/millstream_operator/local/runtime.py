@@ -94,7 +94,7 @@ class LocalRuntime:
         for key, resource in sorted(state.resources.items()):
             if key not in keys:
                 say(
-                    f"{resource['kind']} {resource['metadata']['name']}: is no longer in a manifest: left unchanged"
+                    f"{resource['kind']} {resource['metadata']['name']}: is not in these manifests: left unchanged"
                 )
         if news := [entry for entry in found.without_effect if entry not in state.told]:
             say(f"without effect here: {'; '.join(news)}")

@@ -263,5 +263,6 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
 
 
 def rolling_condition(roll: Roll) -> Said:
-    reason = Reason.RESTARTING if roll.restart is not None else Reason.RESTART_BLOCKED
+    goes_on = roll.restart is not None or roll.is_usual
+    reason = Reason.RESTARTING if goes_on else Reason.RESTART_BLOCKED
     return ConditionType.ROLLING_UPDATE, True, reason, roll.words

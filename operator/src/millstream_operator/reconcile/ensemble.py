@@ -49,7 +49,8 @@ def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
             return Roll(server, remaining=len(stale))
     if missing and (stale or missing > wanted - quorum(wanted)):
         names = ", ".join(server.name for server in down) or f"{len(servers)} of {wanted} pods are there"
-        return Roll(blocked=f"waiting for ZooKeeper servers to be ready: {names}", remaining=len(stale))
+        words = f"waiting for ZooKeeper servers to be ready: {names}"
+        return Roll(blocked=words, is_usual=True, remaining=len(stale))
     return Roll(stale[0], remaining=len(stale)) if stale else Roll()
 
 
@@ -71,7 +72,9 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
     if is_settled(live):
         return Roll()
     if not is_seen(live):
-        return Roll(blocked="waiting for Kubernetes to see the change of the ZooKeeper servers")
+        return Roll(
+            blocked="waiting for Kubernetes to see the change of the ZooKeeper servers", is_usual=True
+        )
     ours = selector(cluster, zookeeper.COMPONENT)
     servers = server_pods(live, services.kube.list("v1", "Pod", cluster.namespace, ours))
     roll = plan_roll(servers, live["spec"]["replicas"])

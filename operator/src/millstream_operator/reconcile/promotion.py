@@ -405,7 +405,9 @@ def _recovery_point(last: LastPromotion, oldest: datetime | None, endless: int) 
     verb = "was" if last.not_mirrored == 1 else "were"
     words = f"{_count(last.not_mirrored, 'record')} of the source {verb} not mirrored"
     if oldest is not None:
-        words += f", as last known at {rfc3339(oldest)}: the operator does not reach the source"
+        words = (
+            f"at least {words}, as last known at {rfc3339(oldest)}: the operator does not reach the source"
+        )
     if last.unknown_partitions:
         words += f"; of {_count(last.unknown_partitions, 'partition')} it is not known"
     return words

@@ -49,11 +49,12 @@ class RollingPod:
 class Roll:
     """The next action: restart a pod, or wait for ``blocked``, or neither when all is done.
 
-    ``remaining`` is the number of pods yet to be restarted.
+    ``remaining`` is the number of pods yet to be restarted. ``is_usual``: every rolling restart waits like this.
     """
 
     restart: RollingPod | None = None
     blocked: str = ""
+    is_usual: bool = False
     remaining: int = 0
 
     @property
@@ -90,9 +91,9 @@ def plan_roll(
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     if down or len(pods) < desired:
         names = ", ".join(pod.name for pod in down) or f"{len(pods)} of {desired} pods are there"
-        return Roll(blocked=f"waiting for brokers to be ready: {names}", remaining=len(stale))
+        return Roll(blocked=f"waiting for brokers to be ready: {names}", is_usual=True, remaining=len(stale))
     if zookeeper:
-        return Roll(blocked=zookeeper, remaining=len(stale))
+        return Roll(blocked=zookeeper, is_usual=True, remaining=len(stale))
     if partitions is None:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     in_use = list(partitions)
