@@ -281,7 +281,8 @@ def test_what_has_no_effect_here_is_known(tmp_path: Path) -> None:
     cluster = document(
         "Cluster",
         "west",
-        "{image: x, listeners: [{name: i, type: Internal, port: 9092}, {name: o, type: NodePort, port: 9094, allowPlaintext: true}],"
+        "{image: x, listeners: [{name: i, type: Internal, port: 9092},"
+        " {name: o, type: NodePort, port: 9094, allowPlaintext: true}],"
         " brokers: {storage: {}, replicas: 2}, zookeeper: {replicas: 3, storage: {}}}",
     )
     claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: lake}\nspec: {anything: goes}\n"
