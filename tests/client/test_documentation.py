@@ -28,7 +28,7 @@ ADDRESSES = {
 }
 """Addresses on the pages, and the settings that they stand for."""
 
-TOPICS = {"CONTRIBUTING.md": ["orders"], "README.md": []}
+TOPICS = {"CONTRIBUTING.md": ["orders"], "serdes.md": ["delays"]}
 """Topics of pages that need others than the library's."""
 
 

@@ -145,11 +145,16 @@ resource's conditions, `millstream local status` shows `Ready`. The message of a
 and what is allowed. Scripts may match types and reasons, which keep their names; messages may change.
 """
 
+ENDS = """`RollingUpdate`, `Upgrading`, `Rebalancing` and `Warning` disappear when they are over; they do not become False. (`Upgrading` is
+False while the Cluster waits.) So `kubectl wait` cannot wait for their end:
+[this script](../operations.md#wait-for-the-end-of-a-change) can."""
+
 
 def page() -> str:
     """The whole page."""
     lines = [HEAD, "## Conditions", "", "| condition | kinds | when it is True |", "|---|---|---|"]
     lines += [f"| `{one.value}` | {kinds} | {text} |" for one, (kinds, text) in TYPES.items()]
+    lines += ["", ENDS]
     lines += ["", "## Reasons", "", "| reason | kinds | meaning | what to do |", "|---|---|---|---|"]
     rows = sorted(REASONS.items(), key=lambda entry: entry[0].value.lower())
     lines += [f"| `{reason.value}` | {kinds} | {text} | {deed} |" for reason, (kinds, text, deed) in rows]
