@@ -166,7 +166,7 @@ def test_topics_are_promoted_without_source_and_workers(
         namespace.kubectl("delete", KIND, "copy")
         namespace.apply(a_mirror("copy", **spec, promote={"requestId": "c"}))
         namespace.wait_condition(KIND, "copy", "Promoted", reason="Promoted")
-        words = f"promoted before: {', '.join(names)}; 21 records"
+        words = f"promoted before: {', '.join(names)}; at least 21 records"
         assert last_promotion(namespace)["message"].startswith(words)
 
 
