@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
@@ -14,7 +15,7 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_operator.admission import decode
 from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import ConfigChange, NewTopic
+from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, ConfigChange, NewTopic, Partition
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
 from millstream_operator.reconcile.cluster import Look
 from millstream_operator.reconcile.cluster_kafka import View, configure_live, scale, spread
@@ -140,6 +141,26 @@ def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmi
     assert look.problem is not None
     assert look.problem.reason is Reason.INVALID_CONFIG
     assert "min.insync.replicas" in look.problem.message
+
+
+def test_offsets_come_from_every_leader_while_leaders_change(
+    brokers: ClusterProcesses, admin: KafkaAdmin
+) -> None:
+    created(brokers, admin, "counted", 6, 3)
+    producer = Producer({"bootstrap.servers": brokers.bootstrap})
+    for number in range(21):
+        producer.produce("counted", b"value", partition=number % 6)
+    assert producer.flush(30) == 0
+    wanted = {Partition("counted", number): LATEST for number in range(6)}
+    ends = {Partition("counted", number): 4 if number < 3 else 3 for number in range(6)}
+    assert admin.offsets(wanted) == ends
+    assert admin.offsets(dict.fromkeys(wanted, EARLIEST)) == dict.fromkeys(wanted, 0)
+    brokers.brokers[1].stop()
+    assert admin.offsets(wanted) == ends  # its partitions have other leaders
+    brokers.brokers[1].start()
+    with pytest.raises(AdminError, match=r"unknown partitions: .*counted.*6"):
+        admin.offsets(wanted | {Partition("counted", 6): LATEST})
+    admin.delete_topics(["counted"])
 
 
 def test_a_broker_is_drained_and_filled_again(brokers: ClusterProcesses, admin: KafkaAdmin) -> None:

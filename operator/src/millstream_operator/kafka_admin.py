@@ -8,14 +8,16 @@ next call reconnects. An error of one topic or group is returned as a ``Refusal`
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType, KafkaAdminClient
-from kafka.errors import UnknownTopicOrPartitionError, for_code
+from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     DescribeConfigsRequest,
@@ -46,6 +48,9 @@ from .kafka_records import (
     TopicState,
 )
 
+READ_UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED.value
+ELECTION_S = 0.1
+"""Time between two looks at the leaders of partitions while one is elected."""
 _BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
 
 
@@ -258,24 +263,19 @@ class KafkaAdmin(KafkaConnection):
             return {}
 
         def ask(client: KafkaAdminClient) -> dict[Partition, int]:
-            leaders = {
-                Partition(topic.name, partition.partition_index): partition.leader_id
-                for topic in _metadata(client, {partition.topic for partition in wanted})
-                for partition in topic.partitions
-            }
-            if unknown := wanted.keys() - leaders.keys():
-                raise UnknownTopicOrPartitionError(
-                    f"unknown partitions: {', '.join(map(str, sorted(unknown)))}"
-                )
-            of_leaders: dict[int, dict[TopicPartition, int]] = {}
-            for partition, when in wanted.items():
-                of_leaders.setdefault(leaders[partition], {})[TopicPartition(*partition)] = when
             found: dict[Partition, int] = {}
-            for leader, specs in of_leaders.items():
-                request = client._list_partition_offsets_request(specs, IsolationLevel.READ_UNCOMMITTED.value)
-                answer = client._manager.run(client._manager.send, request, leader)
-                for partition, one in client._list_partition_offsets_process_response(answer).items():
-                    found[Partition(*partition)] = one.offset
+            deadline = time.monotonic() + REQUEST_TIMEOUT_S
+            while left := {partition: when for partition, when in wanted.items() if partition not in found}:
+                for leader, specs in _by_leader(client, left).items():
+                    request = client._list_partition_offsets_request(specs, READ_UNCOMMITTED)
+                    with contextlib.suppress(NotLeaderForPartitionError):
+                        answer = client._manager.run(client._manager.send, request, leader)
+                        offsets = client._list_partition_offsets_process_response(answer)
+                        found |= {Partition(*partition): one.offset for partition, one in offsets.items()}
+                if len(found) < len(wanted):
+                    if time.monotonic() > deadline:
+                        raise NotLeaderForPartitionError("an election of leaders lasts long")
+                    time.sleep(ELECTION_S)
             return found
 
         return self.call(ask)
@@ -396,6 +396,23 @@ def _is_mark(entry: OffsetAndMetadata) -> bool:
 
 def _or_default(count: int | None) -> int:
     return BROKERS_DEFAULT if count is None else count
+
+
+def _by_leader(
+    client: KafkaAdminClient, wanted: Mapping[Partition, int]
+) -> dict[int, dict[TopicPartition, int]]:
+    """Partitions and times by the partition's leader. Raises KafkaError."""
+    leaders = {
+        Partition(topic.name, partition.partition_index): partition.leader_id
+        for topic in _metadata(client, {partition.topic for partition in wanted})
+        for partition in topic.partitions
+    }
+    if unknown := wanted.keys() - leaders.keys():
+        raise UnknownTopicOrPartitionError(f"unknown partitions: {', '.join(map(str, sorted(unknown)))}")
+    found: dict[int, dict[TopicPartition, int]] = {}
+    for partition, when in wanted.items():
+        found.setdefault(leaders[partition], {})[TopicPartition(*partition)] = when
+    return found
 
 
 def _metadata(client: KafkaAdminClient, names: Collection[str] | None) -> Sequence[Any]:

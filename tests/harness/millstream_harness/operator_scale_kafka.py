@@ -40,8 +40,10 @@ class Brokers:
     def __init__(self, folder: Path, number: int, replicas: int) -> None:
         self._cluster: ClusterProcesses | None = None
         if replicas > 1:
-            self._cluster = ClusterProcesses(folder, replicas, {**CONFIG, **DEFAULTS})
-            self.processes = list(self._cluster.brokers.values())
+            cluster = ClusterProcesses(folder, replicas, {**CONFIG, **DEFAULTS})
+            # The operator's numbers: otherwise it would wait for ever to drain the last broker.
+            cluster.brokers = {broker: cluster.broker(broker) for broker in range(replicas)}
+            self._cluster, self.processes = cluster, list(cluster.brokers.values())
         else:
             self.processes = [BrokerProcess(folder, {"broker.id": str(number), **CONFIG})]
 
