@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from millstream_harness.kube import Namespace, run
-from millstream_harness.manifests import topic
+from millstream_harness.manifests import cluster, topic
 from millstream_harness.tools import require
 from millstream_operator import __version__
 from millstream_operator.hooks import VERSION
@@ -32,6 +32,31 @@ def test_resources_that_are_left_without_an_operator_are_freed(namespace: Namesp
     run("bash", "-c", command.replace("--all-namespaces", f"--namespace={namespace.name}"))
     left = [one["metadata"]["name"] for one in namespace.list("topics.millstream.dev")]
     assert left == ["free"]
+
+
+def test_a_script_knows_when_a_change_is_over(namespace: Namespace) -> None:
+    namespace.apply(cluster("east"))
+    (function,) = re.findall(r"```sh\n(settled\(\).*?\n}\n)", DOCUMENT, re.DOTALL)
+    script = function.replace("NAMESPACE", namespace.name).replace("NAME", "east") + "settled"
+    generation = namespace.get("clusters.millstream.dev", "east")["metadata"]["generation"]
+
+    def settled(observed: int, **conditions: str) -> bool:
+        common = {"reason": "Because", "message": "why", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        told = [{"type": kind, "status": status, **common} for kind, status in conditions.items()]
+        status = json.dumps({"status": {"observedGeneration": observed, "conditions": told}})
+        namespace.kubectl(
+            "patch", "clusters.millstream.dev", "east", "--subresource=status", "--type=merge", "-p", status
+        )
+        return subprocess.run(["bash", "-c", script], capture_output=True, timeout=60).returncode == 0
+
+    assert not settled(generation)
+    assert settled(generation, Ready="True")
+    assert settled(generation, Ready="True", Paused="False")
+    assert not settled(generation, Ready="False")
+    assert not settled(generation - 1, Ready="True")
+    for kind in ("RollingUpdate", "Rebalancing", "Upgrading"):
+        assert not settled(generation, **{"Ready": "True", kind: "True"})
+    assert not settled(generation, Ready="True", Upgrading="False")
 
 
 def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay(
