@@ -111,6 +111,39 @@ def test_senders_whose_producer_another_thread_closes(shared_broker: BrokerProce
     assert ends == [Closed] * 4
 
 
+def test_a_producer_that_is_closed_in_the_middle_of_a_report(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    """As by a signal's handler, which may run while the sender serves reports."""
+
+    class Interrupted(millstream.Producer):
+        def _reported(self, error: Any, message: Any) -> None:
+            super()._reported(error, message)
+            if threading.current_thread() is threading.main_thread():
+                self.close()
+
+    producer = Interrupted(shared_broker.bootstrap)
+    sent = 0
+    with suppress(Closed):
+        while sent < 100_000:
+            producer.send(topic, b"value")
+            sent += 1
+    assert sent < 100_000
+    assert len(read(shared_broker, topic)) == sent
+
+
+def test_callbacks_in_the_clusters_settings_run_in_the_producers_own_thread(
+    shared_broker: BrokerProcess, topic: str
+) -> None:
+    threads: set[str] = set()
+    config = {"statistics.interval.ms": 1, "stats_cb": lambda _: threads.add(threading.current_thread().name)}
+    with millstream.Producer(millstream.Cluster(shared_broker.bootstrap, config)) as producer:
+        for _ in range(100 * SERVE_EVERY):
+            producer.send(topic, b"value")
+        until(lambda: len(producer) == 0 and bool(threads), "every report", 30)
+        assert threads == {"millstream-producer"}
+
+
 def test_reports_of_a_burst_need_no_further_record(shared_broker: BrokerProcess, topic: str) -> None:
     """While a sender without callbacks serves reports, the producer's own thread stands aside, but comes back."""
     with millstream.Producer(shared_broker.bootstrap, linger_ms=0) as producer:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from millstream_mirror.config import MirrorConfigError, Naming, parse
-from millstream_mirror.owner import Owner
 
 GOOD: dict[str, Any] = {
     "name": "west-to-east",
@@ -42,17 +41,6 @@ def test_a_request_to_rejoin() -> None:
     asked = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
     assert parse(json.dumps(asked)).rejoin == "2026-11-25"
     assert parse(json.dumps(GOOD)).rejoin == ""
-
-
-def test_the_mirror_maker_that_a_file_belongs_to() -> None:
-    of_resource = {**GOOD, "uid": "u1", "created": "2026-11-27T09:00:00Z"}
-    assert parse(json.dumps(of_resource)).owner == Owner("2026-11-27T09:00:00Z", "u1", "flights")
-    assert parse(json.dumps(GOOD)).owner is None
-    for wrong in ("", "u\n", "u" * 256):
-        with pytest.raises(
-            MirrorConfigError, match=r"uid: .* is not allowed: expected the uid of a MirrorMaker"
-        ):
-            parse(json.dumps({**of_resource, "uid": wrong}))
 
 
 def test_defaults_mirror_all_but_internal_topics() -> None:
@@ -148,8 +136,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"topics": {"includes": []}}, "topics.includes: unknown field: expected exclude, include"),
     (
         {"replicas": 2},
-        "replicas: unknown field: expected configs, created, groups, http, logFormat, mode, name, namespace, naming,"
-        " onGap, rejoin, sources, target, topics, uid",
+        "replicas: unknown field: expected configs, groups, http, logFormat, mode, name, namespace, naming, onGap,"
+        " rejoin, sources, target, topics",
     ),
 ]
 

@@ -10,12 +10,12 @@ import pytest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
-from millstream_mirror.owner import Owner, oldest, owner_from
+from millstream_mirror.owner import CREATED, UID, Owner, oldest, owner_from, owner_in_environment
 from millstream_mirror.peers import Doorplate, owner_in
 
 StartMirror = Callable[..., MirrorProcess]
-OLDER = {"namespace": "flights", "uid": "u-older", "created": "2026-01-01T00:00:00Z"}
-YOUNGER = {"namespace": "orders", "uid": "u-younger", "created": "2026-02-01T00:00:00Z"}
+OLDER = {"namespace": "flights", "environment": {UID: "u-older", CREATED: "2026-01-01T00:00:00Z"}}
+YOUNGER = {"namespace": "orders", "environment": {UID: "u-younger", CREATED: "2026-02-01T00:00:00Z"}}
 
 
 def test_the_oldest_owns_the_group() -> None:
@@ -23,6 +23,15 @@ def test_the_oldest_owns_the_group() -> None:
     later = Owner("2026-01-01T00:00:01Z", "a", "a")
     assert oldest([later, None, second, first]) == first
     assert oldest([None]) is oldest([]) is None
+
+
+def test_a_worker_learns_its_mirror_maker_from_its_environment() -> None:
+    found = owner_in_environment({UID: "u", CREATED: "2026-01-01T00:00:00Z"}, "prod")
+    assert found == Owner("2026-01-01T00:00:00Z", "u", "prod")
+    assert owner_in_environment({CREATED: "2026-01-01T00:00:00Z"}, "prod") is None
+    for wrong in ("u\n", "u" * 256):
+        with pytest.raises(ValueError, match="not the identity of a MirrorMaker"):
+            owner_in_environment({UID: wrong}, "prod")
 
 
 async def test_members_say_for_whom_they_work() -> None:

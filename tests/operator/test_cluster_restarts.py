@@ -121,7 +121,7 @@ def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
     east.kube.put(server_pod(1, stale=True))
     assert east.look(**answers(WHOLE)) == SOON
     words = "waiting for ZooKeeper servers to be ready: 1 of 3 pods are there"
-    assert east.says("RollingUpdate") == ("True", "Restarting", words)
+    assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
 
 
 def test_brokers_wait_for_pods_that_are_not_there_yet() -> None:

@@ -98,8 +98,15 @@ def test_the_port_of_a_stopped_cluster_is_not_in_use_but_kept(sandbox: Sandbox) 
         file.unlink()
     sandbox.cluster("east")
     sandbox.runtime().up(sandbox.manifests)
-    words = f"port {sandbox.port} belongs to Cluster west (`millstream local down --delete-data` frees it)"
-    assert any(line.startswith(f"Cluster east: {words}: internal listens on ") for line in sandbox.said)
+    words = (
+        f"Cluster east: port {sandbox.port} belongs to the stopped Cluster west (`millstream local down --delete-data`"
+        " frees it, and deletes all data of this folder): internal listens on "
+    )
+    assert any(line.startswith(words) for line in sandbox.said)
+    sandbox.cluster("north")
+    sandbox.runtime().up(sandbox.manifests)
+    words = f"Cluster north: port {sandbox.port} belongs to the stopped Cluster west "
+    assert any(line.startswith(words) for line in sandbox.said)
 
 
 MANY = """{{brokers: {{replicas: {brokers}}}, zookeeper: {{replicas: 3}},

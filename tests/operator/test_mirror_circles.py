@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,8 +11,12 @@ import pytest
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
 from millstream_operator.conditions import Reason
 from millstream_operator.models import MirrorMaker
+from millstream_operator.reconcile import mirror as plan
 from millstream_operator.reconcile import mirror_rules
+from millstream_operator.reconcile.problem import Problem
 from millstream_operator.resources.mirror import Endpoint
+
+NOW = datetime(2026, 11, 27, tzinfo=UTC)
 
 
 def check(mirror: MirrorMaker) -> str:
@@ -103,9 +108,9 @@ def elsewhere(mirror: MirrorMaker, namespace: str = "other") -> MirrorMaker:
     ("name", "spec", "refused"),
     [
         ("west-to-east", {}, True),
-        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9092"}}, True),
+        ("west-to-east", {"target": {"clusterRef": {"name": "north", "namespace": "prod"}}}, False),
+        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9092"}}, False),
         ("west-to-east", {"topics": {"include": ["others"]}}, True),
-        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9093"}}, False),
         ("west-to-east", {"sources": [{"name": "north", "bootstrap": "north:9092"}]}, False),
         ("other", {}, False),
         ("west-to", {"sources": [{"name": "east.west", "bootstrap": "a:9092"}]}, False),
@@ -116,7 +121,7 @@ def test_the_younger_of_two_mirrors_with_one_group_is_refused(
     name: str, spec: dict[str, Any], refused: bool
 ) -> None:
     older = a_mirror()
-    same_target = {"target": {"bootstrap": BOOTSTRAPS["prod/east"]}}
+    same_target = {"target": {"clusterRef": {"name": "east", "namespace": "prod"}}}
     sources = [{"name": "west", "bootstrap": "elsewhere:9092"}]
     younger = elsewhere(a_mirror(name, "2026-02-01T00:00:00Z", **{"sources": sources, **same_target, **spec}))
     known = [(one, *mirror_rules.endpoints_of(one, BOOTSTRAPS)) for one in (older, younger)]
@@ -129,6 +134,11 @@ def test_the_younger_of_two_mirrors_with_one_group_is_refused(
             " progress in the same group, millstream-mirror.west-to-east.west: create this one under another name"
         )
     assert mirror_rules.check_name(older, known[0][2], known) is None
+    refused_one = msgspec.structs.replace(
+        older, status=plan.refused_status(older, Problem(Reason.MIRROR_LOOP, "round"), NOW)
+    )
+    known[0] = (refused_one, *known[0][1:])
+    assert mirror_rules.check_name(younger, known[1][2], known) is None, "nobody has the group"
 
 
 def test_names_with_dots_may_make_one_group() -> None:

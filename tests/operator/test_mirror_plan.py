@@ -164,7 +164,7 @@ def test_what_was_set_aside_is_in_the_status_once() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (SourceReport("west", True), "no worker knows the topics of west yet"),
+        (SourceReport("west", True, wanted=None), "no worker knows the topics of west yet"),
         (
             SourceReport("west", True, 2, partitions=3, wanted=5),
             "workers have taken 3 of 5 partitions of west",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
+from millstream_mirror.owner import Owner, owner_in_environment
 from millstream_operator.reconcile import mirror_rules
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.images import Images
@@ -20,8 +21,6 @@ def test_the_workers_file() -> None:
     assert resources.mirror_file(mirror, *mirror_rules.endpoints_of(mirror, BOOTSTRAPS)) == {
         "name": "west-to-east",
         "namespace": "prod",
-        "uid": "u-west-to-east",
-        "created": "2026-01-01T00:00:00Z",
         "sources": [{"name": "west", "bootstrap": "west-bootstrap.prod.svc:9092"}],
         "target": {"bootstrap": "east-bootstrap.prod.svc:9092"},
         "topics": {"include": ["orders.*"], "exclude": ["orders-test"]},
@@ -63,6 +62,9 @@ def test_the_workers_are_a_deployment_of_restricted_pods_that_rolls_with_the_fil
     (container,) = pod["containers"]
     assert container["image"] == "registry.example/broker:1"
     assert container["command"] == ["millstream-mirror", "/etc/millstream/mirror.json"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    owner = Owner("2026-01-01T00:00:00Z", "u-west-to-east", "prod")
+    assert owner_in_environment(environment, file["namespace"]) == owner
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}

@@ -6,6 +6,7 @@ import pytest
 
 from millstream_operator.kafka_records import BrokersState, PartitionReplicas
 from millstream_operator.reconcile.rolling import (
+    Roll,
     RollingPod,
     plan_roll,
     restart_reasons,
@@ -51,9 +52,9 @@ def test_one_at_a_time_and_the_controller_last() -> None:
 
 def test_no_broker_restarts_while_zookeeper_does() -> None:
     """Except brokers that are down already: ZooKeeper's update may repair them."""
-    waits = "waiting for ZooKeeper: 1 of 3 servers are restarted"
+    waits = Roll(blocked="waiting for ZooKeeper: 1 of 3 servers are restarted")
     roll = plan_roll(pods(0, 1, 2), 3, held(), ALIVE, waits)
-    assert (roll.restart, roll.blocked, roll.remaining) == (None, waits, 3)
+    assert (roll.restart, roll.blocked, roll.remaining) == (None, waits.words, 3)
     ended = plan_roll(pods(0, 1, 2, ended=(1,)), 3, held(), ALIVE, waits).restart
     assert ended is not None
     assert ended.number == 1

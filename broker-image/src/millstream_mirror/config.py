@@ -1,6 +1,6 @@
 """The configuration file of `millstream-mirror`: JSON, every field checked before anything starts.
 
-    {"name": "west-to-east", "namespace": "flights", "uid": "…", "created": "2026-11-27T09:00:00Z",
+    {"name": "west-to-east", "namespace": "flights",
      "sources": [{"name": "west", "bootstrap": "host:9092"}], "target": {"bootstrap": "host:9092"},
      "topics": {"include": ["orders.*"], "exclude": []}, "groups": {"include": [".*"], "exclude": []},
      "configs": {"include": [".*"], "exclude": []},
@@ -11,8 +11,7 @@ An error names the field, its value and what is allowed:
     naming: "Both" is not allowed: expected Same or Prefixed
 
 A source and the target may have `tls` and `sasl` (credentials.py), a source `maxBytesPerSecond` and `rack`. With mode
-Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the target replicas (rejoin.py). `uid` and
-`created` identify the MirrorMaker (owner.py).
+Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the target replicas (rejoin.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from millstream_process.logs import FORMATS
 
 from .credentials import security_of
 from .fields import MirrorConfigError, a_text, an_object, wrong
-from .owner import Owner
 
 MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
@@ -87,8 +85,6 @@ class MirrorConfig:
     log_format: str
     rejoin: str = ""
     """The request under which existing topics of the target become replicas; empty: none do."""
-    owner: Owner | None = None
-    """The MirrorMaker; None if the worker runs without one."""
 
     def group_of(self, source: Source) -> str:
         """The consumer group in the target that shares the source's partitions and holds their progress."""
@@ -136,8 +132,6 @@ def parse(text: str) -> MirrorConfig:
         {"name", "sources", "target"},
         {
             "namespace",
-            "uid",
-            "created",
             "topics",
             "groups",
             "configs",
@@ -191,19 +185,7 @@ def parse(text: str) -> MirrorConfig:
         http_port=port,
         log_format=log_format,
         rejoin=_rejoin(fields["rejoin"], mode) if "rejoin" in fields else "",
-        owner=_owner(fields) if "uid" in fields else None,
     )
-
-
-def _owner(fields: Mapping[str, Any]) -> Owner:
-    """The MirrorMaker that a file with a `uid` belongs to."""
-    texts = [a_text(name, fields.get(name, "")) for name in ("created", "uid", "namespace")]
-    try:
-        return Owner(*texts)
-    except ValueError:
-        raise wrong(
-            "uid", fields["uid"], "the uid of a MirrorMaker, with its namespace and created"
-        ) from None
 
 
 def _rejoin(value: Any, mode: str) -> str:

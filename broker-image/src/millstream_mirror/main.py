@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from millstream_process.loop import loop_factory
 
 from .config import MirrorConfig, parse
 from .fields import MirrorConfigError
+from .owner import CREATED, UID, Owner, owner_in_environment
 from .source import MirrorRefused
 from .worker import MirrorWorker
 
@@ -42,13 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"{path}: cannot be read: {reason}", 2)
     except MirrorConfigError as error:
         return _say(f"{path}: {error}", 2)
+    try:
+        owner = owner_in_environment(os.environ, config.namespace)
+    except ValueError as error:
+        return _say(f"{UID}, {CREATED}: {error}", 2)
     logs.configure(config.log_format, mirror=config.name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(config))
+        return runner.run(_run(config, owner))
 
 
-async def _run(config: MirrorConfig) -> int:
-    worker = MirrorWorker(config)
+async def _run(config: MirrorConfig, owner: Owner | None) -> int:
+    worker = MirrorWorker(config, owner)
     try:
         ready = await worker.start()
     except OSError as error:

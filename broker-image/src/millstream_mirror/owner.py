@@ -5,16 +5,19 @@ continues there. Two MirrorMakers of one name, in two namespaces or in two Kuber
 group. Its members put the identity of their MirrorMaker into their JoinGroup metadata. The oldest one owns the group:
 only its workers lead it and get lanes. The others stay members, report the conflict, and take over if the owner goes.
 
-Workers of older releases, and workers that run without a MirrorMaker, have no identity and count as the owner's.
+A worker learns its MirrorMaker from its environment (``MILLSTREAM_MIRROR_UID``, ``MILLSTREAM_MIRROR_CREATED``), not
+from mirror.json: workers of an older release may read that file during an upgrade, and refuse unknown fields. They, and
+workers that run without a MirrorMaker, have no identity and count as the owner's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 MAX_TEXT = 255
+UID, CREATED = "MILLSTREAM_MIRROR_UID", "MILLSTREAM_MIRROR_CREATED"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +42,12 @@ class Owner:
 
     def as_json(self) -> list[str]:
         return [self.created, self.uid, self.namespace]
+
+
+def owner_in_environment(environment: Mapping[str, str], namespace: str) -> Owner | None:
+    """This worker's MirrorMaker; None without a uid. Raises ValueError."""
+    uid = environment.get(UID, "")
+    return Owner(environment.get(CREATED, ""), uid, namespace) if uid else None
 
 
 def owner_from(fields: Any) -> Owner:

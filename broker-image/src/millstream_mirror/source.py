@@ -195,7 +195,7 @@ class SourceMirror:
             self._promoted.names,
             min((lane.seen_ms for lane in lanes), default=0),
             self._wanted,
-            sum(not lane.seen_ms and not lane.error for lane in lanes),
+            sum(not (lane.seen_ms or lane.reason or lane.replaced or lane.stopped_at) for lane in lanes),
         )
 
     # ---- the topics to mirror

@@ -207,7 +207,7 @@ class SourceStatus:
     wanted: int | None = None
     """Partitions that all workers together have to mirror; None if that is not known yet."""
     starting: int = 0
-    """This worker's lanes that do not know the end of the source's log yet, and report no error."""
+    """This worker's lanes that do not know the end of the source's log yet, and are in no other report."""
 
     def as_json(self) -> dict[str, Any]:
         return {

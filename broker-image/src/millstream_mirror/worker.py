@@ -9,15 +9,16 @@ from millstream_process.http import HttpServer, Response
 from millstream_process.loop import stalls
 
 from .config import MirrorConfig
+from .owner import Owner
 from .peers import Doorplate
 from .source import SourceMirror
 from .stats import page, status_json
 
 
 class MirrorWorker:
-    def __init__(self, config: MirrorConfig) -> None:
+    def __init__(self, config: MirrorConfig, owner: Owner | None = None) -> None:
         self.config = config
-        self.doorplate = Doorplate(config.http_host, config.http_port, config.target, config.owner)
+        self.doorplate = Doorplate(config.http_host, config.http_port, config.target, owner)
         self.sources = [SourceMirror(config, source, self.doorplate) for source in config.sources]
         self._http = HttpServer(
             {

@@ -17,7 +17,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType, KafkaAdminClient
-from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import (
+    NotLeaderForPartitionError,
+    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     DescribeConfigsRequest,
@@ -49,8 +54,8 @@ from .kafka_records import (
 )
 
 READ_UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED.value
-ELECTION_S = 0.1
-"""Time between two looks at the leaders of partitions while one is elected."""
+ELECTION_S, AGAIN_S = 3.0, 0.1
+"""Time for which a request for offsets waits for leaders, and between two looks at them."""
 _BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
 
 
@@ -264,18 +269,19 @@ class KafkaAdmin(KafkaConnection):
 
         def ask(client: KafkaAdminClient) -> dict[Partition, int]:
             found: dict[Partition, int] = {}
-            deadline = time.monotonic() + REQUEST_TIMEOUT_S
+            deadline = time.monotonic() + ELECTION_S
             while left := {partition: when for partition, when in wanted.items() if partition not in found}:
                 for leader, specs in _by_leader(client, left).items():
                     request = client._list_partition_offsets_request(specs, READ_UNCOMMITTED)
-                    with contextlib.suppress(NotLeaderForPartitionError):
+                    with contextlib.suppress(NotLeaderForPartitionError, UnknownBrokerIdError):
                         answer = client._manager.run(client._manager.send, request, leader)
                         offsets = client._list_partition_offsets_process_response(answer)
                         found |= {Partition(*partition): one.offset for partition, one in offsets.items()}
                 if len(found) < len(wanted):
                     if time.monotonic() > deadline:
-                        raise NotLeaderForPartitionError("an election of leaders lasts long")
-                    time.sleep(ELECTION_S)
+                        names = sorted(f"{one.topic}-{one.partition}" for one in wanted.keys() - found.keys())
+                        raise AdminError(f"no leader at {self.bootstrap} of {', '.join(names[:5])}")
+                    time.sleep(AGAIN_S)
             return found
 
         return self.call(ask)
@@ -401,7 +407,7 @@ def _or_default(count: int | None) -> int:
 def _by_leader(
     client: KafkaAdminClient, wanted: Mapping[Partition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
-    """Partitions and times by the partition's leader. Raises KafkaError."""
+    """Partitions and times by the partition's leader, without partitions that have none now. Raises KafkaError."""
     leaders = {
         Partition(topic.name, partition.partition_index): partition.leader_id
         for topic in _metadata(client, {partition.topic for partition in wanted})
@@ -411,7 +417,8 @@ def _by_leader(
         raise UnknownTopicOrPartitionError(f"unknown partitions: {', '.join(map(str, sorted(unknown)))}")
     found: dict[int, dict[TopicPartition, int]] = {}
     for partition, when in wanted.items():
-        found.setdefault(leaders[partition], {})[TopicPartition(*partition)] = when
+        if leaders[partition] >= 0:
+            found.setdefault(leaders[partition], {})[TopicPartition(*partition)] = when
     return found
 
 

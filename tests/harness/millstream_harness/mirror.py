@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import sys
 import time
@@ -48,15 +49,17 @@ class MirrorProcess(Daemon):
         *,
         security: Mapping[str, Mapping[str, Any]] | None = None,
         entering: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         **config: Any,
     ) -> None:
-        """A worker with this configuration.
+        """A worker with this configuration, and with these variables besides its parent's.
 
         ``security``: more fields of sources, by name, and of the "target". ``entering``: the command that runs the
         worker elsewhere, such as at the far end of a `Link`.
         """
         super().__init__(folder, "mirror.log")
         self._entering = entering
+        self._environment = environment or {}
         more = security or {}
         self.config = {
             "name": "test",
@@ -84,7 +87,7 @@ class MirrorProcess(Daemon):
         """Start it and wait for its ready line; RuntimeError with its output if it ends first."""
         self.prepare()
         begun = self.printed()
-        self.launch(self.command)
+        self.launch(self.command, os.environ | self._environment)
         self.await_ready(self._is_ready, begun)
         return self
 

@@ -100,11 +100,15 @@ class Producer:
         self._closed = False
         audit = self.settings.audit
         self._stamps = None if audit is None else Stamps(audit, self._send_report)
-        config = self.settings.client_config(self.cluster) | {"on_delivery": self._reported}
-        self._calls_back = any(map(callable, self.settings.config.values()))
+        config = self.settings.client_config(self.cluster)
+        self._calls_back = "logger" in config or any(map(callable, config.values()))
         """Whether reports call the user's code, so that only the producer's own thread may serve them in `send`."""
         self._unserved = self._served = 0
-        self._kafka = _client(config)
+        self._serving: set[int] = set()
+        """The sending threads that serve reports at this moment."""
+        self._closes_next = False
+        """A signal's handler wants to close the producer while the interrupted thread serves reports."""
+        self._kafka = _client(config | {"on_delivery": self._reported})
         _ = self.cluster.admin  # Unreachable, rather than a buffer that fills
         if audit is not None:
             _check_audit(self.cluster, audit.topic)
@@ -224,6 +228,9 @@ class Producer:
         Records that are still in flight after ``timeout_s`` are abandoned, and named, too.
         """
         if self._closed:
+            return
+        if threading.get_ident() in self._serving:  # in librdkafka's call back, closing would wait for itself
+            self._closes_next = True
             return
         self._closed = True
         self._produce = _closed
@@ -365,8 +372,17 @@ class Producer:
         """Serve reports in a sending thread, while the producer's own one stands aside. They call no user's code."""
         self._unserved = 0
         self._served += 1
-        with contextlib.suppress(RuntimeError):  # another thread has closed the producer
+        self._serving.add(thread := threading.get_ident())
+        try:
             self._kafka.poll(timeout_s)
+        except RuntimeError:
+            if not self._closed:  # by another thread
+                raise
+        finally:
+            self._serving.discard(thread)
+            if self._closes_next:
+                self._closes_next = False
+                self.close()
 
     def _check_open(self) -> None:
         if self._closed:

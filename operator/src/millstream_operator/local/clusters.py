@@ -204,7 +204,12 @@ class LocalCluster:
                 and port in ports_of_key.values()
                 and names[:2] != [self.cluster.namespace, self.cluster.name]
             ):
-                return f"port {port} belongs to Cluster {names[1]} (`millstream local down --delete-data` frees it)"
+                if key in self.state.daemons:
+                    return f"port {port} belongs to Cluster {names[1]}"
+                return (
+                    f"port {port} belongs to the stopped Cluster {names[1]} (`millstream local down --delete-data`"
+                    " frees it, and deletes all data of this folder)"
+                )
         return f"port {port} is in use"
 
     def _next_to_restart(self, stale: Sequence[int], admins: AdminPool) -> int:

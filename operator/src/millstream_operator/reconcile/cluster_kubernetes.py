@@ -133,7 +133,7 @@ def _roll(
             look.conditions.append(rolling_condition(servers))
         return
     partitions = view.partitions()
-    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers.words)
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers)
     restart(services, cluster, roll)
     look.busy = True
     look.conditions.append(rolling_condition(roll))

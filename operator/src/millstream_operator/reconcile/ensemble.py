@@ -50,7 +50,7 @@ def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
     if missing and (stale or missing > wanted - quorum(wanted)):
         names = ", ".join(server.name for server in down) or f"{len(servers)} of {wanted} pods are there"
         words = f"waiting for ZooKeeper servers to be ready: {names}"
-        return Roll(blocked=words, is_usual=True, remaining=len(stale))
+        return Roll(blocked=words, is_usual=bool(stale) and missing == 1, remaining=len(stale))
     return Roll(stale[0], remaining=len(stale)) if stale else Roll()
 
 

@@ -95,8 +95,9 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     seen_ms: int = 0
     """Time up to which the worker knew the ends of all its partitions in the source."""
     partitions: int = 0
-    wanted: int | None = None
-    """Partitions that all workers together have to mirror; None if the worker does not know it yet."""
+    wanted: int | msgspec.UnsetType | None = msgspec.UNSET
+    """Partitions that all workers together have to mirror; None if the worker does not know it yet. Workers of older
+    releases do not report it."""
     starting: int = 0
     """Partitions of this worker whose end in the source it does not know yet."""
 
@@ -193,7 +194,7 @@ def refused_status(
 
 def _unknown_topics(name: str, said: Sequence[SourceReport]) -> str:
     """Why nobody knows yet which topics of a source to mirror; empty if a worker knows it."""
-    if any(source.wanted is not None for source in said):
+    if any(source.wanted is not None for source in said):  # a number, or the report of an older release
         return ""
     return f"no worker knows the topics of {name} yet"
 
@@ -203,7 +204,7 @@ def _unknown_lag(name: str, reports: Iterable[WorkerReport]) -> str:
     said = [source for report in reports for source in report.sources if source.name == name]
     if unknown := _unknown_topics(name, said):
         return unknown
-    wanted = max(source.wanted or 0 for source in said)
+    wanted = max((source.wanted for source in said if isinstance(source.wanted, int)), default=0)
     if (held := sum(source.partitions for source in said)) < wanted:
         return f"workers have taken {held} of {wanted} partitions of {name}"
     if starting := sum(source.starting for source in said):

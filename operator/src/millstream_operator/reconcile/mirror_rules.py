@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..conditions import Reason
+from ..conditions import ConditionType, Reason
 from ..mirror_records import group_of
 from ..models import MirrorMaker, MirrorPatterns
 from ..models.mirror import MirrorTarget
@@ -89,10 +89,15 @@ Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 
 
 def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]) -> Problem | None:
-    """Whether an older MirrorMaker keeps its progress in the same group of the same target."""
+    """Whether an older MirrorMaker keeps its progress in the same group of the same Cluster.
+
+    An address may mean another cluster in each namespace. Workers notice by themselves whether they share a group.
+    """
+    if target.cluster is None:
+        return None
     groups = {group_of(mirror.name, source.name) for source in mirror.spec.sources}
     for other, _, its_target in others:
-        if _age(other) >= _age(mirror) or not same_cluster(target, its_target):
+        if _age(other) >= _age(mirror) or target.cluster != its_target.cluster or _is_refused(other):
             continue
         for source in other.spec.sources:
             if (group := group_of(other.name, source.name)) in groups:
@@ -191,6 +196,13 @@ def _prefix(mirror: MirrorMaker, source: Endpoint) -> str:
 
 def _names(topics: MirrorPatterns, prefix: str) -> Names:
     return Names(topics.include, topics.exclude, prefix)
+
+
+def _is_refused(mirror: MirrorMaker) -> bool:
+    """Whether it has no workers by these rules, or will have none soon."""
+    is_deleted = mirror.metadata.deletion_timestamp is not None
+    conditions = mirror.status.conditions or ()
+    return is_deleted or any(one.type == ConditionType.READY and one.reason in REFUSED for one in conditions)
 
 
 def _age(mirror: MirrorMaker) -> tuple[str, str]:

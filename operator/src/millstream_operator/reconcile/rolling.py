@@ -70,13 +70,14 @@ def plan_roll(
     desired: int,
     partitions: Iterable[PartitionReplicas] | None,
     brokers: BrokersState | None,
-    zookeeper: str = "",
+    zookeeper: Roll | None = None,
 ) -> Roll:
     """The next step.
 
-    ``partitions``, ``brokers``: None if the brokers do not respond. ``zookeeper``: the wait for ZooKeeper's servers, in
-    words.
+    ``partitions``, ``brokers``: None if the brokers do not respond. ``zookeeper``: the next step of ZooKeeper's
+    servers, for which brokers wait.
     """
+    zookeeper = zookeeper or Roll()
     stale = [pod for pod in pods if pod.reasons]
     if not stale:
         return Roll()
@@ -91,9 +92,12 @@ def plan_roll(
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     if down or len(pods) < desired:
         names = ", ".join(pod.name for pod in down) or f"{len(pods)} of {desired} pods are there"
-        return Roll(blocked=f"waiting for brokers to be ready: {names}", is_usual=True, remaining=len(stale))
-    if zookeeper:
-        return Roll(blocked=zookeeper, is_usual=True, remaining=len(stale))
+        words = f"waiting for brokers to be ready: {names}"
+        missing = len(down) + max(0, desired - len(pods))
+        return Roll(blocked=words, is_usual=missing == 1, remaining=len(stale))
+    if zookeeper.words:
+        is_usual = zookeeper.restart is not None or zookeeper.is_usual
+        return Roll(blocked=zookeeper.words, is_usual=is_usual, remaining=len(stale))
     if partitions is None:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
     in_use = list(partitions)

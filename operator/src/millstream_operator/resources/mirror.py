@@ -80,8 +80,6 @@ def mirror_file(
     return {
         "name": mirror.name,
         "namespace": mirror.namespace,
-        "uid": mirror.metadata.uid,
-        "created": mirror.metadata.creation_timestamp,
         "sources": [
             {"name": source.name, **_address(source, secrets), **_fetching(of_spec)}
             for source, of_spec in zip(sources, spec.sources, strict=True)
@@ -217,6 +215,10 @@ def _pod(mirror: MirrorMaker, images: Images) -> Manifest:
                 "image": images.broker,
                 "imagePullPolicy": images.pull_policy,
                 "command": ["millstream-mirror", f"{FOLDER}/{CONFIG_FILE}"],
+                "env": [
+                    {"name": "MILLSTREAM_MIRROR_UID", "value": mirror.metadata.uid},
+                    {"name": "MILLSTREAM_MIRROR_CREATED", "value": mirror.metadata.creation_timestamp},
+                ],
                 "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
                 "livenessProbe": probe("/healthz", periodSeconds=10, timeoutSeconds=5, failureThreshold=6),
                 "readinessProbe": probe("/readyz", periodSeconds=5, timeoutSeconds=5),
