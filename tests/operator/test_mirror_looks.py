@@ -254,15 +254,15 @@ def test_the_younger_of_two_mirrors_in_a_circle_is_refused() -> None:
 
 
 def test_the_younger_of_two_mirrors_with_one_group_has_no_workers() -> None:
-    older = a_mirror(name="copy", sources=[{"name": "b.west", "bootstrap": "other:9092"}])
-    younger = a_mirror(name="copy.b", sources=[{"name": "west", "bootstrap": "another:9092"}])
-    younger["metadata"]["creationTimestamp"] = "2027-01-01T00:00:00Z"
-    found = in_memory(*CLUSTERS, older, younger, workers("copy.b"))
-    look(found, "copy.b")
-    assert (says(found, "copy.b") or ())[:2] == ("False", "NameTaken")
-    assert found.kube.deleted == [("Deployment", "copy.b-mirror")]
+    younger = a_mirror(sources=[{"name": "west", "bootstrap": "another:9092"}])
+    younger["metadata"].update(namespace="prod", uid="u-other", creationTimestamp="2027-01-01T00:00:00Z")
+    younger["spec"]["target"] = {"clusterRef": {"name": "east", "namespace": "ns"}}
+    west, east = stored(cluster("west")), stored(cluster("east", allowedNamespaces=["prod"]))
+    found = in_memory(west, east, younger)
+    found.services.store.put(a_mirror())
     look(found)
-    assert found.kube.applied_names("Deployment") == ["copy-mirror"]
+    assert (says(found) or ())[:2] == ("False", "NameTaken")
+    assert found.kube.applied_names("Deployment") == []
 
 
 def one_of_three(source: str, target: str, name: str, day: int, **spec: Any) -> dict[str, Any]:
