@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.owner import CREATED, UID, Owner, oldest, owner_from, owner_in_environment
 from millstream_mirror.peers import Doorplate, owner_in
@@ -104,6 +104,14 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
     produce(west, of_older, range(40), 4)
     arrived(east, of_older, [20] * 4)
     arrived(east, of_younger, [10] * 4)
+    another = start(topic := unique("another"), **YOUNGER)
+    create(west, topic)
+    eventually(
+        lambda: another.status()["sources"][0]["matched"], lambda found: found == 1, "it sees the topic", 30
+    )
+    assert taken(another)
+    assert topic not in admin(east).list_topics(timeout=10).topics, "it changes nothing in the target"
+    another.stop()
     for one in older:
         one.stop()
     arrived(east, of_younger, [20] * 4)

@@ -25,7 +25,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import heartbeat, join_group, leave_group, sync_group
+from millstream_kafka.protocol import describe_groups, heartbeat, join_group, leave_group, sync_group
+from millstream_kafka.protocol.describe_groups import DescribeGroupsRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.heartbeat import HeartbeatRequest
 from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -153,6 +154,20 @@ class GroupMembership:
     def fence(self) -> None:
         """Check the membership at once, because a commit was refused."""
         self._rejoin.set()
+
+    async def look(self) -> None:
+        """Before anything changes in the target: find out whether the group belongs to another MirrorMaker.
+
+        If the target does not respond, joining will tell.
+        """
+        if (here := self._doorplate.owner) is None:
+            return
+        with contextlib.suppress(BrokerError, ApiError):
+            request = DescribeGroupsRequest([self.group_id])
+            answer = await self._target.call_coordinator(self.group_id, describe_groups.API, request)
+            members = (member for group in answer.groups for member in group.members)
+            owner = oldest([here, *(owner_in(bytes(member.member_metadata)) for member in members)])
+            self._conflicts_with(None if owner == here else owner)
 
     async def run(self) -> None:
         """Run until cancelled; then leave the group."""

@@ -141,6 +141,7 @@ class SourceMirror:
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
         try:
+            await self.member.look()
             await self._refresh()  # otherwise the first assignment would be empty
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresh_on())
