@@ -6,6 +6,7 @@ import socket
 import time
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 
 from millstream_harness.broker import BrokerProcess
 from millstream_operator import kafka_connection
@@ -58,8 +59,11 @@ def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restarting broker describes the partitions but not the configuration."""
-    partition = {"partition_index": 0, "replica_nodes": [0], "isr_nodes": [0]}
-    answers = iter([[{"name": "a", "error_code": 0, "partitions": [partition]}], {"topic": {"a": {}}}])
+    partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
+        partition_index=0, replica_nodes=[0], isr_nodes=[0]
+    )
+    topic = MetadataResponse.MetadataResponseTopic(name="a", error_code=0, partitions=[partition])
+    answers = iter([[topic], {"topic": {"a": {}}}])
     admin = KafkaAdmin("127.0.0.1:1")
     monkeypatch.setattr(admin, "call", lambda operation: next(answers))
     with pytest.raises(AdminError, match="do not return the configuration of a"):

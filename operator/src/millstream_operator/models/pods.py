@@ -42,7 +42,7 @@ RESERVED_ENV: Mapping[str, frozenset[str]] = {
             "ZOO_SERVERS",
         )
     ),
-    "mirror": frozenset(),
+    "mirror": frozenset(("MILLSTREAM_MIRROR_CREATED", "MILLSTREAM_MIRROR_UID")),
     CONSUMERS: frozenset(
         ("MILLSTREAM_BOOTSTRAP_SERVERS", "MILLSTREAM_GROUP_ID", "MILLSTREAM_TOPICS"),
     ),
