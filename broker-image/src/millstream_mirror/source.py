@@ -296,8 +296,7 @@ class SourceMirror:
 
     def _bytes_per_second(self, lanes: int) -> float:
         """The limit for a number of lanes: workers share it in proportion to their lanes."""
-        partitions = sum(topic.partitions for topic in self._ready)
-        return (self.source.max_bytes_per_second or 0) * lanes / max(partitions, lanes, 1)
+        return (self.source.max_bytes_per_second or 0) * lanes / max(self._wanted or 0, lanes, 1)
 
     async def _copy_positions_on(self) -> None:
         while True:

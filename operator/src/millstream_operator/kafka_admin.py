@@ -76,7 +76,7 @@ class KafkaAdmin(KafkaConnection):
         self, topics: Collection[str] | None = None, *, min_isr: bool = False
     ) -> list[PartitionReplicas]:
         """The partitions of these topics, or of all; ``min_isr`` adds each topic's min.insync.replicas."""
-        described = self._describe(topics)
+        described = self.described(topics)
         minimums: dict[str, int] = {}
         if min_isr and described:
             resources = [
@@ -163,13 +163,20 @@ class KafkaAdmin(KafkaConnection):
         )
         return next((_refusal(result.error_code, result.error_message) for result in answer.responses), None)
 
+    def described(self, names: Collection[str] | None) -> dict[str, Any]:
+        """The existing ones of these topics, or all topics, as in a Metadata response."""
+        if names is not None and not names:
+            return {}
+        answer = self.call(lambda client: _metadata(client, names))
+        return {topic.name: topic for topic in answer if topic.error_code == 0}
+
     def topic_names(self) -> list[str]:
         """The names of all topics."""
-        return sorted(self._describe(None))
+        return sorted(self.described(None))
 
     def topics(self, names: Collection[str]) -> dict[str, TopicState]:
         """The state of those topics that exist, in three requests for any number of topics."""
-        described = self._describe(names)
+        described = self.described(names)
         if not described:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
@@ -182,7 +189,7 @@ class KafkaAdmin(KafkaConnection):
 
     def partitions(self, topics: Collection[str]) -> dict[str, int]:
         """Number of partitions of those topics that exist."""
-        return {name: len(topic.partitions) for name, topic in self._describe(topics).items()}
+        return {name: len(topic.partitions) for name, topic in self.described(topics).items()}
 
     def identities(self, topics: Collection[str]) -> dict[str, TopicIdentity]:
         """Id and number of partitions of those topics that exist."""
@@ -192,7 +199,7 @@ class KafkaAdmin(KafkaConnection):
                 None if (found := uuid_text(topic.topic_id)) == none else found,
                 len(topic.partitions),
             )
-            for name, topic in self._describe(topics).items()
+            for name, topic in self.described(topics).items()
         }
 
     def create_topics(self, topics: Iterable[NewTopic]) -> dict[str, Refusal | None]:
@@ -319,13 +326,6 @@ class KafkaAdmin(KafkaConnection):
         return {
             group: None if result == "OK" else Refusal(result, result) for group, result in answer.items()
         }
-
-    def _describe(self, names: Collection[str] | None) -> dict[str, Any]:
-        """The existing ones of these topics, or all topics, as in a Metadata response."""
-        if names is not None and not names:
-            return {}
-        answer = self.call(lambda client: _metadata(client, names))
-        return {topic.name: topic for topic in answer if topic.error_code == 0}
 
     def _sizes(self, names: list[str]) -> dict[str, int] | None:
         """Bytes by topic over all brokers, or None if the brokers do not support the request."""

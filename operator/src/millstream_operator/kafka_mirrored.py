@@ -28,14 +28,7 @@ _TOPIC = ConfigResourceType.TOPIC.value
 
 def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str, TargetTopic]:
     """Those of these topics that exist, or all but internal ones. Raises AdminError."""
-    if names is not None and not names:
-        return {}
-    asked = None if names is None else list(names)
-    described = {
-        topic["name"]: topic
-        for topic in admin.call(lambda client: client.describe_topics(asked))
-        if topic["error_code"] == 0 and not topic["name"].startswith("__")
-    }
+    described = {name: topic for name, topic in admin.described(names).items() if not name.startswith("__")}
     if not described:
         return {}
     resources = [ConfigResource(ConfigResourceType.TOPIC, name, [KEY]) for name in described]
@@ -44,8 +37,8 @@ def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str,
     return {
         name: TargetTopic(
             name,
-            uuid_text(topic.get("topic_id")),
-            len(topic["partitions"]),
+            uuid_text(topic.topic_id),
+            len(topic.partitions),
             (settings.get(name, {}).get(KEY) or {}).get("value") or "",
         )
         for name, topic in described.items()
@@ -79,14 +72,12 @@ class MirroredEnds:
 def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
     """Raises AdminError."""
     found = MirroredEnds()
-    if not topics:
-        return found
     by_node: dict[int, dict[Partition, int]] = {}
-    for topic in admin.call(lambda client: client.describe_topics(list(topics))):
-        for one in topic["partitions"] if topic["error_code"] == 0 else ():
-            where = Partition(topic["name"], one["partition_index"])
-            if one["leader_id"] >= 0:
-                by_node.setdefault(one["leader_id"], {})[where] = one["leader_epoch"]
+    for name, topic in admin.described(topics).items():
+        for one in topic.partitions:
+            where = Partition(name, one.partition_index)
+            if one.leader_id >= 0:
+                by_node.setdefault(one.leader_id, {})[where] = one.leader_epoch
             else:
                 found.leaderless.append(where)
     for node, epochs in by_node.items():

@@ -134,10 +134,10 @@ def status_of(
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
     told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
-    sources = tuple(_source(source.name, workers.reports) for source in mirror.spec.sources)
-    unknown = next(
-        filter(None, (_unknown_lag(source.name, workers.reports) for source in mirror.spec.sources)), ""
-    )
+    said = {source.name: _of_source(source.name, workers.reports) for source in mirror.spec.sources}
+    why_unknown = {name: _unknown_lag(name, reports) for name, reports in said.items()}
+    sources = tuple(_source(name, reports, why_unknown[name]) for name, reports in said.items())
+    unknown = next(filter(None, why_unknown.values()), "")
     lag = None if unknown else _sum(report.lag for report in workers.reports)
     degraded = _degraded(workers.reports)
     of_workers = (_reachable(sources, workers.reports), _caught_up(lag, unknown, workers.reports), degraded)
@@ -192,6 +192,11 @@ def refused_status(
     )
 
 
+def _of_source(name: str, reports: Iterable[WorkerReport]) -> list[SourceReport]:
+    """What the workers report about one source."""
+    return [source for report in reports for source in report.sources if source.name == name]
+
+
 def _unknown_topics(name: str, said: Sequence[SourceReport]) -> str:
     """Why nobody knows yet which topics of a source to mirror; empty if a worker knows it."""
     if any(source.wanted is not None for source in said):  # a number, or the report of an older release
@@ -199,9 +204,8 @@ def _unknown_topics(name: str, said: Sequence[SourceReport]) -> str:
     return f"no worker knows the topics of {name} yet"
 
 
-def _unknown_lag(name: str, reports: Iterable[WorkerReport]) -> str:
+def _unknown_lag(name: str, said: Sequence[SourceReport]) -> str:
     """Why nobody knows yet how far the mirror is behind a source; empty if the workers know it together."""
-    said = [source for report in reports for source in report.sources if source.name == name]
     if unknown := _unknown_topics(name, said):
         return unknown
     wanted = max((source.wanted for source in said if isinstance(source.wanted, int)), default=0)
@@ -212,9 +216,11 @@ def _unknown_lag(name: str, reports: Iterable[WorkerReport]) -> str:
     return ""
 
 
-def _source(name: str, reports: Sequence[WorkerReport]) -> MirrorSourceStatus:
-    """Workers share a source's partitions: lags add up, and one worker's problem is the source's."""
-    said = [source for report in reports for source in report.sources if source.name == name]
+def _source(name: str, said: Sequence[SourceReport], unknown: str) -> MirrorSourceStatus:
+    """Workers share a source's partitions: lags add up, and one worker's problem is the source's.
+
+    ``unknown``: why its lag is not known.
+    """
     if not said:
         return MirrorSourceStatus(name=name)
     errors = [source.last_error for source in said if source.last_error]
@@ -223,7 +229,7 @@ def _source(name: str, reports: Sequence[WorkerReport]) -> MirrorSourceStatus:
         reachable=all(source.reachable for source in said),
         topics=_topics(said),
         groups=max((source.groups for source in said if source.groups is not None), default=None),
-        lag=None if _unknown_lag(name, reports) else _sum(source.lag for source in said),
+        lag=None if unknown else _sum(source.lag for source in said),
         rate=_rate(source.rate for source in said),
         set_aside=_set_aside(said),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
@@ -375,8 +381,7 @@ def _ready(
     if rejoining := _said(workers.reports, REJOINING):
         return ConditionType.READY, False, Reason.REJOINING, rejoining
     for source in mirror.spec.sources:
-        said = [one for report in workers.reports for one in report.sources if one.name == source.name]
-        if unknown := _unknown_topics(source.name, said):
+        if unknown := _unknown_topics(source.name, _of_source(source.name, workers.reports)):
             return ConditionType.READY, False, Reason.WORKERS_STARTING, unknown
     if nothing := _without_topics(mirror, workers.reports):
         return ConditionType.READY, True, Reason.NO_TOPICS, nothing
@@ -389,7 +394,7 @@ def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str
     """The sources without a topic that the patterns select, in words."""
     empty = []
     for source in mirror.spec.sources:
-        matched = [one.matched for report in reports for one in report.sources if one.name == source.name]
+        matched = [one.matched for one in _of_source(source.name, reports)]
         if matched and all(number == 0 for number in matched):
             empty.append(source.name)
     if not empty:
