@@ -186,6 +186,17 @@ def test_a_mirror_that_has_not_read_all_partitions_is_not_caught_up(source: Sour
     assert is_ready is (source.wanted is not None)
 
 
+def test_workers_of_an_older_version_do_not_report_what_they_have_yet_to_read() -> None:
+    """They count as before."""
+    report = WorkerReport(
+        1, WorkerLag(4, 2), (SourceReport("west", True, 1, lag=WorkerLag(4, 2), partitions=3),)
+    )
+    status = status_of(a_mirror(), report)
+    assert conditions(status)["CaughtUp"] == ("True", "CaughtUp")
+    assert conditions(status)["Ready"] == ("True", "Mirroring")
+    assert status.lag == Lag(records=4, seconds=2)
+
+
 def test_workers_shares_add_up() -> None:
     status = status_of(
         a_mirror(replicas=2), a_report(5, 2), a_report(7, 89.3, topics=(*TOPICS, "orders-more"))
