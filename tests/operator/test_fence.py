@@ -88,6 +88,7 @@ READS: dict[str, Callable[[KafkaAdmin], object]] = {
     "topic_names": lambda admin: admin.topic_names(),
     "topics": lambda admin: admin.topics(["flights"]),
     "partitions": lambda admin: admin.partitions(["flights"]),
+    "described": lambda admin: admin.described(["flights"]),
     "identities": lambda admin: admin.identities(["flights"]),
     "groups": lambda admin: admin.groups(["watch"]),
     "committed": lambda admin: admin.committed(["watch"]),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import socket
 import time
@@ -23,8 +24,7 @@ from millstream.retriable import is_retriable
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
-ATTEMPTS_S: Final = (1.0, 1.0, CONNECT_TIMEOUT_S)
-"""How long to wait for the first answer of a cluster, each time with another client."""
+LEARNING_WAIT_S: Final = 2.0
 REFUSAL_WAIT_S: Final = 2.0
 LEADER_WAIT_S: Final = 5.0
 """How long a partition may lack a leader (an election is short) before that is an error."""
@@ -74,7 +74,7 @@ class Cluster:
                 "name another address with --bootstrap, or see what millstream doctor says",
             ) from None
         advertised: dict[str, str] = {
-            f"{broker.host}:{broker.port}": _why_unreachable(broker.host, broker.port) for broker in brokers
+            f"{host}:{port}": _why_unreachable(host, port) for host, port in brokers
         }
         if advertised and all(advertised.values()):
             said = ", ".join(f"{address} ({reason})" for address, reason in advertised.items())
@@ -84,22 +84,23 @@ class Cluster:
             )
         return admin
 
-    def _connected(self) -> tuple[AdminClient, list[Any]]:
-        """A client, and the brokers that an address of ours names.
+    def _connected(self) -> tuple[AdminClient, list[tuple[str, int]]]:
+        """A client, and the addresses of the brokers that an address of ours names.
 
         librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
-        address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
+        address. The request waits for an advertised one, which may lead nowhere: the statistics still name it.
         """
-        for timeout_s in ATTEMPTS_S:
-            with kafka_errors():
-                admin = AdminClient(self.client_config())
-            try:
-                return admin, list(admin.list_topics(timeout=timeout_s).brokers.values())
-            except KafkaException as error:
-                last = error
-                if error.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
-                    break
-        raise last
+        with kafka_errors():
+            admin = AdminClient(self.client_config())
+        try:
+            brokers = admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values()
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+                raise
+            if not (learned := _learned(self.client_config())):
+                raise
+            return admin, learned
+        return admin, [(broker.host, broker.port) for broker in brokers]
 
     def metadata(self) -> Any:
         """Brokers and all topics; a request for one topic could create it."""
@@ -208,6 +209,27 @@ def _why_unreachable(host: str, port: int) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
+
+
+def _learned(config: Config) -> list[tuple[str, int]]:
+    """The addresses of the brokers that librdkafka learns from our addresses; none if it learns none soon.
+
+    Uses a client of its own, because the statistics of a shared AdminClient would pile up.
+    """
+    found: list[tuple[str, int]] = []
+
+    def learn(statistics: str) -> None:
+        for broker in json.loads(statistics)["brokers"].values():
+            if broker["source"] == "learned":
+                host, _, port = broker["nodename"].rpartition(":")
+                found.append((host, int(port)))
+
+    client = AdminClient(config | {"stats_cb": learn, "statistics.interval.ms": 100})
+    client.describe_cluster(request_timeout=LEARNING_WAIT_S)
+    deadline = time.monotonic() + LEARNING_WAIT_S
+    while not found and time.monotonic() < deadline:
+        client.poll(0.05)
+    return found
 
 
 def _why_refused(config: Config) -> str:
