@@ -100,7 +100,7 @@ class Cluster:
             if not (learned := _learned(self.client_config())):
                 raise
             return admin, learned
-        return admin, [(broker.host, broker.port) for broker in brokers]
+        return admin, [(str(broker.host), broker.port) for broker in brokers]
 
     def metadata(self) -> Any:
         """Brokers and all topics; a request for one topic could create it."""
