@@ -94,6 +94,7 @@ READS: dict[str, Callable[[KafkaAdmin], object]] = {
     "committed": lambda admin: admin.committed(["watch"]),
     "marks": lambda admin: admin.marks(["watch"]),
     "offsets": lambda admin: admin.offsets({FIRST: EARLIEST}),
+    "led_offsets": lambda admin: admin.led_offsets({FIRST: EARLIEST}),
 }
 
 

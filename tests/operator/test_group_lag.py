@@ -152,9 +152,9 @@ class Interrupted(KafkaAdmin):
         self._count()
         return super().identities(*wanted)
 
-    def offsets(self, *wanted: Any) -> Any:
+    def led_offsets(self, *wanted: Any) -> Any:
         self._count()
-        return super().offsets(*wanted)
+        return super().led_offsets(*wanted)
 
     def commit(self, *wanted: Any) -> Any:
         self._count()

@@ -9,25 +9,17 @@ from typing import Any
 import pytest
 
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.group_looks import OneAdmin
 from millstream_harness.in_memory import InMemory, in_memory, stored
 from millstream_harness.manifests import cluster as cluster_manifest
 from millstream_harness.manifests import group
 from millstream_operator import kafka_connection
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
 
 BROKERS = 3
-
-
-class Pool(AdminPool):
-    def __init__(self, admin: KafkaAdmin) -> None:
-        super().__init__()
-        self.admin = admin
-
-    def at(self, bootstrap: str) -> KafkaAdmin:
-        return self.admin
 
 
 @pytest.fixture
@@ -75,7 +67,7 @@ def requests_of_a_look(
         commit(admin, f"{name}-{number}", {Partition(topic, at): 0 for at in range(partitions)})
         manifests.append(stored(group(f"{name}-{number}", topics=[topic])))
     found = in_memory(stored(cluster_manifest("default")), *manifests)
-    object.__setattr__(found.services, "admins", Pool(admin))
+    object.__setattr__(found.services, "admins", OneAdmin(admin))
     look(found)
     sent.clear()
     look(found)

@@ -94,6 +94,7 @@ def test_the_resource_shows_it_and_a_restarted_operator_still_does() -> None:
             committed=lambda ids: {one: {A0: committed} for one in ids},
             identities=lambda topics: {"a": TopicIdentity("id-a", 1)},
             offsets=lambda wanted: dict.fromkeys(wanted, ends),
+            led_offsets=lambda wanted: dict.fromkeys(wanted, ends),
         )
         object.__setattr__(found.services, "now", lambda: THEN + timedelta(seconds=seconds))
         for manifest in manifests:

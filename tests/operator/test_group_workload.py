@@ -41,6 +41,7 @@ def brokers(**more: Any) -> dict[str, Any]:
         "committed": lambda ids: {one: {A0: 4} for one in ids},
         "identities": lambda topics: {topic: TopicIdentity(f"id-{topic}", 2) for topic in topics},
         "offsets": lambda wanted: dict.fromkeys(wanted, 10),
+        "led_offsets": lambda wanted: dict.fromkeys(wanted, 10),
         "delete_groups": lambda ids: dict.fromkeys(ids),
         **more,
     }
@@ -188,7 +189,7 @@ def test_the_lag_decides_with_scaling() -> None:
     assert found.kube.objects[DEPLOYMENT]["spec"]["replicas"] == 3
     more = look(stored(scaled(targetLag=1)))
     assert more.kube.objects[DEPLOYMENT]["spec"]["replicas"] == 4
-    none = look(stored(scaled(targetLag=2)), offsets=lambda wanted: dict.fromkeys(wanted, 0))
+    none = look(stored(scaled(targetLag=2)), led_offsets=lambda wanted: dict.fromkeys(wanted, 0))
     assert none.kube.objects[DEPLOYMENT]["spec"]["replicas"] == 0
 
 

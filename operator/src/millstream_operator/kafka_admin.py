@@ -51,6 +51,7 @@ from .kafka_records import (
     Refusal,
     TopicIdentity,
     TopicState,
+    no_leader,
 )
 
 READ_UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED.value
@@ -270,7 +271,14 @@ class KafkaAdmin(KafkaConnection):
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         """For each partition the offset of the first record at or after a time in milliseconds, or of ``EARLIEST`` or
-        ``LATEST``; -1 if there is no such record. Every partition must exist."""
+        ``LATEST``; -1 if there is no such record. Every partition must exist and have a leader."""
+        found = self.led_offsets(wanted)
+        if without := wanted.keys() - found.keys():
+            raise AdminError(no_leader(without))
+        return found
+
+    def led_offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The same, without those partitions that have no leader for a few seconds."""
         if not wanted:
             return {}
 
@@ -286,8 +294,7 @@ class KafkaAdmin(KafkaConnection):
                         found |= {Partition(*partition): one.offset for partition, one in offsets.items()}
                 if len(found) < len(wanted):
                     if time.monotonic() > deadline:
-                        names = sorted(f"{one.topic}-{one.partition}" for one in wanted.keys() - found.keys())
-                        raise AdminError(f"no leader at {self.bootstrap} of {', '.join(names[:5])}")
+                        break
                     time.sleep(AGAIN_S)
             return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +37,13 @@ class Refusal:
 class Partition(NamedTuple):
     topic: str
     partition: int
+
+
+def no_leader(partitions: Iterable[Partition]) -> str:
+    """The words for partitions without a leader: the first five of them."""
+    names = [f"{one.topic}-{one.partition}" for one in sorted(partitions)]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"no leader of {', '.join(names[:5])}{more}: start the brokers that have their replicas"
 
 
 MARK_PARTITION = Partition("__consumer_offsets", 0)

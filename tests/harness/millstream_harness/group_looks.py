@@ -40,14 +40,16 @@ class Looks:
         object.__setattr__(self.services, "now", self._now)
         self.services.metrics.show(self.services.store)
 
-    def look(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Reconcile a group once; returns its status. Later calls know earlier statuses."""
-        name = manifest["metadata"]["name"]
-        if (KIND, name) not in self.found.kube.objects:
-            self.found.kube.put(manifest)
-            self.services.store.put(manifest)
-        reconcile_groups(self.services, [decode_as(ConsumerGroup, self.found.kube.objects[KIND, name])])
-        return self.found.status(KIND, name)
+    def look(self, manifest: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+        """Reconcile groups together, once; returns the status of the first. Later calls know earlier statuses."""
+        names = [one["metadata"]["name"] for one in (manifest, *others)]
+        for name, one in zip(names, (manifest, *others), strict=True):
+            if (KIND, name) not in self.found.kube.objects:
+                self.found.kube.put(one)
+                self.services.store.put(one)
+        groups = [decode_as(ConsumerGroup, self.found.kube.objects[KIND, name]) for name in names]
+        reconcile_groups(self.services, groups)
+        return self.found.status(KIND, names[0])
 
     def condition(self, name: str, which: str = "Ready") -> tuple[str, str, str]:
         """Status, reason and message of a condition."""

@@ -29,6 +29,7 @@ from ..kafka_records import AdminError
 from ..models import ConsumerGroup, decode_as
 from ..reconcile.group_observed import observe
 from ..reconcile.group_scaling import History, decide, load_of
+from ..reconcile.problem import Problem
 from ..services import now_utc
 from . import processes
 from .processes import READY
@@ -171,6 +172,8 @@ class Supervisor:
             if self.admin is None or self.admin.bootstrap != self.told.bootstrap:
                 self.admin = KafkaAdmin(self.told.bootstrap, client_id="millstream-local")
             seen = observe(self.admin, [msgspec.structs.replace(group, spec=spec)])[group.group_id]
+            if isinstance(seen, Problem):
+                raise AdminError(seen.message)
         except AdminError as error:
             print(error, file=sys.stderr, flush=True)
             return scaling.min if self.wanted is None else self.wanted

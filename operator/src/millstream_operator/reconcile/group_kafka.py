@@ -85,25 +85,35 @@ def _look(
     begun, measured = services.now(), services.metrics.lags.clock()
     for group in groups:
         hold_finalizer(services, group, group.spec.deletion_policy == "Delete")
+    problems: dict[str, Problem] = {}
+    advanced: list[Advanced] = []
+    observed: dict[str, Observed] = {}
     try:
         remove_marks(services, admin, groups)
-        observed = observe(admin, groups)
-        advanced = [advance(services, admin, group, observed[group.group_id]) for group in groups]
-        groups = [one.group for one in advanced]
+        for group_id, found in observe(admin, groups).items():
+            if isinstance(found, Problem):
+                problems[group_id] = found
+            else:
+                observed[group_id] = found
+        seen_groups = [group for group in groups if group.group_id in observed]
+        advanced = [advance(services, admin, group, observed[group.group_id]) for group in seen_groups]
         observed = {one.group.group_id: one.seen for one in advanced}
         now = services.now()
-        seconds = _seconds_behind(groups, observed, admin, times, now)
-        for group in groups:  # first, because the other steps take time
-            records = sum(lag_by_partition(observed[group.group_id]).values())
-            lag = Measured(records, seconds[group.group_id], measured)
-            services.metrics.lags.put(key_for(group), lag)
+        seconds = _seconds_behind([one.group for one in advanced], observed, admin, times, now)
+        for one in advanced:  # first, because the other steps take time
+            records = sum(lag_by_partition(one.seen).values())
+            lag = Measured(records, seconds[one.group.group_id], measured)
+            services.metrics.lags.put(key_for(one.group), lag)
     except AdminError as error:
-        problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
-        for group in groups:
+        problems = dict.fromkeys(
+            (group.group_id for group in groups), Problem(Reason.CLUSTER_NOT_READY, str(error))
+        )
+        advanced = []
+    again = {}
+    for group in groups:
+        if (problem := problems.get(group.group_id)) is not None:
             run_workload(services, group, bootstrap, None)
-        return {
-            key_for(group): report_problem(services, group, problem, WAITING_INTERVAL_S) for group in groups
-        }
+            again[key_for(group)] = report_problem(services, group, problem, WAITING_INTERVAL_S)
     for one in advanced:
         group = one.group
         seen, age = observed[group.group_id], seconds[group.group_id]
@@ -124,7 +134,7 @@ def _look(
         if write_status(services, group, status) and one.ended_now:
             remove_mark(services, admin, group)
     took = (services.now() - begun).total_seconds()
-    return {key_for(one.group): _next_look(one, took) for one in advanced}
+    return again | {key_for(one.group): _next_look(one, took) for one in advanced}
 
 
 def run_workload(

@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from ..conditions import Reason
 from ..kafka_admin import KafkaAdmin
-from ..kafka_records import EARLIEST, LATEST, Partition, TopicIdentity
+from ..kafka_records import EARLIEST, LATEST, Partition, TopicIdentity, no_leader
 from ..models import ConsumerGroup
 from ..store import key_for
 from .group import Observed, plan_start
-from .problem import is_paused
+from .problem import Problem, is_paused
 
 logger = logging.getLogger(__name__)
 
 Committed = dict[str, dict[Partition, int]]
 
 
-def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed]:
-    """The state of the groups, by group id. Makes first commits on the way."""
+def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Observed | Problem]:
+    """The state of the groups, by group id, or why it is unknown. Makes first commits on the way."""
     states = admin.groups([group.group_id for group in groups])
     committed = {group.group_id: dict[Partition, int]() for group in groups}
     committed.update(admin.committed(list(committed)))
@@ -38,7 +39,9 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
         state, offsets = states[group.group_id].state, committed[group.group_id]
         if not is_paused(group) and (start := plan_start(group.spec, state, offsets, partitions)):
             when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
-            first = admin.offsets(dict.fromkeys(start, when))
+            first = admin.led_offsets(dict.fromkeys(start, when))
+            if len(first) < len(start):
+                continue  # the same partitions lack the ends of their logs
             refused = admin.commit(group.group_id, first)
             if refused is not None:  # a consumer has just joined: it owns the group now
                 logger.info("%s: %s", key_for(group), refused)
@@ -49,18 +52,22 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
     everything = [
         Partition(name, index) for name, one in identities.items() for index in range(one.partitions)
     ]
-    ends = admin.offsets(dict.fromkeys(everything, LATEST))
+    ends = admin.led_offsets(dict.fromkeys(everything, LATEST))
     replaced = _replaced(identities, admin.identities(list(identities)))
     for group_id, first in started.items():
         take_back(admin, group_id, first, replaced)
     by_topic: dict[str, dict[Partition, int]] = {name: {} for name in identities}
     for partition, end in ends.items():
         by_topic[partition.topic][partition] = end
-    result = {}
+    without = set(everything) - ends.keys()
+    result: dict[str, Observed | Problem] = {}
     for group in groups:
         offsets = committed[group.group_id]
         named = {*group.spec.topics, *(partition.topic for partition in offsets)}
         own = [name for name in sorted(named) if name in identities]
+        if leaderless := [partition for partition in without if partition.topic in own]:
+            result[group.group_id] = Problem(Reason.CLUSTER_NOT_READY, no_leader(leaderless))
+            continue
         result[group.group_id] = Observed(
             state=states[group.group_id],
             committed={
