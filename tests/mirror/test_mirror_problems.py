@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.stats import Counters, Rate
@@ -43,6 +45,35 @@ def test_a_batch_that_is_too_large_for_the_target(
         done.result(20)
     arrived(east, large, [1000])
     eventually(lambda: problems(mirror), lambda found: not found, "the worker has its answer, too", 30)
+
+
+@pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
+def test_a_partition_without_a_leader_holds_up_no_other(
+    cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, mode: str
+) -> None:
+    """The broker that has the only copy of a topic is away while the worker starts."""
+    kept, lost = unique("kept"), unique("lost")
+    for topic, copies in ((kept, 3), (lost, 1)):
+        admin(cluster).create_topics([NewTopic(topic, 1, copies)])[topic].result(20)
+        cluster.await_in_sync(topic, replicas=copies)
+        produce(cluster, topic, range(10))
+    away = cluster.leader(lost)
+    away.kill()
+    eventually(
+        lambda: {topic: cluster.partitions(topic)[0].leader_id for topic in (kept, lost)},
+        lambda leaders: leaders[lost] < 0 <= leaders[kept],
+        "one topic has a leader",
+    )
+    mirror = start_mirror(
+        {"west": cluster.bootstrap}, east.bootstrap, topics={"include": [kept, lost]}, mode=mode
+    )
+    arrived(east, kept, [10])
+    status = mirror.status()["sources"][0]
+    assert f"{lost}-0" in status["lastError"]
+    assert "has no leader in the source" in status["lastError"]
+    away.start()
+    arrived(east, lost, [10])
+    eventually(lambda: mirror.status()["sources"][0]["lastError"], lambda error: not error, "no error")
 
 
 def test_two_mirrors_of_one_topic_into_one_topic(

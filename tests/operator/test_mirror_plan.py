@@ -170,6 +170,12 @@ def test_what_was_set_aside_is_in_the_status_once() -> None:
             "workers have taken 3 of 5 partitions of west",
         ),
         (
+            SourceReport(
+                "west", True, 2, partitions=3, wanted=5, last_error="a-0 has no leader in the source"
+            ),
+            "workers have taken 3 of 5 partitions of west: a-0 has no leader in the source",
+        ),
+        (
             SourceReport("west", True, 2, partitions=5, wanted=5, starting=1),
             "workers have yet to read from 1 partition of west",
         ),

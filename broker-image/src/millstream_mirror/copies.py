@@ -164,13 +164,13 @@ class CopyFlow(Flow):
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
         return [(batches, fetched[begin:end])] if batches else []
 
-    async def _open(self, names: list[LaneName]) -> list[Lane]:
+    async def _open(self, names: Sequence[LaneName]) -> None:
         """Connect first, so that the lanes' first comparison covers these connections."""
         with contextlib.suppress(*TRANSIENT):
             await self._fetching.metadata([])
             for node in list(self._fetching.brokers):
                 self._may_use(await self._fetching.connection(node), [])
-        return await super()._open(names)
+        await super()._open(names)
 
     def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
         """After a reconnect the source may have another history: lanes compare the logs again before they fetch."""

@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 class Keeper(Protocol):
     """Finds the positions of lanes. Raises BrokerError, ApiError, ValueError."""
 
-    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
-        """Lanes that are ready to fetch, or failed."""
+    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
+        """Lanes that are ready to fetch, or failed; and why the others cannot be opened yet."""
 
     async def recover(self, lane: Lane) -> None:
         """Prepare a failed lane to fetch and send again; nothing is in flight."""
@@ -96,6 +96,8 @@ class Flow(ABC):
         """
         self.source_name = source_name
         self.lanes: dict[TopicPartition, Lane] = {}
+        self.waits_for = ""
+        """Why lanes cannot be opened yet."""
         self.written: dict[str, Written] = {}
         """By topic of the target, including topics whose lanes went to other workers."""
         self._fetching = fetching
@@ -106,7 +108,7 @@ class Flow(ABC):
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if the state of lanes is lost: the worker ends, and another takes over its lanes."""
         self._supervisor: asyncio.Task[None] | None = None
-        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane
+        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane, the opening
         self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
         self._from_source, self._to_target = Window(FETCH_BYTES), Window(IN_FLIGHT_BYTES)
@@ -128,6 +130,7 @@ class Flow(ABC):
             return
         stopping = [self._supervisor, *self._workers.values()]
         self._supervisor = None
+        self.waits_for = ""
         self._workers.clear()
         await supervision.cancel(stopping)
         if self._produces and drain:
@@ -137,14 +140,12 @@ class Flow(ABC):
     # ---- supervision
 
     async def _supervise(self, names: list[LaneName]) -> None:
-        lanes = await self._open(names)
-        for lane in lanes:
-            lane.written = self.written.setdefault(lane.target_topic, Written())
-        self.lanes = {(lane.topic, lane.partition): lane for lane in lanes}
+        self._workers["opening"] = self._run("opening of lanes", self._open(names))
         while True:
             self._wake.clear()
+            lanes = list(self.lanes.values())
             self._workers = {key: task for key, task in self._workers.items() if not task.done()}
-            for lane in self.lanes.values():
+            for lane in lanes:
                 if lane.failed and not lane.in_flight and not lane.recovering:
                     lane.recovering = True
                     self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
@@ -156,15 +157,25 @@ class Flow(ABC):
             self._progress.ring()
             await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
-    async def _open(self, names: list[LaneName]) -> list[Lane]:
+    async def _open(self, names: Sequence[LaneName]) -> None:
+        """Open the lanes; those that have to wait hold up no other."""
         pause = BACKOFF_S
-        while True:
+        while names:
             try:
-                return await self._keeper.open(names)
+                lanes, waiting = await self._keeper.open(names)
             except (*TRANSIENT, ValueError) as error:
-                self._failure(f"cannot open lanes: {error}")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, BACKOFF_MAX_S)
+                self.waits_for = f"cannot open lanes: {error}"
+            else:
+                for lane in lanes:
+                    lane.written = self.written.setdefault(lane.target_topic, Written())
+                self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
+                self._wake.set()
+                names = list(waiting)
+                self.waits_for = next(iter(waiting.values()), "")
+            if self.waits_for:
+                self._failure(self.waits_for)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, BACKOFF_MAX_S)
 
     async def _locate(self, lost: list[Lane]) -> bool:
         """Find the brokers of the source that lead these lanes; False if one has no leader now.

@@ -64,8 +64,26 @@ class LaneKeeper:
 
     # ---- opening
 
-    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
-        """Open lanes at their progress, or, without any, at the start of the source's partition."""
+    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
+        """Open lanes at their progress, or, without any, at the start of the source's partition. Those wait of which
+        a partition has no leader."""
+        waiting = await self._without_leader(names)
+        return await self._open([name for name in names if name not in waiting]), waiting
+
+    async def _without_leader(self, names: Sequence[LaneName]) -> dict[LaneName, str]:
+        (_, here, _), (_, there, _) = await asyncio.gather(
+            topics.leaders_of(self._at_source, {name.topic for name in names}),
+            topics.leaders_of(self._at_target, {name.target_topic for name in names}),
+        )
+        waiting = {}
+        for name in names:
+            if (name.topic, name.partition) not in here:
+                waiting[name] = f"{name.topic}-{name.partition} has no leader in the source"
+            elif (name.target_topic, name.partition) not in there:
+                waiting[name] = f"{name.target_topic}-{name.partition} has no leader in the target"
+        return waiting
+
+    async def _open(self, names: Sequence[LaneName]) -> list[Lane]:
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         if left := {where: replace(one, is_left=False) for where, one in stored.items() if one.is_left}:
             await self._commit(left)  # before sending, so that no other mirror takes them now

@@ -162,7 +162,12 @@ class SourceMirror:
         lanes = list(self._flow.lanes.values())
         errors = [self._reachability.error, self._target_reachability.error, self._target_error]
         errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
-        errors += [*(lane.error for lane in lanes), self.member.conflict, self.member.error]
+        errors += [
+            *(lane.error for lane in lanes),
+            self._flow.waits_for,
+            self.member.conflict,
+            self.member.error,
+        ]
         errors += [self._groups_error, *self._groups.problems.values()]
         problems = [Problem("NameTaken", self.member.conflict)] if self.member.conflict else []
         problems += [Problem(lane.reason, lane.error) for lane in lanes if lane.reason]

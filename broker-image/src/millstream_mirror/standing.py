@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -51,7 +51,7 @@ from .member import LaneName
 from .progress import Gap, Progress, ProgressStore, target_number
 from .reading import EARLIEST, LATEST, headers_in, read
 from .stats import Counters
-from .topics import id_of
+from .topics import leaders_of
 
 LOOK_AGAIN_S = 2.0
 FETCHES_AT_ONCE = 32
@@ -96,7 +96,7 @@ class CopyKeeper:
         self._waiting: dict[CopyLane, asyncio.Future[Trouble | None]] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
         """Raises BrokerError, ApiError; ValueError for unreadable progress."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         cluster_id = self._at_source.cluster_id or ""
@@ -124,7 +124,7 @@ class CopyKeeper:
             lane.fail(str(problem), reason=reason)  # its recovery retries
         for lane in lanes:
             lane.recovering = False
-        return [*lanes]
+        return [*lanes], {}
 
     async def recover(self, lane: Lane) -> None:
         """Prepare the lane to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
@@ -171,7 +171,7 @@ class CopyKeeper:
         problems: dict[CopyLane, Trouble] = {}
         for lane in lanes:
             lane.compared_at = time.monotonic()
-        ids, at, under = await _leaders(self._at_source, {lane.topic for lane in lanes})
+        ids, at, under = await leaders_of(self._at_source, {lane.topic for lane in lanes})
         for lane in lanes:
             known = ids.get(lane.topic)
             lane.replaced = known is not None and known != lane.acknowledged.topic_id
@@ -295,7 +295,7 @@ class CopyKeeper:
             return {(topic.name, one.index): one for topic in response.topics for one in topic.partitions}
 
         found: dict[CopyLane, MirrorPartitionResponse | Trouble] = {}
-        _, leaders, _ = await _leaders(self._at_target, {lane.target_topic for lane in lanes})
+        _, leaders, _ = await leaders_of(self._at_target, {lane.target_topic for lane in lanes})
         for key, answer in (await _by_leader(leaders, [*by_target], ask)).items():
             lane = by_target[key]
             found[lane] = answer
@@ -357,28 +357,6 @@ class CopyKeeper:
 
 def _refusal(topic: str, code: int) -> ApiError | None:
     return ApiError(ErrorCode.of(code), f"topic {topic} in the source") if code else None
-
-
-async def _leaders(
-    cluster: ClusterClient, topics: Collection[str]
-) -> tuple[dict[str, str], dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The ids of topics, and each partition's leader, if any, and leader epoch. Raises BrokerError."""
-    if not topics:
-        return {}, {}, {}
-    found = [topic for topic in (await cluster.metadata(topics)).topics if not topic.error_code]
-    ids = {topic.name or "": id_of(topic) for topic in found}
-    leaders = {
-        (topic.name or "", partition.partition_index): partition.leader_id
-        for topic in found
-        for partition in topic.partitions
-        if partition.leader_id >= 0
-    }
-    epochs = {
-        (topic.name or "", partition.partition_index): partition.leader_epoch
-        for topic in found
-        for partition in topic.partitions
-    }
-    return ids, leaders, epochs
 
 
 async def _by_leader(

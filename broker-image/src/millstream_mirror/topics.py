@@ -21,6 +21,7 @@ from millstream_kafka.protocol.describe_configs import DescribeConfigsRequest, D
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_partition import TopicPartition
 
 from .config import MirrorConfig, Naming, Source
 
@@ -106,6 +107,28 @@ async def compacted(cluster: ClusterClient, topics: Collection[str]) -> set[str]
         if entry.name == CLEANUP_POLICY and "compact" not in (entry.value or "")
     }
     return {*topics} - deleted
+
+
+async def leaders_of(
+    cluster: ClusterClient, topics: Collection[str]
+) -> tuple[dict[str, str], dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The ids of topics, and each partition's leader, if any, and leader epoch. Raises BrokerError."""
+    if not topics:
+        return {}, {}, {}
+    found = [topic for topic in (await cluster.metadata(topics)).topics if not topic.error_code]
+    ids = {topic.name or "": id_of(topic) for topic in found}
+    leaders = {
+        (topic.name or "", partition.partition_index): partition.leader_id
+        for topic in found
+        for partition in topic.partitions
+        if partition.leader_id >= 0
+    }
+    epochs = {
+        (topic.name or "", partition.partition_index): partition.leader_epoch
+        for topic in found
+        for partition in topic.partitions
+    }
+    return ids, leaders, epochs
 
 
 def id_of(topic: MetadataResponseTopic) -> str:

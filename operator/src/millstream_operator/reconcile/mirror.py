@@ -209,10 +209,11 @@ def _unknown_lag(name: str, said: Sequence[SourceReport]) -> str:
     if unknown := _unknown_topics(name, said):
         return unknown
     wanted = max((source.wanted for source in said if isinstance(source.wanted, int)), default=0)
+    error = next((f": {source.last_error[:SHOWN_ERROR]}" for source in said if source.last_error), "")
     if (held := sum(source.partitions for source in said)) < wanted:
-        return f"workers have taken {held} of {wanted} partitions of {name}"
+        return f"workers have taken {held} of {wanted} partitions of {name}{error}"
     if starting := sum(source.starting for source in said):
-        return f"workers have yet to read from {_count(starting, 'partition')} of {name}"
+        return f"workers have yet to read from {_count(starting, 'partition')} of {name}{error}"
     return ""
 
 
