@@ -15,6 +15,7 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
+from millstream_operator.kafka_admin import AdminPool
 from millstream_operator.kafka_records import (
     AdminError,
     ConfigChange,
@@ -46,6 +47,19 @@ def test_a_cluster_that_is_ready_rests() -> None:
     assert east.touched == set()
     assert east.look() == SETTLED  # without a request to its broker
     assert east.kube.applied == []
+
+
+def test_a_broker_that_becomes_ready_ends_the_pause_after_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So Topics and groups do not wait for the end of a pause that began before."""
+    retried: list[str] = []
+    monkeypatch.setattr(AdminPool, "retry", lambda _, bootstrap: retried.append(bootstrap))
+    east = East()
+    east.look()
+    assert retried == []
+    east.run(True)
+    for _ in range(2):
+        east.look(cluster_id="abc")
+        assert retried == ["east-bootstrap.ns.svc:9092"]
 
 
 def test_the_cluster_id_is_asked_for_until_it_is_known() -> None:

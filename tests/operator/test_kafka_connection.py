@@ -42,6 +42,20 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
     assert admin._failed_until - time.monotonic() <= 0.1
 
 
+def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: BrokerProcess) -> None:
+    """Also by calls that follow an attempt which began before."""
+    admin = KafkaAdmin(shared_broker.bootstrap)
+    with pytest.raises(AdminError, match="from before"):
+        admin._refuse_for_a_while("from before", time.monotonic() - 60)
+    with pytest.raises(AdminError, match="from before"):
+        admin.cluster_id()
+    admin.retry()
+    with pytest.raises(AdminError, match="begun before"):
+        admin._refuse_for_a_while("begun before", time.monotonic() - 60)
+    assert admin.cluster_id()
+    admin.close()
+
+
 def test_a_connection_that_has_not_sent_all_is_closed(shared_broker: BrokerProcess) -> None:
     admin = KafkaAdmin(shared_broker.bootstrap)
     admin.cluster_id()

@@ -362,6 +362,13 @@ class AdminPool:
         with self._lock:
             return self._admins.setdefault(bootstrap, KafkaAdmin(bootstrap, fence=lambda: self.fence()))
 
+    def retry(self, bootstrap: str) -> None:
+        """Let the next call to a cluster connect again, of which a broker has just become ready."""
+        with self._lock:
+            admin = self._admins.get(bootstrap)
+        if admin is not None:
+            admin.retry()
+
     def forget(self, bootstrap: str) -> None:
         """Drop the client of a deleted cluster."""
         with self._lock:

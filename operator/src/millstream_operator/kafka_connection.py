@@ -133,6 +133,7 @@ class KafkaConnection:
         self._closed = False
         self._failed_until = 0.0
         self._failure = ""
+        self._retried_at = 0.0
 
     def close(self) -> None:
         """Close for good: later calls raise AdminError."""
@@ -141,6 +142,11 @@ class KafkaConnection:
             client, self._client = self._client, None
         if client is not None:
             _close(client)
+
+    def retry(self) -> None:
+        """Let the next call connect again: a broker has just become ready. Attempts that have begun count no more."""
+        with self._lock:
+            self._failed_until, self._retried_at = 0.0, time.monotonic()
 
     def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
         for wait in (0.2, 0.5, None):
@@ -209,7 +215,8 @@ class KafkaConnection:
 
     def _refuse_for_a_while(self, failure: str, begun: float, cause: Exception | None = None) -> NoReturn:
         now = time.monotonic()
-        self._failed_until = now + min(RETRY_LIMIT_S, max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun)))
+        if begun >= self._retried_at:
+            self._failed_until = now + min(RETRY_LIMIT_S, max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun)))
         self._failure = failure
         raise AdminError(failure) from cause
 

@@ -159,6 +159,9 @@ def _report(
     pods: Sequence[Mapping[str, Any]],
     found: Outside,
 ) -> float:
+    before = cluster.status.brokers
+    if look.ready > ((before.ready if before is not None else None) or 0):
+        services.admins.retry(services.address_of(cluster))  # before the status wakes Topics and groups
     cluster_id = _cluster_id(services, cluster, look.ready)
     status = status_of(cluster, look, pods, found, cluster_id, services.now())
     write_status(services, cluster, status)
