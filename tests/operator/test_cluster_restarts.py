@@ -62,6 +62,30 @@ def test_brokers_restart_one_after_the_other_and_the_controller_last() -> None:
     assert east.kube.events.count(complete) == 1
 
 
+def test_a_roll_ends_when_the_last_broker_is_back() -> None:
+    east = changed()
+    complete = ("Normal", "RollingUpdateComplete", "all pods match the Cluster's spec")
+    for _ in range(3):
+        east.look(**answers(WHOLE))
+        east.run(True, True, True)
+    del east.kube.objects["Pod", "east-brokers-0"]  # readyReplicas still counts it
+    assert east.look(**answers(WHOLE)) == SOON
+    waits = "waiting for brokers to be ready: 2 of 3 pods are there"
+    assert east.says("RollingUpdate") == ("True", "Restarting", waits)
+    east.run(False, True, True)
+    assert east.look(**answers(WHOLE)) == SOON
+    waits = "waiting for brokers to be ready: east-brokers-0"
+    assert east.says("RollingUpdate") == ("True", "Restarting", waits)
+    assert complete not in east.kube.events
+    east.run(True, True, True)
+    assert east.look(**answers(WHOLE)) == SETTLED
+    assert east.says("RollingUpdate") is None
+    assert complete in east.kube.events
+    east.run(False, True, True)  # later, for another reason
+    east.look(**answers(WHOLE))
+    assert east.says("RollingUpdate") is None
+
+
 def test_a_restart_says_which_broker_and_how_many_are_left() -> None:
     east = changed()
     east.look(**answers(WHOLE))
@@ -122,6 +146,20 @@ def test_servers_of_zookeeper_restart_while_no_broker_has_to() -> None:
     assert east.look(**answers(WHOLE)) == SOON
     words = "waiting for ZooKeeper servers to be ready: 1 of 3 pods are there"
     assert east.says("RollingUpdate") == ("True", "RestartBlocked", words)
+    servers["status"] = {"updateRevision": "new", "updatedReplicas": 3, "readyReplicas": 2}
+    for server in (1, 2, 3):
+        east.kube.put(server_pod(server, ready=server < 3))
+    assert east.look(**answers(WHOLE)) == SOON
+    words = "waiting for ZooKeeper servers to be ready: east-zookeeper-3"
+    assert east.says("RollingUpdate") == ("True", "Restarting", words)
+    east.kube.put(server_pod(3))
+    servers["status"]["readyReplicas"] = 3
+    assert east.look(**answers(WHOLE)) == SETTLED
+    assert east.says("RollingUpdate") is None
+    east.kube.put(server_pod(3, ready=False))  # later, for another reason
+    servers["status"]["readyReplicas"] = 2
+    east.look(**answers(WHOLE))
+    assert east.says("RollingUpdate") is None
 
 
 def test_brokers_wait_for_pods_that_are_not_there_yet() -> None:

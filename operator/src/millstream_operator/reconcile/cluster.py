@@ -262,6 +262,11 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
     return ConditionType.READY, True, Reason.ALL_BROKERS_READY, words
 
 
+def is_rolling(cluster: Cluster) -> bool:
+    """Whether the brokers were being restarted at the last look."""
+    return any(one.type == ConditionType.ROLLING_UPDATE for one in cluster.status.conditions or ())
+
+
 def rolling_condition(roll: Roll) -> Said:
     goes_on = roll.restart is not None or roll.is_usual
     reason = Reason.RESTARTING if goes_on else Reason.RESTART_BLOCKED

@@ -33,6 +33,7 @@ from .cluster import (
     StatefulSet,
     broker_pods,
     held_for_upgrade,
+    is_rolling,
     is_settled,
     is_whole,
     ready_replicas,
@@ -52,7 +53,7 @@ from .cluster_objects import (
 )
 from .problem import is_paused
 from .refused_pods import why_no_pods
-from .rolling import Roll, RollingPod, plan_roll, unreachable_minimums
+from .rolling import Roll, RollingPod, plan_roll, unreachable_minimums, wait_for_all
 from .upgrades import Upgrade
 
 READY_INTERVAL_S = 60.0
@@ -129,8 +130,13 @@ def _roll(
     roll of its ZooKeeper servers, for which brokers wait."""
     look.busy = look.busy or bool(servers.words)
     if not any(pod.reasons for pod in brokers):
-        if servers.remaining:
-            look.conditions.append(rolling_condition(servers))
+        end = wait_for_all(brokers, live["spec"]["replicas"]) if is_rolling(cluster) else Roll()
+        # neither while the Cluster is being made, nor because servers are down
+        if servers.remaining or servers.is_end or (servers.is_usual and look.ready):
+            end = servers
+        if end.words:
+            look.conditions.append(rolling_condition(end))
+            look.busy = True
         return
     partitions = view.partitions()
     roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..conditions import Reason
@@ -19,15 +20,16 @@ from ..models import Cluster
 from ..resources import zookeeper
 from ..resources.owned import RELEASE, SPEC_HASH, selector
 from ..services import Services
-from .cluster import StatefulSet, is_seen, is_settled, ready_replicas, rolling_pods
+from .cluster import StatefulSet, is_rolling, is_seen, is_settled, ready_replicas, rolling_pods
 from .cluster_objects import Warn, claim_size_of, find_stateful_set, grow, restart
 from .objects import ensure
 from .problem import Problem
 from .refused_pods import why_no_pods
-from .rolling import TEMPLATE_CHANGED, Roll, RollingPod, restart_reasons
+from .rolling import TEMPLATE_CHANGED, Roll, RollingPod, restart_reasons, wait_for_all
 from .volumes import class_needs_owner
 
 CONNECT_TIMEOUT_S = 2.0
+WHAT = "ZooKeeper servers"
 REVISION = "controller-revision-hash"  # a pod's label: the revision of its StatefulSet
 
 
@@ -48,9 +50,8 @@ def plan_roll(servers: Sequence[RollingPod], wanted: int) -> Roll:
         if server.reasons and (not server.running or missing in (1, wanted)):
             return Roll(server, remaining=len(stale))
     if missing and (stale or missing > wanted - quorum(wanted)):
-        names = ", ".join(server.name for server in down) or f"{len(servers)} of {wanted} pods are there"
-        words = f"waiting for ZooKeeper servers to be ready: {names}"
-        return Roll(blocked=words, is_usual=bool(stale) and missing == 1, remaining=len(stale))
+        wait = wait_for_all(servers, wanted, WHAT)
+        return replace(wait, is_usual=bool(stale) and missing == 1, remaining=len(stale), is_end=False)
     return Roll(stale[0], remaining=len(stale)) if stale else Roll()
 
 
@@ -79,6 +80,8 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
     servers = server_pods(live, services.kube.list("v1", "Pod", cluster.namespace, ours))
     roll = plan_roll(servers, live["spec"]["replicas"])
     restart(services, cluster, roll)
+    if not roll.words and is_rolling(cluster):
+        return wait_for_all(servers, live["spec"]["replicas"], WHAT)
     return roll
 
 

@@ -50,12 +50,14 @@ class Roll:
     """The next action: restart a pod, or wait for ``blocked``, or neither when all is done.
 
     ``remaining`` is the number of pods yet to be restarted. ``is_usual``: every rolling restart waits like this.
+    ``is_end``: all pods are restarted, and the roll waits until they are ready.
     """
 
     restart: RollingPod | None = None
     blocked: str = ""
     is_usual: bool = False
     remaining: int = 0
+    is_end: bool = False
 
     @property
     def words(self) -> str:
@@ -90,12 +92,9 @@ def plan_roll(
         return _mend(mend, list(partitions), {pod.number for pod in down}, len(stale))
     if mend:
         return Roll(blocked=NO_ANSWER, remaining=len(stale))
-    if down or len(pods) < desired:
-        names = ", ".join(pod.name for pod in down) or f"{len(pods)} of {desired} pods are there"
-        words = f"waiting for brokers to be ready: {names}"
-        missing = len(down) + max(0, desired - len(pods))
-        return Roll(blocked=words, is_usual=missing == 1, remaining=len(stale))
-    if zookeeper.words:
+    if (wait := wait_for_all(pods, desired)).words:
+        return replace(wait, remaining=len(stale), is_end=False)
+    if zookeeper.words and not zookeeper.is_end:
         is_usual = zookeeper.restart is not None or zookeeper.is_usual
         return Roll(blocked=zookeeper.words, is_usual=is_usual, remaining=len(stale))
     if partitions is None:
@@ -108,6 +107,16 @@ def plan_roll(
             return Roll(restart=pod, remaining=len(stale))
         waits = waits or _explain(pod, held)
     return Roll(blocked=waits, remaining=len(stale))
+
+
+def wait_for_all(pods: Sequence[RollingPod], desired: int, what: str = "brokers") -> Roll:
+    """The wait for pods that are not ready, if any, at the end of a roll."""
+    down = [pod.name for pod in pods if not pod.ready]
+    missing = len(down) + max(0, desired - len(pods))
+    if not missing:
+        return Roll()
+    names = ", ".join(down) or f"{len(pods)} of {desired} pods are there"
+    return Roll(blocked=f"waiting for {what} to be ready: {names}", is_usual=missing == 1, is_end=True)
 
 
 def _ended(pod: RollingPod, brokers: BrokersState | None) -> bool:
