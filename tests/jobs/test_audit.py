@@ -185,7 +185,7 @@ def test_too_many_missing_records_fail_the_job_and_are_named(audits: Audits) -> 
     assert str(caught.value) == (
         f"maxMissing: 4 records are missing, allowed: 3; most in topic {audits.topic}, window 2024-01-01T00:00:00Z"
         f" of 10 minutes: 4, the first in no table is {audits.topic}-0 at offset 2;"
-        " 1 rows of the audit have missing records"
+        " 1 row of the audit has missing records"
     )
     assert (audits.folder / "report.html").exists()
     assert [row["missing"] for row in audits.rows()] == [4, 4], "the second audit's row is there, too"

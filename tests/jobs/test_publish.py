@@ -144,7 +144,7 @@ def test_another_driver_that_is_alive_is_told(
         part = TopicPartition(topic.name, 1)
         if whose == "delays":
             with pytest.raises(
-                sending.SendingError, match="another driver of delays is alive: it sent 1 rows"
+                sending.SendingError, match="another driver of delays is alive: it sent 1 row"
             ):
                 sending._settle(consumer, part, 0, "delays")
         else:

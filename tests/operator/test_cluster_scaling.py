@@ -24,7 +24,7 @@ def test_a_broker_leaves_when_it_has_no_replica() -> None:
     east.change(1)
     assert east.look(**answers(partition("a", 0, 1))) == SOON
     assert east.asked("reassign") == [{("a", 0): (0,)}]
-    assert east.says("Rebalancing") == ("True", "Draining", "brokers 1: 1 partitions to go")
+    assert east.says("Rebalancing") == ("True", "Draining", "brokers 1: 1 partition to go")
     assert (east.replicas, east.status["brokers"]) == (2, {"desired": 1, "ready": 2})
     assert east.look(**answers(partition("a", 0, 0))) == SETTLED
     assert (east.replicas, east.says("Rebalancing")) == (1, None)
@@ -103,7 +103,7 @@ def test_replicas_on_their_way_to_a_new_broker_are_told() -> None:
     moving = {("a", 0): Reassignment((2,), (0,))}
     assert east.look(**answers(*UNEVEN, reassigning=moving)) == SOON
     assert east.asked("reassign") == []
-    assert east.says("Rebalancing") == ("True", "Spreading", "1 partitions are being moved")
+    assert east.says("Rebalancing") == ("True", "Spreading", "1 partition is being moved")
 
 
 def test_replicas_stay_where_nobody_wants_them_spread() -> None:

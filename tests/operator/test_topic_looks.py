@@ -407,7 +407,7 @@ def test_replicas_on_the_move_are_followed_closely() -> None:
             "reassigning": {("flights", 0): Reassignment((1,), ())},
         },
     )
-    words = "1 of 1 partitions are being reassigned, 1 replicas to be copied"
+    words = "1 of 1 partitions are being reassigned, 1 replica to be copied"
     assert found.condition("Topic", "flights", "Rebalancing") == ("True", "Reassigning", words)
     assert found.again["flights"] == 5
 

@@ -16,6 +16,7 @@ from millstream import sasl, tls
 from millstream.clocks import clocks
 from millstream.connection import Cluster
 from millstream.errors import MillstreamError
+from millstream.words import count
 
 TIMEOUT_S: Final = 3.0
 MAX_ANSWER: Final = 1 << 20
@@ -61,7 +62,9 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
         yield Finding("metadata", cluster.bootstrap, problem=str(error))
         return
     yield Finding(
-        "metadata", cluster.bootstrap, f"cluster {metadata.cluster_id}, {len(metadata.brokers)} brokers"
+        "metadata",
+        cluster.bootstrap,
+        f"cluster {metadata.cluster_id}, {count(len(metadata.brokers), 'broker')}",
     )
     for broker in sorted(metadata.brokers.values(), key=lambda one: one.id):
         where = f"{broker.host}:{broker.port}"
@@ -210,10 +213,10 @@ def _asked(sock: socket.socket) -> tuple[dict[int, tuple[int, int]], tuple[str, 
 
 def _api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
     """Oldest and newest version by API key, from ApiVersions v0; a broker that refuses v0 names only ApiVersions."""
-    error, count = struct.unpack_from(">hi", answer := _call(sock, API_VERSIONS))
-    if error not in (0, UNSUPPORTED_VERSION) or count < 0 or count * 6 > len(answer) - 6:
+    error, number = struct.unpack_from(">hi", answer := _call(sock, API_VERSIONS))
+    if error not in (0, UNSUPPORTED_VERSION) or number < 0 or number * 6 > len(answer) - 6:
         raise ValueError("its answer is no ApiVersions response")
-    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + count * 6])}
+    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + number * 6])}
 
 
 def _call(sock: socket.socket, api: int, body: bytes = b"") -> bytes:

@@ -17,6 +17,7 @@ from millstream.connection import Cluster
 from millstream.errors import BadInput, Failed
 from millstream.groups import commit_offsets, committed_offsets, group_states, unknown_group
 from millstream.topics import list_offsets, watermarks
+from millstream.words import count
 
 Position = Literal["earliest", "latest", "offset", "datetime", "shift"]
 At = tuple[str, int]
@@ -48,7 +49,7 @@ def plan_reset(cluster: Cluster, group: str, target: Target, topics: Collection[
     """
     state, members = group_states(cluster, [group])[group]
     if members:
-        raise Failed(f"group {group} is {state}, with {members} members", "stop its consumers first")
+        raise Failed(f"group {group} is {state}, with {count(members, 'member')}", "stop its consumers first")
     committed = committed_offsets(cluster, group)
     if topics:
         partitions = [

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from .conditions import ConditionType, Reason
+from .words import count_of
 
 
 class EventType(StrEnum):
@@ -183,7 +184,7 @@ def _runs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Event
         return
     if (found := RUN_EVENTS.get(now.get("state", ""))) is not None:
         name = now.get("name", "")
-        rows = f": {now['rows']} rows" if now.get("rows") is not None else ""
+        rows = f": {count_of(now['rows'], 'row')}" if now.get("rows") is not None else ""
         why = f": {now['error']}" if now.get("error") else ""
         yield Event(*found, f"run {name}{rows}{why}")
 

@@ -35,6 +35,7 @@ from millstream_jobs.loss import LOST
 from millstream_jobs.outputs import OutputError, open_output
 from millstream_jobs.progress import say
 from millstream_jobs.run import BadRun, Output, Result, Run
+from millstream_jobs.words import count_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -127,7 +128,7 @@ def _save(wanted: Audit, content: str) -> None:
 
 def _tell(done: Audited, bad: Bad) -> None:
     said = ", ".join(f"{number:,} {state}" for state, number in done.windows.items() if number)
-    say(f"{done.rows:,} rows: {said}" if said else "no records and no reports in this time")
+    say(f"{count_of(done.rows, 'row')}: {said}" if said else "no records and no reports in this time")
     numbers = {name: getattr(done, name) for name in SUMS}
     say(", ".join(f"{name} {number:,}" for name, number in numbers.items() if number is not None))
     if bad.count:
@@ -144,9 +145,11 @@ def _judge(wanted: Audit, rows: DataFrame, done: Audited) -> None:
     if wanted.server is not None:
         where += f", server {row['server'] or '(none)'}"
     first = f", the first in no table is {row['first_missing']}" if row["first_missing"] else ""
+    missing = done.windows["Missing"]
+    rows_have = f"{count_of(missing, 'row')} of the audit {'has' if missing == 1 else 'have'}"
     raise BadRun(
         f"maxMissing: {done.missing:,} records are missing, allowed: {wanted.max_missing:,}; most in {where}:"
-        f" {row['missing']:,}{first}; {done.windows['Missing']:,} rows of the audit have missing records"
+        f" {row['missing']:,}{first}; {rows_have} missing records"
     )
 
 

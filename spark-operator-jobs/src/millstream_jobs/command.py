@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from millstream_jobs import progress
 from millstream_jobs.failures import JobError, root_cause
 from millstream_jobs.run import BadRun, Result, name_and_result
+from millstream_jobs.words import count_of
 
 Config = TypeVar("Config")
 
@@ -57,7 +58,7 @@ def _run(job: Job[Config], path: Path) -> int:
 
 def _succeed(job: Job[Config], path: Path, result: Result) -> int:
     corrupt = f", {result.corrupt_records:,} of them corrupt" if result.corrupt_records else ""
-    progress.say(f"Succeeded: {result.rows:,} rows{corrupt}" if job.counts_rows else "Succeeded")
+    progress.say(f"Succeeded: {count_of(result.rows, 'row')}{corrupt}" if job.counts_rows else "Succeeded")
     return 0 if _report(job.name, path, result) else 1
 
 

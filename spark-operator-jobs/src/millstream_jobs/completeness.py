@@ -14,6 +14,7 @@ from millstream_jobs import table
 from millstream_jobs.failures import JobError
 from millstream_jobs.formats import CORRUPT
 from millstream_jobs.run import BadRun, OffsetRange, Run
+from millstream_jobs.words import count_of
 
 
 class Incomplete(JobError):
@@ -74,7 +75,8 @@ def _check_gaps(spark: SparkSession, run: Run, written: DataFrame, ranges: list[
 
 def _differs(part: OffsetRange, rows: int) -> Incomplete:
     return Incomplete(
-        f"offsets {part} hold {part.records:,} records, but {rows:,} were read: the topic was changed meanwhile"
+        f"offsets {part} hold {count_of(part.records, 'record')}, but {rows:,} were read: the topic was changed"
+        " meanwhile"
     )
 
 

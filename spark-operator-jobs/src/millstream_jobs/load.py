@@ -23,6 +23,7 @@ from millstream_jobs.outputs import Committed, Output, open_output
 from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
 from millstream_jobs.run import Result, Run, read_run
+from millstream_jobs.words import count_of
 
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
 # Invalid Avro may announce gigabytes; without limits Avro allocates the memory and Spark dies.
@@ -83,7 +84,7 @@ def load(spark: SparkSession, run: Run) -> Result:
     else:
         committed = attempt(spark, run, output)
         if committed.attempt == output.attempt:
-            say(f"published {committed.rows:,} rows to {run.output.path}")
+            say(f"published {count_of(committed.rows, 'row')} to {run.output.path}")
         else:
             say(f"another driver has published {run.name} first; the rows of this one are dropped")
     return Result(

@@ -20,6 +20,7 @@ from millstream_jobs.outputs import OutputError
 from millstream_jobs.progress import say
 from millstream_jobs.publish_file import Publish, read_publish
 from millstream_jobs.run import BadRun, Output, Result
+from millstream_jobs.words import count_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +58,7 @@ def _publish(spark: SparkSession, wanted: Publish, staging: Files) -> Result:
     resumed = plan is not None
     if plan is None:
         plan, resumed = publication.make(spark, wanted, staging)
-    say(f"{plan.rows:,} rows for {wanted.topic}{', some of which may be there' if resumed else ''}")
+    say(f"{count_of(plan.rows, 'row')} for {wanted.topic}{', some of which may be there' if resumed else ''}")
     publication.check_topic(wanted, plan)
     if plan.rows:
         sending.send(spark, wanted, plan, publication.staged(spark, wanted, plan), resumed)

@@ -28,6 +28,7 @@ from millstream_jobs import positions
 from millstream_jobs.failures import JobError
 from millstream_jobs.publication import Plan, Target
 from millstream_jobs.publish_file import Publish
+from millstream_jobs.words import count_of
 
 PUBLICATION = "millstream-publication"
 ROW = "millstream-row"
@@ -200,8 +201,8 @@ def _settle(consumer: Consumer, part: TopicPartition, start: int, name: str) -> 
     time.sleep(SETTLED_S)
     if (more := _last_row(consumer, part, start, name) - before) > 0:
         raise SendingError(
-            f"another driver of {name} is alive: it sent {more:,} rows while this one waited; this one sends nothing:"
-            " let the other end, then start again, which sends what is left"
+            f"another driver of {name} is alive: it sent {count_of(more, 'row')} while this one waited; this one"
+            " sends nothing: let the other end, then start again, which sends what is left"
         )
 
 

@@ -157,9 +157,13 @@ def topic_alter(
 
     if partitions is not None and not dry_run:
         alter(validate_only=True)
-        confirm("topic alter", f"Give topic {name} {partitions} partitions? They cannot be removed.", yes=yes)
+        confirm(
+            "topic alter",
+            f"Give topic {name} {count(partitions, 'partition')}? They cannot be removed.",
+            yes=yes,
+        )
     alter(validate_only=dry_run)
-    changes = [] if partitions is None else [f"{partitions} partitions"]
+    changes = [] if partitions is None else [count(partitions, "partition")]
     changes += [f"{key}={value}" for key, value in config.items()] + [f"{key} reset" for key in resets]
     said = "could be altered; nothing was changed" if dry_run else "altered"
     asked = {"partitions": partitions, "config": config, "reset": list(resets)}

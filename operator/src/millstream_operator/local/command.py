@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..words import count_of
+
 if TYPE_CHECKING:
     from .runtime import Outcome, Reporter, Snapshot
 
@@ -256,9 +258,11 @@ def _summary(resource: dict[str, Any]) -> str:
     status = resource.get("status", {})
     summaries: dict[str, Callable[[], str]] = {
         "Cluster": lambda: status.get("bootstrap", ""),
-        "Topic": lambda: f"{status.get('partitions', 0)} partitions, {status.get('sizeBytes', 0):,} bytes",
+        "Topic": lambda: (
+            f"{count_of(status.get('partitions', 0), 'partition')}, {count_of(status.get('sizeBytes', 0), 'byte')}"
+        ),
         "ConsumerGroup": lambda: f"{status.get('state', '')}, {_lag(status)}",
-        "MirrorMaker": lambda: f"{status.get('topics', 0)} topics, {_lag(status)}",
+        "MirrorMaker": lambda: f"{count_of(status.get('topics', 0), 'topic')}, {_lag(status)}",
         "BatchLoad": lambda: _run(status.get("lastRun", {})),
     }
     return summaries.get(resource["kind"], str)()
@@ -266,13 +270,13 @@ def _summary(resource: dict[str, Any]) -> str:
 
 def _lag(status: dict[str, Any]) -> str:
     records = status.get("lag", {}).get("records")
-    return "lag unknown" if records is None else f"lag {records:,} records"
+    return "lag unknown" if records is None else f"lag {count_of(records, 'record')}"
 
 
 def _run(run: dict[str, Any]) -> str:
     if not run:
         return "no run"
-    rows = f", {run['rows']:,} rows" if run.get("rows") is not None else ""
+    rows = f", {count_of(run['rows'], 'row')}" if run.get("rows") is not None else ""
     return f"{run['name']} {run['state']}{rows}"
 
 

@@ -54,6 +54,7 @@ from ..resources.load import run_name
 from ..services import Services
 from ..status import write_status
 from ..store import Key, Store
+from ..words import count_of
 from . import ports, spark
 from .api import LocalApi
 from .clusters import LocalCluster
@@ -299,7 +300,9 @@ class Pass:
                 time.sleep(0.1)
                 workers = local.workers()
             self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now(), promotion))
-            self.say(f"{_title(mirror)}: {'started' if changed else 'runs'} ({_count(mirror.spec.replicas)})")
+            self.say(
+                f"{_title(mirror)}: {'started' if changed else 'runs'} ({count_of(mirror.spec.replicas, 'worker')})"
+            )
 
     def _promote(self, mirror: MirrorMaker, local: LocalMirror) -> Promotion:
         """Promote the requested topics.
@@ -397,7 +400,7 @@ class Pass:
     def _run(self, load: BatchLoad, bootstrap: str, program: Path) -> None:
         run = load.status.last_run or Run()
         count, name = run.records or 0, run_name(load)
-        self.say(f"{_title(load)}: {name} loads {count:,} records with Spark")
+        self.say(f"{_title(load)}: {name} loads {count_of(count, 'record')} with Spark")
 
         def progress(done: int, total: int) -> None:
             self.progress(name, done, total)
@@ -418,14 +421,16 @@ class Pass:
     def _say_end(self, load: BatchLoad, status: BatchLoadStatus) -> None:
         run = status.last_run or Run()
         if run.state == runs.RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {run.name} wrote {run.rows or 0:,} rows to {self._where(load)}")
+            self.say(
+                f"{_title(load)}: {run.name} wrote {count_of(run.rows or 0, 'row')} to {self._where(load)}"
+            )
         else:
             self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
 
     def _say_idle(self, load: BatchLoad) -> None:
         run, schedule = load.status.last_run, load.status.schedule
         if run is not None and run.state == runs.RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {run.name} has written {run.rows or 0:,} rows")
+            self.say(f"{_title(load)}: {run.name} has written {count_of(run.rows or 0, 'row')}")
         elif run is not None and str(_key(load)) not in self.failures:
             self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
         if schedule is not None:
@@ -485,7 +490,3 @@ def _key(resource: Record) -> Key:
 
 def _title(resource: Record) -> str:
     return f"{resource.KIND} {resource.name}"
-
-
-def _count(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"

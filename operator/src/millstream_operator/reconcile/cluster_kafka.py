@@ -9,6 +9,7 @@ from ..kafka_admin import KafkaAdmin
 from ..kafka_records import AdminError, BrokersState, PartitionReplicas, Reassignments
 from ..models import Cluster
 from ..resources.broker_config import dynamic_config
+from ..words import count_of
 from .cluster import Look, live_config
 from .problem import Problem
 from .scaling import confirm_scaling, plan_scaling, plan_spreading
@@ -101,7 +102,7 @@ def spread(cluster: Cluster, view: View, look: Look) -> None:
         view.admin.reassign(moves)
     if count := len(moves) or len(moving):
         look.busy = True
-        words = f"{count} partitions are being moved"
+        words = f"{count_of(count, 'partition')} {'is' if count == 1 else 'are'} being moved"
         look.conditions.append((ConditionType.REBALANCING, True, Reason.SPREADING, words))
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from ..kafka_records import EARLIEST, LATEST, MARK, GroupMember, Mark, Partition, TopicIdentity
 from ..models import ConsumerGroup, LastReset, Reset, ResetTopic
+from ..words import count_of
 from .problem import shown
 
 STEP = 99  # positions; with the mark, as many as brokers store at once
@@ -105,7 +106,9 @@ def plan(
         request_id=reset.request_id,
         state="Running",
         time=now,
-        message=f"{_partitions(len(outside))} clamped to the log: {_named(outside)}" if outside else None,
+        message=f"{count_of(len(outside), 'position')} clamped to the log: {_named(outside)}"
+        if outside
+        else None,
         topics=tuple(
             ResetTopic(
                 topic=topic,
@@ -186,12 +189,8 @@ def waiting_words(members: Sequence[GroupMember]) -> str:
 
 def done_words(last: LastReset) -> str:
     """The results of a reset."""
-    words = f"request {last.request_id}: {_partitions(len(positions(last)))} set"
+    words = f"request {last.request_id}: {count_of(len(positions(last)), 'position')} set"
     return f"{words}; {last.message}" if last.message else words
-
-
-def _partitions(count: int) -> str:
-    return "1 position" if count == 1 else f"{count:,} positions"
 
 
 def _named(partitions: Sequence[Partition]) -> str:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from .. import cron
 from ..conditions import Condition, ConditionType, Reason, rfc3339, set_condition
 from ..models import BatchLoad, BatchLoadStatus, Run
+from ..words import count_of
 from .load import RunState, Trigger, Waiting, in_flight, parsed, with_status
 from .problem import Problem, with_pause
 
@@ -111,15 +112,15 @@ def _of_run(
     count = run.records if run.records is not None else 0
     match RunState(run.state or RunState.PENDING):
         case RunState.SUCCEEDED:
-            rows = "its rows" if run.rows is None else f"{run.rows:,} rows"
+            rows = "its rows" if run.rows is None else count_of(run.rows, "row")
             return True, True, Reason.SUCCEEDED, f"{run.name} wrote {rows} to {path}"
         case RunState.FAILED:
             reason = Reason(run.reason) if run.reason in set(Reason) else Reason.RUN_FAILED
             return False, False, reason, f"{run.name}: {run.error}"
         case RunState.RUNNING:
-            message = f"{run.name} loads {count:,} records" + (f": {waits}" if waits else "")
+            message = f"{run.name} loads {count_of(count, 'record')}" + (f": {waits}" if waits else "")
             return not held_up, None, Reason.PODS_PENDING if held_up else Reason.RUNNING, message
-    message = f"{run.name} with {count:,} records waits for its pods"
+    message = f"{run.name} with {count_of(count, 'record')} waits for its pods"
     if waits:
         return False, None, Reason.PODS_PENDING, f"{message}: {waits}"
     return True, None, Reason.RUN_PENDING, message

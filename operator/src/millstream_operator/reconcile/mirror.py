@@ -13,6 +13,7 @@ from ..conditions import ConditionType, Reason
 from ..models import Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus
 from ..models.mirror import Rate, SetAside
 from ..resources.mirror import selector
+from ..words import count_of
 from .problem import Problem, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
@@ -213,7 +214,7 @@ def _unknown_lag(name: str, said: Sequence[SourceReport]) -> str:
     if (held := sum(source.partitions for source in said)) < wanted:
         return f"workers have taken {held} of {wanted} partitions of {name}{error}"
     if starting := sum(source.starting for source in said):
-        return f"workers have yet to read from {_count(starting, 'partition')} of {name}{error}"
+        return f"workers have yet to read from {count_of(starting, 'partition')} of {name}{error}"
     return ""
 
 
@@ -387,7 +388,9 @@ def _ready(
     if nothing := _without_topics(mirror, workers.reports):
         return ConditionType.READY, True, Reason.NO_TOPICS, nothing
     topics = sum(source.topics or 0 for source in sources)
-    words = f"{_count(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {_count(topics, 'topic')}"
+    words = (
+        f"{count_of(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {count_of(topics, 'topic')}"
+    )
     return ConditionType.READY, True, Reason.MIRRORING, words
 
 
@@ -404,7 +407,3 @@ def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str
         f"no topic of {shown(empty, MOST_NAMED)} matches spec.topics: the mirror waits for such topics; patterns match"
         " whole names"
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

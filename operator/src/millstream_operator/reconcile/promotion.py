@@ -24,6 +24,7 @@ from ..mirror_records import Notes, TargetTopic, mark_of
 from ..models import LastPromotion, MirrorMaker, Promote, PromotedTopic
 from ..models.mirror import MirrorSource
 from ..patterns import matches
+from ..words import count_of
 from .problem import shown
 
 MOST_NAMED = 5
@@ -385,7 +386,7 @@ def _words(
 ) -> str:
     """``endless`` are partitions whose end of mirrored records is unknown."""
     already = sorted(planned.topics.keys() - set(promoted))
-    parts = [_count(len(promoted), "topic") + " promoted"] if promoted or not already else []
+    parts = [count_of(len(promoted), "topic") + " promoted"] if promoted or not already else []
     if already:
         parts.append(f"promoted before: {shown(already, MOST_NAMED)}")
     if planned.gone:
@@ -393,7 +394,7 @@ def _words(
     if last.partition_count:
         parts.append(_recovery_point(last, oldest, endless))
     if endless:
-        parts.append(f"where mirrored records end is not known of {_count(endless, 'partition')}")
+        parts.append(f"where mirrored records end is not known of {count_of(endless, 'partition')}")
     return "; ".join(parts)
 
 
@@ -403,13 +404,13 @@ def _recovery_point(last: LastPromotion, oldest: datetime | None, endless: int) 
     if last.not_mirrored is None:
         return "how many records were not mirrored is not known: the operator does not reach the source"
     verb = "was" if last.not_mirrored == 1 else "were"
-    words = f"{_count(last.not_mirrored, 'record')} of the source {verb} not mirrored"
+    words = f"{count_of(last.not_mirrored, 'record')} of the source {verb} not mirrored"
     if oldest is not None:
         words = (
             f"at least {words}, as last known at {rfc3339(oldest)}: the operator does not reach the source"
         )
     if last.unknown_partitions:
-        words += f"; of {_count(last.unknown_partitions, 'partition')} it is not known"
+        words += f"; of {count_of(last.unknown_partitions, 'partition')} it is not known"
     return words
 
 
@@ -462,7 +463,3 @@ def ready(promotion: Promotion, names: Collection[str]) -> Told | None:
         )
         return ConditionType.READY, False, Reason.TOPIC_PROMOTED, words
     return None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

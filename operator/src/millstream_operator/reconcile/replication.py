@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..conditions import ConditionType, Reason
 from ..kafka_records import PartitionReplicas, Reassignments, TopicState
 from ..models import Topic
+from ..words import count_of
 from .placement import CannotPlace, Moves, arrived, with_factor
 from .problem import Problem
 
@@ -59,7 +60,7 @@ def plan_replication(
         moving = {key for key in (*reassigning, *plan.moves) if key[0] == topic}
         copies = sum(len(going.adding) for key, going in reassigning.items() if key in moving)
         if moving:
-            begun = f", {copies} replicas to be copied" if copies else ""
+            begun = f", {count_of(copies, 'replica')} to be copied" if copies else ""
             plan.progress[topic] = f"{len(moving)} of {count} partitions are being reassigned{begun}"
     return plan
 

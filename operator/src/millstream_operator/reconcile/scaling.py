@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..conditions import Reason
 from ..kafka_records import PartitionReplicas, Reassignments
+from ..words import count_of
 from .placement import CannotPlace, Moves, arrived, drain, rebalance
 from .problem import Problem
 
@@ -61,7 +62,7 @@ def plan_scaling(
                 f"spec.brokers.replicas: {desired} is not allowed: {error}; {stay} brokers stay",
             ),
         )
-    return Scaling(stay, moves, f"{names}: {len(held)} partitions to go")
+    return Scaling(stay, moves, f"{names}: {count_of(len(held), 'partition')} to go")
 
 
 def confirm_scaling(scaling: Scaling, current: int, held: Mapping[int, int] | None) -> Scaling:
@@ -74,7 +75,7 @@ def confirm_scaling(scaling: Scaling, current: int, held: Mapping[int, int] | No
         return Scaling(current, progress="the brokers that leave do not say whether they hold replicas")
     if full := {broker: count for broker, count in sorted(held.items()) if count}:
         names = ", ".join(map(str, full))
-        return Scaling(current, progress=f"brokers {names}: {sum(full.values())} replicas to go")
+        return Scaling(current, progress=f"brokers {names}: {count_of(sum(full.values()), 'replica')} to go")
     return scaling
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from ..conditions import ConditionType, Reason
 from ..kafka_records import ConfigChange, NewTopic, Refusal, TopicState
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
+from ..words import count_of
 from .problem import Problem, conditions_with
 from .replication import Replication
 
@@ -122,7 +123,7 @@ def status_of(
 def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType, bool, Reason, str]:
     if problem is not None:
         return ConditionType.READY, False, problem.reason, problem.message
-    words = "1 partition" if observed.partitions == 1 else f"{observed.partitions} partitions"
+    words = count_of(observed.partitions, "partition")
     if observed.under_replicated:
         words += f", {observed.under_replicated} of them under-replicated"
     return ConditionType.READY, True, Reason.TOPIC_READY, words
