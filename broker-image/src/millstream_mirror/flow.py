@@ -122,6 +122,7 @@ class Flow(ABC):
         """Wakes the pumps: a response has arrived, or a lane is ready."""
 
     def start(self, names: list[LaneName]) -> None:
+        self.lanes = {}
         self._supervisor = self._run("lanes", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
@@ -159,7 +160,7 @@ class Flow(ABC):
 
     async def _open(self, names: Sequence[LaneName]) -> None:
         """Open the lanes; those that have to wait hold up no other."""
-        pause = BACKOFF_S
+        pause, said = BACKOFF_S, ""
         while names:
             try:
                 lanes, waiting = await self._keeper.open(names)
@@ -171,9 +172,12 @@ class Flow(ABC):
                 self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
                 self._wake.set()
                 names = list(waiting)
-                self.waits_for = next(iter(waiting.values()), "")
-            if self.waits_for:
+                more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+                self.waits_for = next(iter(waiting.values())) + more if names else ""
+            if self.waits_for and self.waits_for != said:
                 self._failure(self.waits_for)
+            said = self.waits_for
+            if names:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
 
