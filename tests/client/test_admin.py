@@ -193,9 +193,7 @@ def test_groups_that_are_refused(admin: millstream.Admin, topic: str, group: str
         list(islice(stream, 1))
         (member,) = admin.describe_group(group).members
         assert member.partitions == tuple(f"{topic}-{number}" for number in range(3))
-        with pytest.raises(
-            Failed, match=f"group {group} is Stable, with 1 member: stop its consumers first"
-        ):
+        with pytest.raises(Failed, match=f"group {group} is Stable, with 1 member: stop its consumers first"):
             admin.reset_group(group, "latest")
         with pytest.raises(Failed, match=f"group {group} was not deleted"):
             admin.delete_group(group)

@@ -72,3 +72,5 @@ def test_the_command_prints_tables_or_lines(run: Run, topic: str) -> None:
     said = run("top", "--interval", "0.2", "--count", "1").stdout.decode()
     assert "RECORDS/S" in said
     assert "COMMITTED/S" in said
+    said = run("top", "--interval", "0.2", "--count", "3").stdout.decode()
+    assert said.count("RECORDS/S") == 3, "without a terminal, each interval has its table"

@@ -525,16 +525,23 @@ def test_why_brokers_are_not_ready() -> None:
     waiting = {"reason": "ErrImagePull", "message": "not found"}
     problem = why_not_ready([pod(containerStatuses=[{"ready": False, "state": {"waiting": waiting}}])], 0, 1)
     assert (problem.reason, problem.message) == (
-        Reason.BROKERS_STARTING,
+        Reason.BROKER_FAILED,
         "east-brokers-0: ErrImagePull: not found",
     )
     silent = {"exitCode": 137, "reason": "OOMKilled"}
     failed = pod(containerStatuses=[{"ready": False, "state": {"terminated": silent}}])
     assert why_not_ready([failed], 0, 1).message == "east-brokers-0: exit status 137, OOMKilled"
-    unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+    unscheduled = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes",
+    }
+    new_claim = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": "no claim"}
     unready = {"type": "Ready", "status": "False", "message": "containers are not ready"}
     assert why_not_ready([pod(conditions=[unready])], 0, 1).message == "0 of 1 brokers are ready"
-    assert "0/1 nodes" in why_not_ready([pod(conditions=[unscheduled])], 0, 1).message
+    assert why_not_ready([pod(conditions=[unscheduled])], 0, 1).message == "east-brokers-0: 0/1 nodes"
+    assert why_not_ready([pod(conditions=[new_claim])], 0, 1).message == "0 of 1 brokers are ready"
     assert why_not_ready([], 0, 1).message == "0 of 1 brokers are ready"
 
 

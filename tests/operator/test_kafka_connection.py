@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataResponse
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_operator import kafka_connection
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
@@ -53,6 +56,30 @@ def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: Broke
     with pytest.raises(AdminError, match="begun before"):
         admin._refuse_for_a_while("begun before", time.monotonic() - 60)
     assert admin.cluster_id()
+    admin.close()
+
+
+def test_a_read_over_a_connection_that_was_lost_is_repeated_and_a_write_is_not(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    port = fixed_port()
+    broker = start_broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+    admin = KafkaAdmin(broker.bootstrap)
+    cluster_id = admin.cluster_id()
+
+    broker.kill()
+    broker.start()
+    assert admin.cluster_id() == cluster_id
+    asked: list[int] = []
+
+    def write(client: KafkaAdminClient) -> None:
+        asked.append(client._manager.writes)
+        client._manager.writes += 1
+        raise KafkaConnectionError("the broker has gone")
+
+    with pytest.raises(AdminError, match="the broker has gone"):
+        admin.call(write)
+    assert len(asked) == 1, "nobody knows whether the broker has carried it out"
     admin.close()
 
 

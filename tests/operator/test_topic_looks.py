@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
-from millstream_harness.manifests import cluster, topic
+from millstream_harness.manifests import cluster, group, topic
 from millstream_operator.kafka_records import (
     AdminError,
     BrokersState,
@@ -24,6 +24,7 @@ from millstream_operator.reconcile.topic_kafka import reconcile_topics
 from millstream_operator.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
+GROUPS = {"reader": ["flights"], "of-both": ["others", "flights"], "other": ["others"], "any": []}
 PAUSED = {"annotations": {"millstream.dev/paused": "true"}}
 
 
@@ -54,6 +55,25 @@ def appearing(**topics: TopicState) -> Any:
         return topics if len(asked) > 1 else {}
 
     return answer
+
+
+def test_the_replica_of_a_mirror_says_so_and_keeps_its_settings() -> None:
+    wanted = stored(topic("flights", config={"retention.ms": "1"}))
+    mirrored = state(2, **{"millstream.mirror.source": "CLUSTER/TOPIC", "retention.ms": "2"})
+    found = look(wanted, brokers={"topics": {"flights": mirrored}})
+    words = "2 partitions, a read-only replica: until a promotion, its source decides its partitions and configuration"
+    assert found.condition("Topic", "flights") == ("True", "ReadOnlyReplica", words)
+    assert not found.status("Topic", "flights").get("configKeys")
+    assert [request for request, *_ in found.brokers.asked] == ["topics"]
+
+
+def test_a_new_topic_wakes_the_groups_that_list_it() -> None:
+    readers = [stored(group(name, topics=topics)) for name, topics in GROUPS.items()]
+    found = in_memory(CLUSTER, *readers, topics=appearing(flights=state()), create_topics={"flights": None})
+    found.services.store.take_woken()
+    reconcile_topics(found.services, [decode_as(Topic, stored(topic("flights")))])
+    woken = {key.name for key in found.services.store.take_woken() if key.kind == "ConsumerGroup"}
+    assert woken == {"reader", "of-both"}
 
 
 def test_a_key_is_noted_before_it_is_set_and_stays_noted_whatever_else_is_refused() -> None:

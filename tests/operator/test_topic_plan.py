@@ -30,6 +30,15 @@ def state(partitions: int = 3, replication: int = 1, config: Mapping[str, str] |
     return TopicState("id", partitions, replication, 0, config or {})
 
 
+def test_the_replica_of_a_mirror_stays_as_its_source_says() -> None:
+    config = {"millstream.mirror.source": "CLUSTER/TOPIC", "retention.ms": "1"}
+    wanted = spec(partitions=6, config={"retention.ms": "2"})
+    assert plan_topic("flights", wanted, state(3, config=config), ["cleanup.policy"]) == TopicPlan()
+    del config["millstream.mirror.source"]  # promoted
+    plan = plan_topic("flights", wanted, state(3, config=config))
+    assert (plan.change, plan.partitions) == (ConfigChange({"retention.ms": "2"}, ()), 6)
+
+
 def test_one_that_does_not_exist_is_created() -> None:
     wanted = spec(partitions=6, config={"retention.ms": "1000"})
     plan = plan_topic("flights", wanted, None)

@@ -104,6 +104,13 @@ CLOSED = ("Upgrading", "False", "OutsideMaintenanceWindow")
             ["Normal ReplicationChanged"],
         ),
         ("MirrorMaker", {"replicas": 1}, {"replicas": 2}, ["Normal Scaled"]),
+        # a promoted mirror has no conditions of its workers any more
+        (
+            "MirrorMaker",
+            status(READY, ("CaughtUp", "True", "CaughtUp"), ("Degraded", "False", "NothingMissing")),
+            status(READY),
+            [],
+        ),
         # a Cluster's event is not repeated by its thousand Topics
         (
             "Topic",

@@ -65,6 +65,7 @@ class Reason(StrEnum):
     VOLUME_NOT_RESIZED = "VolumeNotResized"
     # Topic
     TOPIC_READY = "TopicReady"
+    READ_ONLY_REPLICA = "ReadOnlyReplica"
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
     REASSIGNING = "Reassigning"
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"

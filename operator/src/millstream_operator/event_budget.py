@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from .store import Key
 from .transitions import EventType
 
-BURST, EVERY_S = 10, 60.0
+BURST, EVERY_S = 25, 60.0
 BURST_OF_ALL, EVERY_S_OF_ALL = 200, 0.5
 MOST_OBJECTS = 1000
 """Objects whose Events are counted; those with a full burst are forgotten first."""

@@ -12,6 +12,7 @@ handed over earlier is still sent, and a broker carries it out.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -19,7 +20,13 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from kafka.admin import KafkaAdminClient
-from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaError, RetriableError
+from kafka.errors import (
+    BrokerResponseError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    KafkaTimeoutError,
+    RetriableError,
+)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
@@ -101,6 +108,7 @@ class _FencedManager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: NetworkSelector, fence: Fence, **config: Any) -> None:
         super().__init__(net, **config)
         self._fence = fence
+        self.writes = 0
         self._sockets: list[socket.socket] = []
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
@@ -116,6 +124,7 @@ class _FencedManager(KafkaConnectionManager):  # type: ignore[misc]
     def send(self, request: Any, node_id: Any = None, request_timeout_ms: int | None = None) -> Any:
         if request.API_KEY not in READS:
             self._fence()
+            self.writes += 1
         return super().send(request, node_id, request_timeout_ms)
 
 
@@ -133,7 +142,7 @@ class KafkaConnection:
         self._closed = False
         self._failed_until = 0.0
         self._failure = ""
-        self._retried_at = 0.0
+        self._retried_at = -math.inf
 
     def close(self) -> None:
         """Close for good: later calls raise AdminError."""
@@ -144,14 +153,18 @@ class KafkaConnection:
             _close(client)
 
     def retry(self) -> None:
-        """Let the next call connect again: a broker has just become ready. Attempts that have begun count no more."""
+        """Let the next call connect again: a broker has just become ready.
+
+        Attempts that have begun count no more, and for a while all pauses are short: Kubernetes may need a moment to
+        route connections to the broker.
+        """
         with self._lock:
             self._failed_until, self._retried_at = 0.0, time.monotonic()
 
     def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
         for wait in (0.2, 0.5, None):
-            client = self._connected()
-            begun = time.monotonic()
+            known, client = self._client, self._connected()
+            begun, writes = time.monotonic(), client._manager.writes
             try:
                 return operation(client)
             except IncompatibleBrokerVersion as error:
@@ -163,6 +176,11 @@ class KafkaConnection:
                 answered = isinstance(error, BrokerResponseError)
                 if answered and isinstance(error, RetriableError) and wait is not None:
                     time.sleep(wait)
+                    continue
+                # Its brokers may have moved since it connected. A request that may have changed something is not
+                # repeated.
+                is_lost = client is known and not answered and not isinstance(error, KafkaTimeoutError)
+                if is_lost and client._manager.writes == writes and wait is not None:
                     continue
                 says = "answer" if answered else "do not answer"
                 failure = f"the brokers at {self.bootstrap} {says}: {_words(error)}"
@@ -216,7 +234,9 @@ class KafkaConnection:
     def _refuse_for_a_while(self, failure: str, begun: float, cause: Exception | None = None) -> NoReturn:
         now = time.monotonic()
         if begun >= self._retried_at:
-            self._failed_until = now + min(RETRY_LIMIT_S, max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun)))
+            is_new = now - self._retried_at < RETRY_LIMIT_S
+            pause = RETRY_AFTER_S if is_new else max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun))
+            self._failed_until = now + min(RETRY_LIMIT_S, pause)
         self._failure = failure
         raise AdminError(failure) from cause
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -21,7 +21,7 @@ import msgspec
 
 from .admission import refusal
 from .explain import titled
-from .models import KINDS, Cluster, ManifestError, Resource, decode_as
+from .models import KINDS, Cluster, ConsumerGroup, ManifestError, Resource, decode_as
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
@@ -119,6 +119,17 @@ class Store:
         """Request another look at a resource soon."""
         with self._lock:
             self._woken.add(key)
+
+    def wake_groups(self, cluster: ClusterKey, topics: Collection[str]) -> None:
+        """Request a look at the ConsumerGroups of a Cluster that list one of these topics, which are new."""
+        if not topics:
+            return
+        with self._lock:
+            for key in self._referring.get(cluster, ()):
+                if key.kind == ConsumerGroup.KIND:
+                    spec = msgspec.json.decode(self._entries[key].raw).get("spec") or {}
+                    if not {*topics}.isdisjoint(spec.get("topics") or ()):
+                        self._woken.add(key)
 
     def take_woken(self) -> set[Key]:
         with self._lock:

@@ -172,6 +172,8 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
     ):
         if change := turned(kind):
             was, now = change
+            if not now.status:  # the condition is gone
+                continue
             if now.status == bad:
                 yield Event(EventType.WARNING, now.reason, now.message)
             elif now.status == ("False" if bad == "True" else "True") and (was.status == bad or not bad):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import click
@@ -31,8 +32,13 @@ def top(settings: Settings, interval: float, count: int | None) -> None:
     cluster = settings.cluster
     before, shown = look(cluster), 0
     console = Console(highlight=False, markup=False)
+    is_live = console.is_terminal and settings.output != "json"
     try:
-        with Live(console=console, auto_refresh=False, screen=console.is_terminal and count is None) as live:
+        with (
+            Live(console=console, auto_refresh=False, screen=count is None)
+            if is_live
+            else nullcontext() as live
+        ):
             while count is None or shown < count:
                 time.sleep(interval)
                 after = look(cluster)
@@ -41,8 +47,10 @@ def top(settings: Settings, interval: float, count: int | None) -> None:
                 if settings.output == "json":
                     found = [asdict(one) for one in topics], [asdict(one) for one in groups]
                     show_json({"topics": found[0], "groups": found[1]})
-                else:
+                elif live is not None:
                     live.update(_page(topics, groups), refresh=True)
+                else:
+                    console.print(_page(topics, groups), "")
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {shown} intervals") from None
 

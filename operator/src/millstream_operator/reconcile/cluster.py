@@ -183,9 +183,10 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         name, status = pod["metadata"]["name"], pod.get("status") or {}
         if trouble := trouble_of(pod):
-            return Problem(Reason.BROKER_FAILED if trouble.ended else Reason.BROKERS_STARTING, trouble.words)
+            return Problem(Reason.BROKER_FAILED, trouble.words)
         for condition in status.get("conditions") or ():
-            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            # its other reason, SchedulerError, passes by itself: the scheduler has not seen a new claim yet
+            if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
                 return Problem(
                     Reason.BROKERS_STARTING, f"{name}: {condition.get('message', 'not scheduled')}"
                 )

@@ -141,7 +141,11 @@ def status_of(
     unknown = next(filter(None, why_unknown.values()), "")
     lag = None if unknown else _sum(report.lag for report in workers.reports)
     degraded = _degraded(workers.reports)
-    of_workers = (_reachable(sources, workers.reports), _caught_up(lag, unknown, workers.reports), degraded)
+    of_workers = (
+        _reachable(sources, workers.reports),
+        _caught_up(lag, unknown, sources, workers.reports),
+        degraded,
+    )
     conditions = conditions_with(
         mirror,
         *(() if promotion.is_over else of_workers),
@@ -286,9 +290,14 @@ def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerRe
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
 
 
-def _caught_up(lag: Lag | None, unknown: str, reports: Sequence[WorkerReport]) -> Told:
+def _caught_up(
+    lag: Lag | None, unknown: str, sources: Sequence[MirrorSourceStatus], reports: Sequence[WorkerReport]
+) -> Told:
     if not reports:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has reported yet"
+    _, reachable, reason, message = _reachable(sources, reports)
+    if reachable is False:
+        return ConditionType.CAUGHT_UP, None, reason, message
     if rejoining := _said(reports, REJOINING):
         return ConditionType.CAUGHT_UP, False, Reason.REJOINING, rejoining
     if lag is None:

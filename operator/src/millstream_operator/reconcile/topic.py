@@ -13,6 +13,7 @@ from datetime import datetime
 
 from ..conditions import ConditionType, Reason
 from ..kafka_records import ConfigChange, NewTopic, Refusal, TopicState
+from ..mirror_records import KEY
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..words import count_of
 from .problem import Problem, conditions_with
@@ -47,6 +48,8 @@ def plan_topic(
     name: str, spec: TopicSpec, observed: TopicState | None, config_keys: Iterable[str] = ()
 ) -> TopicPlan:
     """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before."""
+    if is_replica(observed):
+        return TopicPlan()
     if observed is None:
         return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
     to_set = {key: value for key, value in spec.config.items() if observed.config.get(key) != value}
@@ -56,6 +59,11 @@ def plan_topic(
         partitions=spec.partitions if (spec.partitions or 0) > observed.partitions else None,
         problem=fewer_partitions(spec.partitions, observed.partitions),
     )
+
+
+def is_replica(observed: TopicState | None) -> bool:
+    """Whether a mirror keeps it as the read-only replica of a source's topic, with that topic's settings."""
+    return observed is not None and bool(observed.config.get(KEY))
 
 
 def fewer_partitions(wanted: int | None, there: int) -> Problem | None:
@@ -124,6 +132,11 @@ def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType
     if problem is not None:
         return ConditionType.READY, False, problem.reason, problem.message
     words = count_of(observed.partitions, "partition")
+    if is_replica(observed):
+        words += (
+            ", a read-only replica: until a promotion, its source decides its partitions and configuration"
+        )
+        return ConditionType.READY, True, Reason.READ_ONLY_REPLICA, words
     if observed.under_replicated:
         words += f", {observed.under_replicated} of them under-replicated"
     return ConditionType.READY, True, Reason.TOPIC_READY, words

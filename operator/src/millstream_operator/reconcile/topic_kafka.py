@@ -18,14 +18,14 @@ from ..kafka_records import AdminError, Refusal, TopicState
 from ..models import Cluster, Topic
 from ..services import Services
 from ..status import hold_finalizer, write_status
-from ..store import Key, key_for
+from ..store import ClusterKey, Key, key_for
 from .deletion import let_go, owes_deletion, wait
 from .problem import PAUSED, Problem, is_paused
 from .reference import rival_problem
 from .replication_kafka import replicate
 from .report import report_problem
 from .together import PROBLEM_INTERVAL_S, sort_out
-from .topic import Said, TopicPlan, plan_topic, problem_of, said, status_of
+from .topic import Said, TopicPlan, is_replica, plan_topic, problem_of, said, status_of
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
@@ -64,6 +64,8 @@ def _bring_about(
             )
         topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]
         refused = carry_out(admin, plans)
+        created = {name for name, plan in plans.items() if plan.create is not None and name not in refused}
+        services.store.wake_groups(ClusterKey(cluster.namespace, cluster.name), created)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
             observed = {**observed, **admin.topics(changed)}
         replication = replicate(admin, cluster, active, observed)
@@ -81,7 +83,9 @@ def _bring_about(
             or plans[topic.topic_name].problem
             or replication.problems.get(topic.topic_name),
             beside=said(topic, cluster, observed.get(topic.topic_name), replication),
-            config_changed=topic.topic_name not in refused and not is_paused(topic),
+            config_changed=topic.topic_name not in refused
+            and not is_paused(topic)
+            and not is_replica(observed.get(topic.topic_name)),
         )
         for topic in topics
     }
