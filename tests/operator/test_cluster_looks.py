@@ -104,7 +104,7 @@ def test_a_pod_whose_image_is_not_there_says_so() -> None:
     state = {"waiting": {"reason": "ErrImagePull"}}
     east.run(False, initContainerStatuses=[{"ready": False, "state": state}])
     east.look()
-    assert east.says() == ("False", "BrokersStarting", "east-brokers-0: ErrImagePull")
+    assert east.says() == ("False", "BrokerFailed", "east-brokers-0: ErrImagePull")
 
 
 def test_a_cluster_that_is_being_deleted_is_left_alone() -> None:

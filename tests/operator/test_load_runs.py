@@ -92,8 +92,8 @@ def test_a_kubernetes_without_the_spark_operator_is_told() -> None:
     assert says(found) == (
         "False",
         "RunnerNotAvailable",
-        "SparkApplication is not a kind of this Kubernetes: install Kubeflow's Spark operator, or set spec.runner to"
-        " Job (runner: Job)",
+        "SparkApplication is not a kind of this Kubernetes: install Kubeflow's Spark operator, or set spec.runner:"
+        " Job",
     )
     found.kube.refused["SparkApplication"] = KubeError(500, "", "down")
     with pytest.raises(KubeError, match="down"):

@@ -192,6 +192,16 @@ def test_a_mirror_that_has_not_read_all_partitions_is_not_caught_up(source: Sour
     assert is_ready is (source.wanted is not None)
 
 
+def test_a_source_that_no_worker_has_tried_yet_is_not_called_unreachable() -> None:
+    status = status_of(a_mirror(), WorkerReport(sources=(SourceReport("west", False, wanted=None),)))
+    assert [one.reachable for one in status.sources or ()] == [None]
+    assert conditions(status)["SourceReachable"] == ("Unknown", "WorkersStarting")
+    failed = SourceReport("west", False, wanted=None, last_error="connection refused")
+    status = status_of(a_mirror(), WorkerReport(sources=(failed,)))
+    assert conditions(status)["SourceReachable"] == ("False", "SourceUnreachable")
+    assert conditions(status)["CaughtUp"] == ("Unknown", "SourceUnreachable")
+
+
 def test_workers_of_an_older_version_do_not_report_what_they_have_yet_to_read() -> None:
     """They count as before."""
     report = WorkerReport(

@@ -152,7 +152,7 @@ def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Prob
             raise
         message = (
             f"{runner['kind']} is not a kind of this Kubernetes: install Kubeflow's Spark operator, "
-            "or set spec.runner to Job (runner: Job)"
+            "or set spec.runner: Job"
         )
         return Problem(Reason.RUNNER_NOT_AVAILABLE, message)
     return Seen(RunState.PENDING)

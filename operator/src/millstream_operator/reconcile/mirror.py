@@ -230,9 +230,10 @@ def _source(name: str, said: Sequence[SourceReport], unknown: str) -> MirrorSour
     if not said:
         return MirrorSourceStatus(name=name)
     errors = [source.last_error for source in said if source.last_error]
+    gone = [source for source in said if not source.reachable]  # without an error: not tried yet
     return MirrorSourceStatus(
         name=name,
-        reachable=all(source.reachable for source in said),
+        reachable=None if gone and not any(one.last_error for one in gone) else not gone,
         topics=_topics(said),
         groups=max((source.groups for source in said if source.groups is not None), default=None),
         lag=None if unknown else _sum(source.lag for source in said),
