@@ -9,8 +9,10 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 import millstream
+from millstream.connection import failed
 from millstream.errors import BadInput, Failed, UnknownGroup, UnknownTopic, Unreachable
 from millstream.groups import commit_offsets
 from millstream.resets import Move
@@ -19,6 +21,18 @@ from millstream_harness.scenario import unique
 
 BEGIN_MS = 1_700_000_000_000
 """Time of a topic's first record; each later one is a second younger."""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("DescribeGroups: no coordinator\nsecond line", "DescribeGroups: no coordinator"),
+        ("ConsumerGroupDescribe: ", "ConsumerGroupDescribe: COORDINATOR_NOT_AVAILABLE"),
+    ],
+)
+def test_an_error_is_one_line_with_a_reason(said: str, words: str) -> None:
+    error = KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE, said)
+    assert str(failed(KafkaException(error))) == words
 
 
 @pytest.fixture

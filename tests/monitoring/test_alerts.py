@@ -17,6 +17,7 @@ from millstream_operator.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/observability.md"
 RULES = ROOT / "charts/millstream/rules/millstream.yaml"
 GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
@@ -168,6 +169,16 @@ def run_promtool(*arguments: str) -> None:
 
 def test_promtool_takes_the_rules() -> None:
     run_promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+
+
+def test_promtool_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
+    """With other targets, because Debian builds Prometheus without the discovery of pods."""
+    (found,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE.read_text(), re.DOTALL)
+    config = yaml.safe_load(found)
+    assert config["scrape_configs"][1].pop("kubernetes_sd_configs") == [{"role": "pod"}]
+    config["scrape_configs"][1]["static_configs"] = [{"targets": ["localhost:9404"]}]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    run_promtool("check", "config", "--lint=all", "--lint-fatal", str(tmp_path / "prometheus.yaml"))
 
 
 def test_each_alert_fires_where_it_should_and_only_there(tmp_path: Path) -> None:

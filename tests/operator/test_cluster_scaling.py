@@ -24,7 +24,7 @@ def test_a_broker_leaves_when_it_has_no_replica() -> None:
     east.change(1)
     assert east.look(**answers(partition("a", 0, 1))) == SOON
     assert east.asked("reassign") == [{("a", 0): (0,)}]
-    assert east.says("Rebalancing") == ("True", "Draining", "brokers 1: 1 partition to go")
+    assert east.says("Rebalancing") == ("True", "Draining", "broker 1: 1 partition left to move")
     assert (east.replicas, east.status["brokers"]) == (2, {"desired": 1, "ready": 2})
     assert east.look(**answers(partition("a", 0, 0))) == SETTLED
     assert (east.replicas, east.says("Rebalancing")) == (1, None)
@@ -35,7 +35,7 @@ def test_a_broker_that_says_it_holds_replicas_stays_whatever_others_say() -> Non
     east.change(1)
     assert east.look(**answers(partition("a", 0, 0), held={1: 2})) == SOON
     assert east.asked("held") == [{1}]
-    assert east.says("Rebalancing") == ("True", "Draining", "brokers 1: 2 replicas to go")
+    assert east.says("Rebalancing") == ("True", "Draining", "broker 1: 2 replicas left to move")
     assert east.replicas == 2
     silent = AdminError("no answer")
     assert east.look(**answers(partition("a", 0, 0), held=silent)) == SOON
@@ -68,7 +68,7 @@ def test_brokers_that_do_not_answer_stay() -> None:
     east.change(2)
     assert east.look(**answers(reassigning=AdminError("nobody listens"))) == SOON
     assert [request for request, *_ in east.memory.brokers.asked] == ["reassigning"]
-    assert east.says("Rebalancing") == ("True", "Draining", "brokers 2: the brokers do not answer")
+    assert east.says("Rebalancing") == ("True", "Draining", "broker 2: the brokers do not answer")
     assert east.replicas == 3
 
 

@@ -191,7 +191,7 @@ def test_a_broker_is_drained_and_filled_again(brokers: ClusterProcesses, admin: 
     assert view.partitions()
     created(brokers, admin, "late", 1, 3)
     assert scale(a_cluster(2), 3, view, look) == 3, "the view is older than the topic"
-    assert look.conditions[0][3] == "brokers 2: 1 replica to go"
+    assert look.conditions[0][3] == "broker 2: 1 replica left to move"
     admin.delete_topics(["late"])
     until("only orders", lambda: all(topics(broker) == ["orders"] for broker in every), 20)
 

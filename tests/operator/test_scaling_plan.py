@@ -29,14 +29,14 @@ def test_fewer_brokers_are_drained_first() -> None:
     scaling = plan_scaling(3, 4, there, {}, ALIVE)
     assert scaling.replicas == 4
     assert scaling.moves == {("a", 1): (1, 2, 0), ("b", 0): (2,)}
-    assert scaling.progress == "brokers 3: 2 partitions to go"
+    assert scaling.progress == "broker 3: 2 partitions left to move"
 
     # moves in progress are not requested again
     moving = {("a", 1): Reassignment((0,), (3,)), ("b", 0): Reassignment((2,), (3,))}
     there = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 0, 3), partition("b", 0, 2, 3)]
     scaling = plan_scaling(3, 4, there, moving, ALIVE)
     assert (scaling.replicas, scaling.moves) == (4, {})
-    assert scaling.progress == "brokers 3: 2 partitions to go"
+    assert scaling.progress == "broker 3: 2 partitions left to move"
 
     done = [partition("a", 0, 0, 1, 2), partition("a", 1, 1, 2, 0), partition("b", 0, 1)]
     scaling = plan_scaling(3, 4, done, {}, ALIVE)
@@ -48,7 +48,7 @@ def test_brokers_leave_only_if_they_themselves_hold_nothing() -> None:
     for held in ({}, {3: 0}, {2: 0, 3: 0}):
         assert confirm_scaling(planned, 4, held) == planned
     kept = confirm_scaling(planned, 4, {3: 5, 2: 0})
-    assert (kept.replicas, kept.progress) == (4, "brokers 3: 5 replicas to go")
+    assert (kept.replicas, kept.progress) == (4, "broker 3: 5 replicas left to move")
     silent = confirm_scaling(planned, 4, None)
     assert silent.replicas == 4
     assert silent.progress
@@ -93,7 +93,7 @@ def test_replicas_move_only_while_all_that_take_them_live() -> None:
     there = [partition("a", 0, 3)]
     scaling = plan_scaling(3, 4, there, {}, {0: None, 2: None, 3: None})
     assert (scaling.replicas, scaling.moves) == (4, {})
-    assert scaling.progress == "brokers 3: waiting for brokers 1 to take replicas"
+    assert scaling.progress == "broker 3: waiting for broker 1 to take replicas"
 
 
 def test_brokers_that_cannot_be_asked_stay() -> None:

@@ -432,6 +432,20 @@ def test_replicas_on_the_move_are_followed_closely() -> None:
     assert found.again["flights"] == 5
 
 
+def test_replicas_that_are_added_do_not_count_until_they_have_taken_over() -> None:
+    found = look(
+        stored(topic("flights", replicationFactor=2), {"replicationFactor": 2}),
+        brokers={
+            "topics": {"flights": state(1, 3)},
+            "brokers": BrokersState({0: None, 1: None, 2: None}, 0),
+            "replicas": [PartitionReplicas("flights", 0, (0, 1, 2), (0, 1))],
+            "reassigning": {("flights", 0): Reassignment((2,), (1,))},
+        },
+    )
+    assert (found.condition("Topic", "flights", "Rebalancing") or ())[:2] == ("True", "Reassigning")
+    assert found.status("Topic", "flights")["replicationFactor"] == 2
+
+
 def test_conditions_that_no_longer_hold_go() -> None:
     stale = [
         {

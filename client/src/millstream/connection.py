@@ -169,7 +169,7 @@ def kafka_errors() -> Iterator[None]:
 
 def failed(error: KafkaException) -> Failed:
     """The error of the client library as one of ours."""
-    return Failed(_one_line(error.args[0].str()), retriable=is_retriable(error.args[0]))
+    return Failed(_words(error.args[0]), retriable=is_retriable(error.args[0]))
 
 
 def results(futures: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -185,7 +185,7 @@ def outcomes(futures: Mapping[Any, Any]) -> dict[Any, str]:
         try:
             future.result()
         except KafkaException as error:
-            found[subject] = _one_line(error.args[0].str())
+            found[subject] = _words(error.args[0])
         else:
             found[subject] = ""
     return found
@@ -252,5 +252,7 @@ def _why_refused(config: Config) -> str:
     return found[0] if found else ""
 
 
-def _one_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
+def _words(error: KafkaError) -> str:
+    """The first line of an error; librdkafka leaves out the reason of some, which end with a colon."""
+    line = error.str().strip().partition("\n")[0]
+    return f"{line} {error.name()}" if line.endswith(":") else line

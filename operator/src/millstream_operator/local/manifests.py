@@ -81,6 +81,8 @@ NO_EFFECT = {
         "spec.spark.driver.cores",
         "spec.spark.driver.resources",
         "spec.spark.driver.template",
+        "spec.output.s3.credentialsSecret",
+        "spec.output.catalog.credentialsSecret",
     ),
 }
 

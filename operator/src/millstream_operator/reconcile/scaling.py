@@ -42,14 +42,14 @@ def plan_scaling(
         leaving |= {broker for one in partitions for broker in one.replicas if broker >= desired}
     if not leaving:
         return Scaling(desired)
-    names = f"brokers {', '.join(map(str, sorted(leaving)))}"
+    names = _named(leaving)
     if partitions is None:
         return Scaling(stay, progress=f"{names}: the brokers do not answer")
     held = [one for one in partitions if leaving & {*one.replicas, *one.isr}]
     if not held:
         return Scaling(desired)
     if missing := set(range(desired)) - set(brokers):
-        waits = f"waiting for brokers {', '.join(map(str, sorted(missing)))} to take replicas"
+        waits = f"waiting for {_named(missing)} to take replicas"
         return Scaling(stay, progress=f"{names}: {waits}")
     racks = {broker: rack for broker, rack in brokers.items() if rack}
     try:
@@ -62,7 +62,7 @@ def plan_scaling(
                 f"spec.brokers.replicas: {desired} is not allowed: {error}; {stay} brokers stay",
             ),
         )
-    return Scaling(stay, moves, f"{names}: {count_of(len(held), 'partition')} to go")
+    return Scaling(stay, moves, f"{names}: {count_of(len(held), 'partition')} left to move")
 
 
 def confirm_scaling(scaling: Scaling, current: int, held: Mapping[int, int] | None) -> Scaling:
@@ -74,9 +74,14 @@ def confirm_scaling(scaling: Scaling, current: int, held: Mapping[int, int] | No
     if held is None:
         return Scaling(current, progress="the brokers that leave do not say whether they hold replicas")
     if full := {broker: count for broker, count in sorted(held.items()) if count}:
-        names = ", ".join(map(str, full))
-        return Scaling(current, progress=f"brokers {names}: {count_of(sum(full.values()), 'replica')} to go")
+        replicas = count_of(sum(full.values()), "replica")
+        return Scaling(current, progress=f"{_named(full)}: {replicas} left to move")
     return scaling
+
+
+def _named(brokers: Collection[int]) -> str:
+    names = ", ".join(map(str, sorted(brokers)))
+    return f"broker {names}" if len(brokers) == 1 else f"brokers {names}"
 
 
 def plan_spreading(

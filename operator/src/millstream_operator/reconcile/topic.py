@@ -115,12 +115,17 @@ def status_of(
     """The resource's status. ``said``: the conditions other than Ready; ``config_changed``: whether the topic has the
     configuration of the spec."""
     kinds = {one[0] for one in said}
+    factor = observed.replication_factor
+    if ConditionType.REBALANCING in kinds and topic.status.replication_factor is not None:
+        factor = (
+            topic.status.replication_factor
+        )  # the brokers count the replicas that are added and those that leave
     gone = tuple(kind for kind in BESIDE_READY if kind not in kinds)
     return TopicStatus(
         observed_generation=topic.metadata.generation,
         topic_id=observed.topic_id,
         partitions=observed.partitions,
-        replication_factor=observed.replication_factor,
+        replication_factor=factor,
         under_replicated=observed.under_replicated,
         size_bytes=observed.size_bytes,
         config_keys=tuple(sorted(topic.spec.config)) if config_changed else topic.status.config_keys,
