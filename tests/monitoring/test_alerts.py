@@ -175,8 +175,9 @@ def test_promtool_takes_the_configuration_of_the_page(tmp_path: Path) -> None:
     """With other targets, because Debian builds Prometheus without the discovery of pods."""
     (found,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE.read_text(), re.DOTALL)
     config = yaml.safe_load(found)
-    assert config["scrape_configs"][1].pop("kubernetes_sd_configs") == [{"role": "pod"}]
-    config["scrape_configs"][1]["static_configs"] = [{"targets": ["localhost:9404"]}]
+    for job in config["scrape_configs"]:
+        assert [one["role"] for one in job.pop("kubernetes_sd_configs")] == ["pod"]
+        job["static_configs"] = [{"targets": ["localhost:9404"]}]
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     run_promtool("check", "config", "--lint=all", "--lint-fatal", str(tmp_path / "prometheus.yaml"))
 

@@ -64,6 +64,10 @@ READY = condition("Ready", "True", "TopicReady")
             ("Progressing", "Reassigning: because of Rebalancing"),
         ),
         (
+            [READY, condition("Upgrading", "False", "OutsideMaintenanceWindow")],
+            ("Healthy", "TopicReady: because of Ready"),
+        ),
+        (
             [condition("RollingUpdate", "True", "Restarting"), condition("Ready", "False", "BrokerFailed")],
             ("Degraded", "BrokerFailed: because of Ready"),
         ),

@@ -76,6 +76,14 @@ def test_a_roll_ends_when_the_last_broker_is_back() -> None:
     assert east.look(**answers(WHOLE)) == SOON
     waits = "waiting for brokers to be ready: east-brokers-0"
     assert east.says("RollingUpdate") == ("True", "Restarting", waits)
+    east.metadata["annotations"] = {"millstream.dev/paused": "true"}
+    east.look(**answers(WHOLE))
+    assert east.says("RollingUpdate") == ("True", "Restarting", waits)
+    east.metadata["annotations"] = {}
+    east.run(False, False, True)
+    east.look(**answers(WHOLE))
+    waits = "waiting for brokers to be ready: east-brokers-0, east-brokers-1"
+    assert east.says("RollingUpdate") == ("True", "Restarting", waits), "nothing is left to restart"
     assert complete not in east.kube.events
     east.run(True, True, True)
     assert east.look(**answers(WHOLE)) == SETTLED

@@ -29,10 +29,17 @@ A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 ENDS = {A0: 10, A1: 20, B0: 30}
 
 
+STARTS = {"early": "Earliest", "also-early": "Earliest", "late": "Latest"}
+
+
 def offsets(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
     """Offsets of logs that start at 2 and whose last record is new."""
     known = {EARLIEST: dict.fromkeys(ENDS, 2), LATEST: ENDS}
     return {partition: known.get(when, ENDS)[partition] for partition, when in wanted.items()}
+
+
+def without_a1(wanted: Mapping[Partition, int]) -> dict[Partition, int]:
+    return {partition: offset for partition, offset in offsets(wanted).items() if partition != A1}
 
 
 def brokers(
@@ -124,6 +131,20 @@ def test_slow_brokers_get_a_rest(took: float, again: float) -> None:
     object.__setattr__(found.services, "now", lambda: NOW + timedelta(seconds=seconds))
     resource = decode_as(ConsumerGroup, stored(group("watch")))
     assert list(reconcile_groups(found.services, [resource]).values()) == [again]
+
+
+def test_groups_that_cannot_start_wait_together_and_commit_nothing() -> None:
+    """Partition 1 of topic a has no leader at first; it has one when the ends of the logs are read."""
+    found = look(
+        *(stored(group(name, groupId=name, topics=["a"], startAt=at)) for name, at in STARTS.items()),
+        stored(group("of-b", groupId="of-b", topics=["b"], startAt="Earliest")),
+        brokers=brokers({}, led_offsets=without_a1, commit=None),
+    )
+    for name in STARTS:
+        words = "a-1 has no leader: start a broker that has a replica"
+        assert ready(found, name) == ("False", "ClusterNotReady", words)
+    assert found.brokers.requests("commit") == ["of-b"]
+    assert len(found.brokers.requests("led_offsets")) == 3, "one for each start, and one for the ends"
 
 
 def test_a_paused_group_is_shown_and_commits_nothing() -> None:

@@ -61,7 +61,9 @@ def test_the_replica_of_a_mirror_says_so_and_keeps_its_settings() -> None:
     wanted = stored(topic("flights", config={"retention.ms": "1"}))
     mirrored = state(2, **{"millstream.mirror.source": "CLUSTER/TOPIC", "retention.ms": "2"})
     found = look(wanted, brokers={"topics": {"flights": mirrored}})
-    words = "2 partitions, a read-only replica: until a promotion, its source decides its partitions and configuration"
+    words = (
+        "2 partitions, a read-only replica: its source decides partitions and configuration until a promotion"
+    )
     assert found.condition("Topic", "flights") == ("True", "ReadOnlyReplica", words)
     assert not found.status("Topic", "flights").get("configKeys")
     assert [request for request, *_ in found.brokers.asked] == ["topics"]

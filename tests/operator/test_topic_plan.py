@@ -34,6 +34,8 @@ def test_the_replica_of_a_mirror_stays_as_its_source_says() -> None:
     config = {"millstream.mirror.source": "CLUSTER/TOPIC", "retention.ms": "1"}
     wanted = spec(partitions=6, config={"retention.ms": "2"})
     assert plan_topic("flights", wanted, state(3, config=config), ["cleanup.policy"]) == TopicPlan()
+    undone = plan_topic("flights", spec(), state(3, config=config), ["millstream.mirror.source"])
+    assert undone.change == ConfigChange({}, ("millstream.mirror.source",)), "the resource itself had set it"
     del config["millstream.mirror.source"]  # promoted
     plan = plan_topic("flights", wanted, state(3, config=config))
     assert (plan.change, plan.partitions) == (ConfigChange({"retention.ms": "2"}, ()), 6)

@@ -71,14 +71,22 @@ class LaneKeeper:
         return await self._open([name for name in names if name not in waiting]), waiting
 
     async def _without_leader(self, names: Sequence[LaneName]) -> dict[LaneName, str]:
-        (_, here, _), (_, there, _) = await asyncio.gather(
+        (ids, here, _), (target_ids, there, _) = await asyncio.gather(
             topics.leaders_of(self._at_source, {name.topic for name in names}),
             topics.leaders_of(self._at_target, {name.target_topic for name in names}),
         )
         waiting = {}
         for name in names:
-            if (name.topic, name.partition) not in here:
+            if name.topic not in ids:
+                waiting[name] = (
+                    f"topic {name.topic} is not there in the source, or the mirror may not read it"
+                )
+            elif (name.topic, name.partition) not in here:
                 waiting[name] = f"{name.topic}-{name.partition} has no leader in the source"
+            elif name.target_topic not in target_ids:
+                waiting[name] = (
+                    f"topic {name.target_topic} is not there in the target, or the mirror may not see it"
+                )
             elif (name.target_topic, name.partition) not in there:
                 waiting[name] = f"{name.target_topic}-{name.partition} has no leader in the target"
         return waiting

@@ -62,9 +62,15 @@ class Cluster:
                 f"no broker at {self.bootstrap} ({reasons})",
                 "start one (millstream local up -f DIR), or name another with --bootstrap",
             )
+        with kafka_errors():
+            admin = AdminClient(self.client_config())
         try:
-            admin, brokers = self._connected()
+            brokers = admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values()
         except KafkaException as error:
+            # librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
+            # address. The request waits for an advertised one, which may lead nowhere.
+            if error.args[0].code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+                self._check_advertised(_learned(self.client_config()))
             if refused := _why_refused(self.client_config()):
                 raise Unreachable(
                     f"{self.bootstrap} refuses this client ({refused})", "check its settings of TLS and SASL"
@@ -73,34 +79,18 @@ class Cluster:
                 f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
                 "name another address with --bootstrap, or see what millstream doctor says",
             ) from None
-        advertised: dict[str, str] = {
-            f"{host}:{port}": _why_unreachable(host, port) for host, port in brokers
-        }
+        self._check_advertised([(str(broker.host), broker.port) for broker in brokers])
+        return admin
+
+    def _check_advertised(self, brokers: Iterable[tuple[str, int]]) -> None:
+        """Raises Unreachable if all of the addresses that the brokers advertise lead nowhere."""
+        advertised = {f"{host}:{port}": _why_unreachable(host, port) for host, port in brokers}
         if advertised and all(advertised.values()):
             said = ", ".join(f"{address} ({reason})" for address, reason in advertised.items())
             raise Unreachable(
                 f"{self.bootstrap} answers, but the addresses that its brokers advertise do not: {said}",
                 "set advertised.listeners to addresses that clients reach",
-            )
-        return admin
-
-    def _connected(self) -> tuple[AdminClient, list[tuple[str, int]]]:
-        """A client, and the addresses of the brokers that an address of ours names.
-
-        librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
-        address. The request waits for an advertised one, which may lead nowhere: the statistics still name it.
-        """
-        with kafka_errors():
-            admin = AdminClient(self.client_config())
-        try:
-            brokers = admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values()
-        except KafkaException as error:
-            if error.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
-                raise
-            if not (learned := _learned(self.client_config())):
-                raise
-            return admin, learned
-        return admin, [(str(broker.host), broker.port) for broker in brokers]
+            ) from None
 
     def metadata(self) -> Any:
         """Brokers and all topics; a request for one topic could create it."""
@@ -222,7 +212,7 @@ def _learned(config: Config) -> list[tuple[str, int]]:
         for broker in json.loads(statistics)["brokers"].values():
             if broker["source"] == "learned":
                 host, _, port = broker["nodename"].rpartition(":")
-                found.append((host, int(port)))
+                found.append((host.strip("[]"), int(port)))
 
     client = AdminClient(config | {"stats_cb": learn, "statistics.interval.ms": 100})
     client.describe_cluster(request_timeout=LEARNING_WAIT_S)

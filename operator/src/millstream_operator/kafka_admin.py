@@ -18,9 +18,7 @@ from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType, KafkaAdminClient
 from kafka.errors import (
-    NotLeaderForPartitionError,
     UnknownBrokerIdError,
-    UnknownTopicOrPartitionError,
     for_code,
 )
 from kafka.protocol.admin import (
@@ -29,10 +27,10 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import IsolationLevel
-from kafka.protocol.metadata import MetadataRequest
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from .kafka_connection import REQUEST_TIMEOUT_S, Fence, KafkaConnection, no_fence
+from .kafka_offsets import by_leader, offsets_in, topics_in
 from .kafka_records import (
     BROKERS_DEFAULT,
     MARK,
@@ -55,8 +53,8 @@ from .kafka_records import (
 )
 
 READ_UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED.value
-ELECTION_S, AGAIN_S = 3.0, 0.1
-"""Time for which a request for offsets waits for leaders, and between two looks at them."""
+ELECTION_S, LOOK_S, AGAIN_S = 3.0, 1.0, 0.1
+"""Time for which a request for offsets waits for leaders, if all must answer and if not, and between two attempts."""
 _BROKER = ConfigResourceType.BROKER.value  # with an empty name: all brokers
 
 
@@ -168,7 +166,7 @@ class KafkaAdmin(KafkaConnection):
         """The existing ones of these topics, or all topics, as in a Metadata response."""
         if names is not None and not names:
             return {}
-        answer = self.call(lambda client: _metadata(client, names))
+        answer = self.call(lambda client: topics_in(client, names))
         return {topic.name: topic for topic in answer if topic.error_code == 0}
 
     def topic_names(self) -> list[str]:
@@ -272,26 +270,24 @@ class KafkaAdmin(KafkaConnection):
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
         """For each partition the offset of the first record at or after a time in milliseconds, or of ``EARLIEST`` or
         ``LATEST``; -1 if there is no such record. Every partition must exist and have a leader."""
-        found = self.led_offsets(wanted)
+        found = self.led_offsets(wanted, ELECTION_S)
         if without := wanted.keys() - found.keys():
             raise AdminError(no_leader(without))
         return found
 
-    def led_offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The same, without those partitions that have no leader for a few seconds."""
+    def led_offsets(self, wanted: Mapping[Partition, int], wait_s: float = LOOK_S) -> dict[Partition, int]:
+        """The same, without those partitions that no leader answers for within about ``wait_s``."""
         if not wanted:
             return {}
 
         def ask(client: KafkaAdminClient) -> dict[Partition, int]:
             found: dict[Partition, int] = {}
-            deadline = time.monotonic() + ELECTION_S
+            deadline = time.monotonic() + wait_s
             while left := {partition: when for partition, when in wanted.items() if partition not in found}:
-                for leader, specs in _by_leader(client, left).items():
+                for leader, specs in by_leader(client, left).items():
                     request = client._list_partition_offsets_request(specs, READ_UNCOMMITTED)
-                    with contextlib.suppress(NotLeaderForPartitionError, UnknownBrokerIdError):
-                        answer = client._manager.run(client._manager.send, request, leader)
-                        offsets = client._list_partition_offsets_process_response(answer)
-                        found |= {Partition(*partition): one.offset for partition, one in offsets.items()}
+                    with contextlib.suppress(UnknownBrokerIdError):
+                        found |= offsets_in(client._manager.run(client._manager.send, request, leader))
                 if len(found) < len(wanted):
                     if time.monotonic() > deadline:
                         break
@@ -416,36 +412,6 @@ def _is_mark(entry: OffsetAndMetadata) -> bool:
 
 def _or_default(count: int | None) -> int:
     return BROKERS_DEFAULT if count is None else count
-
-
-def _by_leader(
-    client: KafkaAdminClient, wanted: Mapping[Partition, int]
-) -> dict[int, dict[TopicPartition, int]]:
-    """Partitions and times by the partition's leader, without partitions that have none now. Raises KafkaError."""
-    leaders = {
-        Partition(topic.name, partition.partition_index): partition.leader_id
-        for topic in _metadata(client, {partition.topic for partition in wanted})
-        for partition in topic.partitions
-    }
-    if unknown := wanted.keys() - leaders.keys():
-        raise UnknownTopicOrPartitionError(f"unknown partitions: {', '.join(map(str, sorted(unknown)))}")
-    found: dict[int, dict[TopicPartition, int]] = {}
-    for partition, when in wanted.items():
-        if leaders[partition] >= 0:
-            found.setdefault(leaders[partition], {})[TopicPartition(*partition)] = when
-    return found
-
-
-def _metadata(client: KafkaAdminClient, names: Collection[str] | None) -> Sequence[Any]:
-    """The topics of a Metadata response: these, or all.
-
-    Raises KafkaError. kafka-python's ``describe_topics`` makes dictionaries of it: 0.2 s for 5,000 partitions.
-    """
-    topic = MetadataRequest.MetadataRequestTopic
-    topics = None if names is None else [topic(name=name) for name in names]
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    found: Sequence[Any] = client._manager.run(client._manager.send, request).topics
-    return found
 
 
 def _topic_state(topic: Any, configs: Mapping[str, Any], size: int | None) -> TopicState:

@@ -137,7 +137,7 @@ class KafkaConnection:
         self.bootstrap = bootstrap
         self._fence = fence
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock, self._pauses = threading.Lock(), threading.Lock()
         self._client: KafkaAdminClient | None = None
         self._closed = False
         self._failed_until = 0.0
@@ -158,7 +158,7 @@ class KafkaConnection:
         Attempts that have begun count no more, and for a while all pauses are short: Kubernetes may need a moment to
         route connections to the broker.
         """
-        with self._lock:
+        with self._pauses:
             self._failed_until, self._retried_at = 0.0, time.monotonic()
 
     def call(self, operation: Callable[[KafkaAdminClient], Result]) -> Result:
@@ -180,7 +180,8 @@ class KafkaConnection:
                 # Its brokers may have moved since it connected. A request that may have changed something is not
                 # repeated.
                 is_lost = client is known and not answered and not isinstance(error, KafkaTimeoutError)
-                if is_lost and client._manager.writes == writes and wait is not None:
+                is_soon = time.monotonic() - begun < CONNECT_TIMEOUT_S
+                if is_lost and is_soon and client._manager.writes == writes and wait is not None:
                     continue
                 says = "answer" if answered else "do not answer"
                 failure = f"the brokers at {self.bootstrap} {says}: {_words(error)}"
@@ -232,12 +233,13 @@ class KafkaConnection:
             return self._client
 
     def _refuse_for_a_while(self, failure: str, begun: float, cause: Exception | None = None) -> NoReturn:
-        now = time.monotonic()
-        if begun >= self._retried_at:
-            is_new = now - self._retried_at < RETRY_LIMIT_S
-            pause = RETRY_AFTER_S if is_new else max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun))
-            self._failed_until = now + min(RETRY_LIMIT_S, pause)
-        self._failure = failure
+        with self._pauses:
+            now = time.monotonic()
+            if begun >= self._retried_at:
+                is_new = now - self._retried_at < RETRY_LIMIT_S
+                pause = RETRY_AFTER_S if is_new else max(RETRY_AFTER_S, RETRY_FACTOR * (now - begun))
+                self._failed_until = now + min(RETRY_LIMIT_S, pause)
+            self._failure = failure
         raise AdminError(failure) from cause
 
     def _drop(self, client: KafkaAdminClient) -> None:

@@ -43,7 +43,8 @@ def no_leader(partitions: Iterable[Partition]) -> str:
     """The words for partitions without a leader: the first five of them."""
     names = [f"{one.topic}-{one.partition}" for one in sorted(partitions)]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"no leader of {', '.join(names[:5])}{more}: start the brokers that have their replicas"
+    verb = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names[:5])}{more} {verb} no leader: start a broker that has a replica"
 
 
 MARK_PARTITION = Partition("__consumer_offsets", 0)

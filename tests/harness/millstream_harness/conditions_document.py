@@ -37,7 +37,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.RECONCILE_PAUSED: (EVERY, "The annotation `millstream.dev/paused` is set.", "Remove the annotation to resume."),
     R.OBJECT_NOT_OURS: (EVERY, "An object of the needed name exists and has no owner or another one.", "Delete or rename that object, or rename the resource."),
     R.CLUSTER_NOT_FOUND: ("with a `clusterRef`", "There is no Cluster of that name in that namespace.", "Correct `clusterRef`, or create the Cluster."),
-    R.CLUSTER_NOT_READY: ("with a `clusterRef`", "The Cluster's brokers do not respond yet, or a partition has no leader.", "Look at the Cluster's own conditions. If the message names partitions: start the brokers that have their replicas."),
+    R.CLUSTER_NOT_READY: ("with a `clusterRef`", "The Cluster's brokers do not respond yet, or a partition has no leader.", "Look at the Cluster's own conditions. If the message names partitions: start a broker that has a replica of each."),
     R.NAMESPACE_NOT_ALLOWED: ("with a `clusterRef`", "The Cluster does not allow this namespace.", "Add the namespace to the Cluster's `allowedNamespaces`."),
     R.OTHER_RELEASE: ("with a `clusterRef`", "Another release of the operator acts in the Cluster's namespace.", "Give both namespaces to one release ([how](../operations.md#which-release-acts-in-a-namespace))."),
     R.ALL_BROKERS_READY: ("Cluster", "All brokers serve.", ""),

@@ -253,6 +253,7 @@ class ClusterClient:
         refused = next((error for error in failed if isinstance(error, SecurityFailed)), None)
         if refused is not None:
             raise refused
+        failed.sort(key=lambda error: (error.host, error.port))  # the same words each time
         others = "".join(f"; {error}" for error in failed[1:])
         raise ConnectFailed(failed[0].host, failed[0].port, failed[0].problem + others)
 

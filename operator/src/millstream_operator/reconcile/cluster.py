@@ -185,8 +185,9 @@ def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -
         if trouble := trouble_of(pod):
             return Problem(Reason.BROKER_FAILED, trouble.words)
         for condition in status.get("conditions") or ():
-            # its other reason, SchedulerError, passes by itself: the scheduler has not seen a new claim yet
-            if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            is_waiting = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+            # a SchedulerError passes by itself: the scheduler has not seen a new claim yet
+            if is_waiting and condition.get("reason") != "SchedulerError":
                 return Problem(
                     Reason.BROKERS_STARTING, f"{name}: {condition.get('message', 'not scheduled')}"
                 )
@@ -268,7 +269,16 @@ def is_rolling(cluster: Cluster) -> bool:
     return any(one.type == ConditionType.ROLLING_UPDATE for one in cluster.status.conditions or ())
 
 
+def kept_roll(cluster: Cluster) -> list[Said]:
+    """``RollingUpdate`` as it is, if it is set, for a look that does not get as far as the pods."""
+    return [
+        (ConditionType.ROLLING_UPDATE, True, Reason(one.reason), one.message)
+        for one in cluster.status.conditions or ()
+        if one.type == ConditionType.ROLLING_UPDATE
+    ]
+
+
 def rolling_condition(roll: Roll) -> Said:
-    goes_on = roll.restart is not None or roll.is_usual
+    goes_on = roll.restart is not None or roll.is_usual or roll.is_end
     reason = Reason.RESTARTING if goes_on else Reason.RESTART_BLOCKED
     return ConditionType.ROLLING_UPDATE, True, reason, roll.words

@@ -36,6 +36,7 @@ from .cluster import (
     is_rolling,
     is_settled,
     is_whole,
+    kept_roll,
     ready_replicas,
     refusal,
     rolling_condition,
@@ -74,10 +75,12 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
     if is_paused(cluster):
+        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:
         services.turns.leave(services.store, key_for(cluster))
         look.problem = problem
+        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, (), NOWHERE)
     admin = services.admins.at(services.address_of(cluster))
     current = live["spec"].get("replicas") if live else None
@@ -85,6 +88,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     replicas = scale(cluster, current, view, look)
     if not configure_live(cluster, view, look):
         services.turns.leave(services.store, key_for(cluster))
+        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     upgrade = Upgrade(services, cluster, look.ready >= desired)
     servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
@@ -96,6 +100,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
     if (problem := why_not_outside(found)) is not None:
         look.problem = problem
+        look.conditions += kept_roll(cluster)
         pods = _pods(services, cluster)
         _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
         return _report(services, cluster, look, pods, found)
@@ -130,7 +135,10 @@ def _roll(
     roll of its ZooKeeper servers, for which brokers wait."""
     look.busy = look.busy or bool(servers.words)
     if not any(pod.reasons for pod in brokers):
-        end = wait_for_all(brokers, live["spec"]["replicas"]) if is_rolling(cluster) else Roll()
+        end = Roll()
+        if is_rolling(cluster):
+            desired = live["spec"]["replicas"]
+            end = wait_for_all([pod for pod in brokers if pod.number < desired], desired)
         # neither while the Cluster is being made, nor because servers are down
         if servers.remaining or servers.is_end or (servers.is_usual and look.ready):
             end = servers

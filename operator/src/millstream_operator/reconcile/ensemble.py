@@ -81,7 +81,8 @@ def roll_ensemble(services: Services, cluster: Cluster, live: StatefulSet) -> Ro
     roll = plan_roll(servers, live["spec"]["replicas"])
     restart(services, cluster, roll)
     if not roll.words and is_rolling(cluster):
-        return wait_for_all(servers, live["spec"]["replicas"], WHAT)
+        wanted = live["spec"]["replicas"]
+        return wait_for_all([server for server in servers if server.number <= wanted], wanted, WHAT)
     return roll
 
 

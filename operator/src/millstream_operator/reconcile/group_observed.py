@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..conditions import Reason
 from ..kafka_admin import KafkaAdmin
-from ..kafka_records import EARLIEST, LATEST, Partition, TopicIdentity, no_leader
+from ..kafka_records import EARLIEST, LATEST, GroupState, Partition, TopicIdentity, no_leader
 from ..models import ConsumerGroup
 from ..store import key_for
 from .group import Observed, plan_start
@@ -34,25 +34,11 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
     if doubtful := [one.group_id for one in groups if not _knows(one, committed[one.group_id], identities)]:
         committed.update(admin.committed(doubtful))
     partitions = {name: identity.partitions for name, identity in identities.items()}
-    started: Committed = {}
-    for group in groups:
-        state, offsets = states[group.group_id].state, committed[group.group_id]
-        if not is_paused(group) and (start := plan_start(group.spec, state, offsets, partitions)):
-            when = EARLIEST if group.spec.start_at == "Earliest" else LATEST
-            first = admin.led_offsets(dict.fromkeys(start, when))
-            if len(first) < len(start):
-                continue  # the same partitions lack the ends of their logs
-            refused = admin.commit(group.group_id, first)
-            if refused is not None:  # a consumer has just joined: it owns the group now
-                logger.info("%s: %s", key_for(group), refused)
-                continue
-            started[group.group_id] = first
-            committed[group.group_id] = {**offsets, **first}
-            states.update(admin.groups([group.group_id]))
+    started, leaderless = _start(admin, groups, states, committed, partitions)
     everything = [
         Partition(name, index) for name, one in identities.items() for index in range(one.partitions)
     ]
-    ends = admin.led_offsets(dict.fromkeys(everything, LATEST))
+    ends = admin.led_offsets(dict.fromkeys((one for one in everything if one not in leaderless), LATEST))
     replaced = _replaced(identities, admin.identities(list(identities)))
     for group_id, first in started.items():
         take_back(admin, group_id, first, replaced)
@@ -65,8 +51,8 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
         offsets = committed[group.group_id]
         named = {*group.spec.topics, *(partition.topic for partition in offsets)}
         own = [name for name in sorted(named) if name in identities]
-        if leaderless := [partition for partition in without if partition.topic in own]:
-            result[group.group_id] = Problem(Reason.CLUSTER_NOT_READY, no_leader(leaderless))
+        if hidden := [partition for partition in without if partition.topic in own]:
+            result[group.group_id] = Problem(Reason.CLUSTER_NOT_READY, no_leader(hidden))
             continue
         result[group.group_id] = Observed(
             state=states[group.group_id],
@@ -78,6 +64,55 @@ def observe(admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> dict[str, Obs
             topic_ids={name: identities[name].topic_id for name in own},
         )
     return result
+
+
+def _start(
+    admin: KafkaAdmin,
+    groups: Sequence[ConsumerGroup],
+    states: dict[str, GroupState],
+    committed: Committed,
+    partitions: Mapping[str, int],
+) -> tuple[Committed, set[Partition]]:
+    """Make first commits, and enter them in ``committed``; also returns the partitions that have no leader.
+
+    A group one of whose partitions has none does not start: without a position, its consumers would choose their own.
+    """
+    starts = {
+        group.group_id: start
+        for group in groups
+        if not is_paused(group)
+        and (
+            start := plan_start(
+                group.spec, states[group.group_id].state, committed[group.group_id], partitions
+            )
+        )
+    }
+    firsts: dict[str, dict[Partition, int]] = {}
+    leaderless: set[Partition] = set()
+    for at, when in (("Earliest", EARLIEST), ("Latest", LATEST)):
+        names = [group.group_id for group in groups if group.group_id in starts and group.spec.start_at == at]
+        wanted = {one for name in names for one in starts[name]} - leaderless
+        if wanted:
+            found = admin.led_offsets(dict.fromkeys(sorted(wanted), when))
+            leaderless |= wanted - found.keys()
+            firsts |= {
+                name: {one: found[one] for one in starts[name]}
+                for name in names
+                if leaderless.isdisjoint(starts[name])
+            }
+    started: Committed = {}
+    for group in groups:
+        if (first := firsts.get(group.group_id)) is None:
+            continue
+        if (refused := admin.commit(group.group_id, first)) is not None:
+            logger.info(
+                "%s: %s", key_for(group), refused
+            )  # a consumer has just joined: it owns the group now
+            continue
+        started[group.group_id] = first
+        committed[group.group_id] = {**committed[group.group_id], **first}
+        states.update(admin.groups([group.group_id]))
+    return started, leaderless
 
 
 def take_back(

@@ -233,7 +233,7 @@ def _source(name: str, said: Sequence[SourceReport], unknown: str) -> MirrorSour
     gone = [source for source in said if not source.reachable]  # without an error: not tried yet
     return MirrorSourceStatus(
         name=name,
-        reachable=None if gone and not any(one.last_error for one in gone) else not gone,
+        reachable=None if gone and not any(one.reason or one.last_error for one in gone) else not gone,
         topics=_topics(said),
         groups=max((source.groups for source in said if source.groups is not None), default=None),
         lag=None if unknown else _sum(source.lag for source in said),
@@ -285,7 +285,7 @@ def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerRe
         reason = next((REASONS[word] for word in words if word in REASONS), Reason.SOURCE_UNREACHABLE)
         return ConditionType.SOURCE_REACHABLE, False, reason, message
     if any(source.reachable is None for source in sources):
-        message = "no worker has reported yet"
+        message = "no worker has tried yet" if list(reports) else "no worker has reported yet"
         return ConditionType.SOURCE_REACHABLE, None, Reason.WORKERS_STARTING, message
     names = ", ".join(source.name for source in sources)
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"

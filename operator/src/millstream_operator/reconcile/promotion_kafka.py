@@ -287,7 +287,7 @@ def _read_ends(admin: KafkaAdmin, topics: Mapping[str, str], prefix: str) -> dic
         if (own := name.removeprefix(prefix)) in identities and identities[own].topic_id == topic_id
     }
     places = [Partition(own, number) for own in same for number in range(identities[own].partitions)]
-    ends = admin.offsets(dict.fromkeys(places, LATEST))
+    ends = admin.led_offsets(dict.fromkeys(places, LATEST))
     return {Partition(same[where.topic], where.partition): SourceEnd(end) for where, end in ends.items()}
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from ..conditions import ConditionType, Reason
 from ..kafka_records import ConfigChange, NewTopic, Refusal, TopicState
-from ..mirror_records import KEY
+from ..mirror_records import KEY, REJOINS
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..words import count_of
 from .problem import Problem, conditions_with
@@ -48,7 +48,7 @@ def plan_topic(
     name: str, spec: TopicSpec, observed: TopicState | None, config_keys: Iterable[str] = ()
 ) -> TopicPlan:
     """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before."""
-    if is_replica(observed):
+    if is_replica(observed) and KEY not in {*spec.config, *config_keys}:  # else this resource has made it one
         return TopicPlan()
     if observed is None:
         return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
@@ -98,7 +98,7 @@ def said(topic: Topic, cluster: Cluster, observed: TopicState | None, replicatio
     said: list[Said] = []
     if progress := replication.progress.get(topic.topic_name):
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
-    if words := warning(topic.spec, cluster, observed):
+    if not is_replica(observed) and (words := warning(topic.spec, cluster, observed)):
         said.append((ConditionType.WARNING, True, Reason.MINIMUM_ISR, words))
     return said
 
@@ -138,9 +138,12 @@ def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType
         return ConditionType.READY, False, problem.reason, problem.message
     words = count_of(observed.partitions, "partition")
     if is_replica(observed):
-        words += (
-            ", a read-only replica: until a promotion, its source decides its partitions and configuration"
-        )
+        if observed.config[KEY].endswith(REJOINS):
+            words += ", about to become a read-only replica by a MirrorMaker with spec.rejoin"
+        else:
+            words += (
+                ", a read-only replica: its source decides partitions and configuration until a promotion"
+            )
         return ConditionType.READY, True, Reason.READ_ONLY_REPLICA, words
     if observed.under_replicated:
         words += f", {observed.under_replicated} of them under-replicated"
