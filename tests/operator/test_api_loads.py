@@ -255,7 +255,7 @@ def test_a_spark_application_is_made_once_it_can_be_and_followed(
     namespace.apply(a_load("daily", runner="SparkApplication"))
     missing = namespace.wait_condition(KIND, "daily", status="False", reason="RunnerNotAvailable")
     assert (
-        "install Kubeflow's Spark operator, or set spec.runner to Job"
+        "install Kubeflow's Spark operator, or set spec.runner: Job"
         in missing["status"]["conditions"][0]["message"]
     )
 
