@@ -214,11 +214,7 @@ def _learned(config: Config) -> list[tuple[str, int]]:
                 host, _, port = broker["nodename"].rpartition(":")
                 found.append((host.strip("[]"), int(port)))
 
-    client = AdminClient(config | {"stats_cb": learn, "statistics.interval.ms": 100})
-    client.describe_cluster(request_timeout=LEARNING_WAIT_S)
-    deadline = time.monotonic() + LEARNING_WAIT_S
-    while not found and time.monotonic() < deadline:
-        client.poll(0.05)
+    _poll(config | {"stats_cb": learn, "statistics.interval.ms": 100}, found, LEARNING_WAIT_S)
     return found
 
 
@@ -234,12 +230,17 @@ def _why_refused(config: Config) -> str:
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             found.append(re.sub(r"^\w+://\S+: | \(after \d+ms in state \w+.*$", "", error.str()))
 
-    client = AdminClient(config | {"error_cb": add})
-    client.describe_cluster(request_timeout=REFUSAL_WAIT_S)
-    deadline = time.monotonic() + REFUSAL_WAIT_S
+    _poll(config | {"error_cb": add}, found, REFUSAL_WAIT_S)
+    return found[0] if found else ""
+
+
+def _poll(config: Config, found: list[Any], seconds: float) -> None:
+    """Serve the callbacks of a client of its own, which asks for the brokers, until one has found something."""
+    client = AdminClient(config)
+    client.describe_cluster(request_timeout=seconds)
+    deadline = time.monotonic() + seconds
     while not found and time.monotonic() < deadline:
         client.poll(0.05)
-    return found[0] if found else ""
 
 
 def _words(error: KafkaError) -> str:

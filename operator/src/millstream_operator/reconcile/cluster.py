@@ -264,18 +264,18 @@ def ready_condition(problem: Problem | None, ready: int, desired: int) -> Said:
     return ConditionType.READY, True, Reason.ALL_BROKERS_READY, words
 
 
-def is_rolling(cluster: Cluster) -> bool:
-    """Whether the brokers were being restarted at the last look."""
-    return any(one.type == ConditionType.ROLLING_UPDATE for one in cluster.status.conditions or ())
-
-
 def kept_roll(cluster: Cluster) -> list[Said]:
-    """``RollingUpdate`` as it is, if it is set, for a look that does not get as far as the pods."""
+    """The condition ``RollingUpdate`` that the Cluster has; none if its pods were not being restarted."""
     return [
         (ConditionType.ROLLING_UPDATE, True, Reason(one.reason), one.message)
         for one in cluster.status.conditions or ()
         if one.type == ConditionType.ROLLING_UPDATE
     ]
+
+
+def is_rolling(cluster: Cluster) -> bool:
+    """Whether pods were being restarted at the last look."""
+    return bool(kept_roll(cluster))
 
 
 def rolling_condition(roll: Roll) -> Said:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..conditions import Reason
+from ..conditions import ConditionType, Reason
 from ..kafka_records import AdminError
 from ..models import Cluster
 from ..resources.listeners import external_listeners
@@ -74,13 +74,12 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     desired = cluster.spec.brokers.replicas
     live = live_brokers(services, cluster)
     look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
+    look.conditions += kept_roll(cluster)  # until a look gets as far as the pods
     if is_paused(cluster):
-        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:
         services.turns.leave(services.store, key_for(cluster))
         look.problem = problem
-        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, (), NOWHERE)
     admin = services.admins.at(services.address_of(cluster))
     current = live["spec"].get("replicas") if live else None
@@ -88,7 +87,6 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     replicas = scale(cluster, current, view, look)
     if not configure_live(cluster, view, look):
         services.turns.leave(services.store, key_for(cluster))
-        look.conditions += kept_roll(cluster)
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     upgrade = Upgrade(services, cluster, look.ready >= desired)
     servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
@@ -100,7 +98,6 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
         look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
     if (problem := why_not_outside(found)) is not None:
         look.problem = problem
-        look.conditions += kept_roll(cluster)
         pods = _pods(services, cluster)
         _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
         return _report(services, cluster, look, pods, found)
@@ -134,6 +131,7 @@ def _roll(
     """Restart the next stale broker, if one may be restarted now, and report the Cluster's progress. ``servers``: the
     roll of its ZooKeeper servers, for which brokers wait."""
     look.busy = look.busy or bool(servers.words)
+    look.conditions = [one for one in look.conditions if one[0] is not ConditionType.ROLLING_UPDATE]
     if not any(pod.reasons for pod in brokers):
         end = Roll()
         if is_rolling(cluster):

@@ -105,9 +105,8 @@ def _start(
         if (first := firsts.get(group.group_id)) is None:
             continue
         if (refused := admin.commit(group.group_id, first)) is not None:
-            logger.info(
-                "%s: %s", key_for(group), refused
-            )  # a consumer has just joined: it owns the group now
+            # a consumer has just joined: it owns the group now
+            logger.info("%s: %s", key_for(group), refused)
             continue
         started[group.group_id] = first
         committed[group.group_id] = {**committed[group.group_id], **first}

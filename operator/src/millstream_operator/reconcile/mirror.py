@@ -141,16 +141,13 @@ def status_of(
     unknown = next(filter(None, why_unknown.values()), "")
     lag = None if unknown else _sum(report.lag for report in workers.reports)
     degraded = _degraded(workers.reports)
-    of_workers = (
-        _reachable(sources, workers.reports),
-        _caught_up(lag, unknown, sources, workers.reports),
-        degraded,
-    )
+    reached = _reachable(sources, workers.reports)
+    of_workers = (reached, _caught_up(lag, unknown, reached, workers.reports), degraded)
     conditions = conditions_with(
         mirror,
         *(() if promotion.is_over else of_workers),
         *((told,) if told else ()),
-        ready(promotion, promoted) or _ready(mirror, workers, sources, degraded),
+        ready(promotion, promoted) or _ready(mirror, workers, sources, reached, degraded),
         now=now,
         without=(
             *((one[0] for one in of_workers) if promotion.is_over else ()),
@@ -291,12 +288,10 @@ def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerRe
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
 
 
-def _caught_up(
-    lag: Lag | None, unknown: str, sources: Sequence[MirrorSourceStatus], reports: Sequence[WorkerReport]
-) -> Told:
+def _caught_up(lag: Lag | None, unknown: str, reached: Told, reports: Sequence[WorkerReport]) -> Told:
     if not reports:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has reported yet"
-    _, reachable, reason, message = _reachable(sources, reports)
+    _, reachable, reason, message = reached
     if reachable is False:
         return ConditionType.CAUGHT_UP, None, reason, message
     if rejoining := _said(reports, REJOINING):
@@ -364,7 +359,11 @@ def _listed(gaps: Sequence[tuple[str, GapReport]]) -> str:
 
 
 def _ready(
-    mirror: MirrorMaker, workers: Workers, sources: Sequence[MirrorSourceStatus], degraded: Told
+    mirror: MirrorMaker,
+    workers: Workers,
+    sources: Sequence[MirrorSourceStatus],
+    reached: Told,
+    degraded: Told,
 ) -> Told:
     wanted = mirror.spec.replicas
     if wanted == 0:
@@ -374,7 +373,7 @@ def _ready(
             Reason.NO_WORKERS,
             "spec.replicas is 0: the mirror is scaled to zero",
         )
-    _, reachable, reason, message = _reachable(sources, workers.reports)
+    _, reachable, reason, message = reached
     if reachable is False:
         return ConditionType.READY, False, reason, message
     for report in workers.reports:

@@ -117,9 +117,8 @@ def status_of(
     kinds = {one[0] for one in said}
     factor = observed.replication_factor
     if ConditionType.REBALANCING in kinds and topic.status.replication_factor is not None:
-        factor = (
-            topic.status.replication_factor
-        )  # the brokers count the replicas that are added and those that leave
+        # the brokers count the replicas that are added and those that leave
+        factor = topic.status.replication_factor
     gone = tuple(kind for kind in BESIDE_READY if kind not in kinds)
     return TopicStatus(
         observed_generation=topic.metadata.generation,
