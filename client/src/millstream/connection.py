@@ -24,6 +24,9 @@ from millstream.retriable import is_retriable
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 CONNECT_TIMEOUT_S: Final = 3.0
 REQUEST_TIMEOUT_S: Final = 10.0
+ATTEMPTS_S: Final = (1.0, 1.0, CONNECT_TIMEOUT_S)
+"""How long to wait for the first answer of a cluster, each time with another client."""
+NO_ANSWER: Final = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)
 LEARNING_WAIT_S: Final = 2.0
 REFUSAL_WAIT_S: Final = 2.0
 LEADER_WAIT_S: Final = 5.0
@@ -62,14 +65,10 @@ class Cluster:
                 f"no broker at {self.bootstrap} ({reasons})",
                 "start one (millstream local up -f DIR), or name another with --bootstrap",
             )
-        with kafka_errors():
-            admin = AdminClient(self.client_config())
         try:
-            brokers = admin.list_topics(timeout=CONNECT_TIMEOUT_S).brokers.values()
+            admin, brokers = self._connected()
         except KafkaException as error:
-            # librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
-            # address. The request waits for an advertised one, which may lead nowhere.
-            if error.args[0].code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
+            if error.args[0].code() in NO_ANSWER:
                 self._check_advertised(_learned(self.client_config()))
             if refused := _why_refused(self.client_config()):
                 raise Unreachable(
@@ -81,6 +80,23 @@ class Cluster:
             ) from None
         self._check_advertised([(str(broker.host), broker.port) for broker in brokers])
         return admin
+
+    def _connected(self) -> tuple[AdminClient, list[Any]]:
+        """A client, and the brokers that an address of ours names.
+
+        librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
+        address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
+        """
+        for timeout_s in ATTEMPTS_S:
+            with kafka_errors():
+                admin = AdminClient(self.client_config())
+            try:
+                return admin, list(admin.list_topics(timeout=timeout_s).brokers.values())
+            except KafkaException as error:
+                last = error
+                if error.args[0].code() not in NO_ANSWER:
+                    break
+        raise last
 
     def _check_advertised(self, brokers: Iterable[tuple[str, int]]) -> None:
         """Raises Unreachable if all of the addresses that the brokers advertise lead nowhere."""
