@@ -112,6 +112,28 @@ class World:
             return
         self.put(client, sent)
 
+    def send_run(self, client: Client, shape: tuple[int, Compression]) -> None:
+        """Send as many batches as may be in flight, as requests that arrive together."""
+        run: list[Sent] = []
+        while len(client.in_flight) + len(run) < IN_FLIGHT and (sent := client.next_batch(shape)) is not None:
+            run.append(sent)
+        views = [memoryview(bytearray(sent.batch)) for sent in run]
+        counts = [sent.count for sent in run]
+        appended = None
+        if len(run) > 1:
+            appended = self.partition.append_run(views, counts, NOW_MS, acks=-1, timeout_ms=None)
+        if appended is None:
+            for sent in run:
+                self.put(client, sent)
+            return
+        for sent, result in zip(run, appended, strict=True):
+            if isinstance(result, AppendInfo):
+                answer = DelayedProduce(-1, None, result)
+                answer.end()
+            else:
+                answer = result
+            client.in_flight.append((sent, answer))
+
     def repeat(self, client: Client) -> None:
         """The client resends its last batch, as if the response had been lost."""
         if not client.in_flight and not client.again:
@@ -172,6 +194,7 @@ class World:
 STEPS = st.one_of(
     st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(SHAPES)),
     st.tuples(st.just("send"), st.integers(0, 1), st.sampled_from(SHAPES)),
+    st.tuples(st.just("run"), st.integers(0, 1), st.sampled_from(SHAPES)),
     st.tuples(st.just("repeat"), st.integers(0, 1)),
     st.tuples(st.just("configure"), st.sampled_from(CONFIGS)),
     st.tuples(st.just("admit"), st.integers(1, 3)),
@@ -198,6 +221,8 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
         for name, *values in steps:
             if name == "send":
                 world.send(world.clients[values[0]], values[1])
+            elif name == "run":
+                world.send_run(world.clients[values[0]], values[1])
             elif name == "repeat":
                 world.repeat(world.clients[values[0]])
             elif name == "configure":

@@ -41,6 +41,7 @@ from .inter_broker import Authenticator
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
+from .produce_runs import LARGEST, Run, find_run
 from .produce_shortcut import Known, ProduceShortcut
 from .request_memory import CutOffFrame, RequestMemory
 from .routes import HEAD, Route, Routes
@@ -230,6 +231,7 @@ class ClientConnection:
         """Handle the complete frames in `view[start:end]`, keep the rest."""
         server, now = self._server, perf_counter()
         over = now + TURN_S
+        one_by_one = start
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
             if size > MAX_CONTROL_BYTES and (
@@ -255,8 +257,16 @@ class ClientConnection:
             if start_of_next > end:
                 self._frame = server.memory.begin(self, _SIZE.size + size, view[start:end])
                 return None
-            self._handle(view[begin:start_of_next], now)
-            start = start_of_next
+            run = None
+            if start_of_next < end and size <= LARGEST and start >= one_by_one:
+                run = find_run(self._shortcut, view, start, end)
+            if run is not None and self._handle_run(run, now):
+                start = run.end
+            else:
+                self._handle(view[begin:start_of_next], now)
+                start = start_of_next
+                if run is not None:
+                    one_by_one = run.end
             if start < end and (now := perf_counter()) > over:
                 server.loop.call_soon(self.feed)
                 return self._keep(view[start:end])
@@ -332,7 +342,6 @@ class ClientConnection:
         self._route = route
         version, registration = route.version, route.registration
         answer: Any
-        waiting: asyncio.Future[Any]
         known = self._shortcut.find(frame, version) if registration.pipelined else None
         if known is not None:
             context, request = known.context, known.request
@@ -360,13 +369,33 @@ class ClientConnection:
             raise self._failed(route, error) from None
         if known is not None:
             known.data.records = None
-            if not self.pending and (encoded := known.encode(correlation_id, answer)) is not None:
-                self._out.put(encoded)
-                route.stats.observe(perf_counter() - started)
-                return
         elif registration.api.key == PRODUCE and registration.pipelined:
             # A request that is not pipelined may wait for the controller, and still needs its records.
             self._shortcut.learn(frame, context, request)
+        self._take(route, correlation_id, answer, started, known)
+
+    def _handle_run(self, run: Run, started: float) -> bool:
+        """Handle requests together; returns whether that was possible. If not, nothing has changed."""
+        known = run.known
+        route = self._server.routes[PRODUCE, known.version]
+        if (handle := route.registration.run) is None:
+            return False
+        try:
+            answers = handle(known.context, known.request, run)
+        except Exception as error:
+            raise self._failed(route, error) from None
+        if answers is None:
+            return False
+        self._route = route
+        for correlation_id, answer in zip(run.correlation_ids, answers, strict=True):
+            self._take(route, correlation_id, answer, started, known)
+        return True
+
+    def _take(
+        self, route: Route, correlation_id: int, answer: Any, started: float, known: Known | None
+    ) -> None:
+        """Send a handler's answer after those to the earlier requests."""
+        waiting: asyncio.Future[Any]
         if answer is None or isinstance(answer, Struct):
             if not self.pending:
                 self._respond(route, correlation_id, answer, started, known)
@@ -376,7 +405,7 @@ class ClientConnection:
         else:
             waiting = answer if isinstance(answer, asyncio.Future) else asyncio.ensure_future(answer)
             if isinstance(waiting, asyncio.Task):
-                waiting.set_name(registration.api.name)
+                waiting.set_name(route.registration.api.name)
         self.pending.append(Pending(route, correlation_id, started, waiting, known))
         waiting.add_done_callback(self._answered)
 

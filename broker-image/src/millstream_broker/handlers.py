@@ -32,6 +32,8 @@ from .steps import Steps
 Res = TypeVar("Res", bound=Struct)
 Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
 Handler = Callable[["RequestContext", Any], Answer]
+RunHandler = Callable[["RequestContext", Any, Any], list[Answer] | None]
+"""Handles a run of requests (`produce_runs`); gets the context, the request and the run."""
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -62,13 +64,16 @@ class Registration:
     ends_with_connection: bool
     """Whether the end of the connection ends a wait for the response; otherwise the handler finishes."""
     for_brokers: bool
+    run: Callable[..., list[Answer] | None] | None
 
     def bound(self, parts: object) -> Bound:
         """The handler with its dependencies, which are attributes of `parts`."""
-        handle = partial(self.function, *(getattr(parts, name) for name in self.needs))
+        needed = [getattr(parts, name) for name in self.needs]
+        handle = partial(self.function, *needed)
         if self.for_brokers:
             handle = partial(_for_brokers, handle)
-        return Bound(self.api, handle, self.pipelined, self.ends_with_connection)
+        run = None if self.run is None else partial(self.run, *needed)
+        return Bound(self.api, handle, self.pipelined, self.ends_with_connection, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +84,11 @@ class Bound:
     handle: Handler
     pipelined: bool
     ends_with_connection: bool
+    run: RunHandler | None = None
 
     def after(self, condition: Callable[[Handler], Handler]) -> Bound:
         """The same handler, run after another one that waits: so no request may overtake it."""
-        return replace(self, handle=condition(self.handle), pipelined=False)
+        return replace(self, handle=condition(self.handle), pipelined=False, run=None)
 
 
 Handlers = Mapping[int, Bound]
@@ -98,15 +104,19 @@ def handler(
     pipelined: bool = False,
     ends_with_connection: bool = False,
     for_brokers: bool = False,
+    run: Callable[..., list[Answer] | None] | None = None,
 ) -> Callable[[_H], _H]:
-    """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster."""
+    """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster.
+
+    `run` has the same dependencies, and handles several requests at once.
+    """
 
     def register(function: _H) -> _H:
         code = function.__code__
         *needs, context, request = code.co_varnames[: code.co_argcount]
         assert (context, request) == ("context", "request"), function
         REGISTERED[api.key] = Registration(
-            api, function, tuple(needs), pipelined, ends_with_connection, for_brokers
+            api, function, tuple(needs), pipelined, ends_with_connection, for_brokers, run
         )
         return function
 

@@ -102,7 +102,7 @@ class ProduceShortcut:
         at = len(frame) - size - (len(NO_TAGS) + _varint_size(size + 1) if flexible else 4)
         if not AFTER_CORRELATION_ID <= at <= AFTER_CORRELATION_ID + MOST_KEY_BYTES:
             return
-        if _records(frame, at, flexible) is None:
+        if records_of(frame, at, flexible) is None:
             return
         if at not in self._layouts:
             if len(self._layouts) >= MOST_LAYOUTS:
@@ -112,18 +112,25 @@ class ProduceShortcut:
             self._known.clear()
         self._known[bytes(frame[AFTER_CORRELATION_ID:at])] = Known(context, request)
 
-    def find(self, frame: memoryview, version: int) -> Known | None:
-        """The request with the records of this frame; None if it must be decoded."""
+    def shape_of(self, frame: memoryview, version: int) -> tuple[bytes, Known, int] | None:
+        """The bytes between correlation id and records, the known request, and the position of the records' size."""
         for at in self._layouts:
-            known = self._known.get(bytes(frame[AFTER_CORRELATION_ID:at]))
+            shape = bytes(frame[AFTER_CORRELATION_ID:at])
+            known = self._known.get(shape)
             if known is not None and known.version == version:
-                records = _records(frame, at, known.flexible)
-                known.data.records = records
-                return None if records is None else known
+                return shape, known, at
         return None
 
+    def find(self, frame: memoryview, version: int) -> Known | None:
+        """The request with the records of this frame; None if it must be decoded."""
+        if (found := self.shape_of(frame, version)) is None:
+            return None
+        _, known, at = found
+        known.data.records = records = records_of(frame, at, known.flexible)
+        return None if records is None else known
 
-def _records(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
+
+def records_of(frame: memoryview, at: int, flexible: bool) -> memoryview | None:
     """The records whose size is at `at`; None unless they end where they should."""
     try:
         if not flexible:

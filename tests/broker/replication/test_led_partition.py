@@ -17,6 +17,7 @@ import pytest
 from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.delayed_produce import DelayedProduce
+from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.log.state import DeletedError
@@ -176,6 +177,76 @@ async def test_acknowledgements_as_safe_as_asked_for(tmp_path: Path) -> None:
     assert isinstance(waiting, DelayedProduce)
     led.fetched(2)
     await waiting
+
+
+RUN = (batch("a"), batch("b", "c"), batch("d"))
+
+
+def append_run(led: Led, acks: int = -1) -> list[AppendInfo | DelayedProduce] | None:
+    """Append the batches of three requests, which hold one, two and one record."""
+    return led.partition.append_run(RUN, [1, 2, 1], NOW_MS, acks=acks, timeout_ms=60_000)
+
+
+async def test_each_request_of_a_run_waits_for_its_own_records(tmp_path: Path) -> None:
+    """Between them, the log may be cut: then some are in no log, and those before them are safe."""
+    led = Led(tmp_path, US, THEM)
+    requests = append_run(led)
+    assert requests is not None
+    assert led.told() == ([], [SIZE + len(RUN[1]) + SIZE]), "one write, one notification"
+    led.fetched(3)
+    purgatory = led.partition.step_down()
+    purgatory.cut(3)
+    found = []
+    for one in requests:
+        assert isinstance(one, DelayedProduce)
+        assert one.is_done
+        assert one.info is not None
+        found.append((one.info.first_offset, one.info.last_offset, one.error and one.error.code))
+    assert found == [(0, 0, None), (1, 2, None), (3, 3, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+
+def test_a_run_whose_records_are_safe_at_once(tmp_path: Path) -> None:
+    assert append_run(Led(tmp_path)) == [
+        AppendInfo(0, 0, -1, 0),
+        AppendInfo(1, 2, -1, 0),
+        AppendInfo(3, 3, -1, 0),
+    ]
+
+
+def test_a_run_that_is_not_appended_changes_nothing(tmp_path: Path) -> None:
+    few = Led(tmp_path / "few", US, min_insync_replicas="2")
+    assert append_run(few) is None
+    assert append_run(few, acks=1) is not None
+    read = Led(tmp_path / "read", cleanup_policy="compact")
+    read.partition.log.config = LogConfig(cleanup_policy="compact")
+    read.partition.configure(TopicConfig(BrokerConfig(), {}))
+    assert append_run(read) is None
+    damaged = Led(tmp_path / "damaged")
+    last = bytearray(RUN[2])
+    last[-1] ^= 1
+    run = [*RUN[:2], memoryview(last)]
+    assert damaged.partition.append_run(run, [1, 2, 1], NOW_MS, acks=1, timeout_ms=None) is None
+    gone = Led(tmp_path / "gone")
+    gone.partition.release(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert append_run(gone) is None
+    for led in (read, damaged, gone):
+        assert (led.partition.log.log_end_offset, led.partition.log.size) == (0, 0)
+        assert led.told()[1] in ([], [0])
+
+
+def test_a_run_behind_a_refused_batch_is_left_to_the_check_of_each(tmp_path: Path) -> None:
+    """Only the first batch of an append is compared with the producer's refused ones."""
+    led = Led(tmp_path, US, min_insync_replicas="2")
+
+    def sent(sequence: int) -> memoryview:
+        records = [Record(b"k", b"v", NOW_MS)]
+        return memoryview(
+            bytearray(build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
+        )
+
+    assert code_of(lambda: led.partition.append(sent(0), NOW_MS)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    run = [batch("a"), sent(1)]
+    assert led.partition.append_run(run, [1, 1], NOW_MS, acks=1, timeout_ms=None) is None
 
 
 def test_too_few_replicas_in_sync(tmp_path: Path) -> None:

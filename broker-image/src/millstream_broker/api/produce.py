@@ -31,9 +31,10 @@ from millstream_kafka.protocol.produce import (
 
 from ..delayed_produce import DelayedProduce
 from ..handlers import Answer, CloseConnection, RequestContext, handler
-from ..internal_topics import check_not_internal
+from ..internal_topics import check_not_internal, is_internal
 from ..log.log import AppendInfo
 from ..log.validator import RecordsRefusedError
+from ..produce_runs import Run
 from ..replication.replicas import Replicas
 from ..stats import Stats
 
@@ -41,7 +42,47 @@ ATTRIBUTES = 22
 """Position of the low byte of a batch's attributes, which has its codec."""
 
 
-@handler(produce.API, pipelined=True)
+def handle_run(
+    replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest, run: Run
+) -> list[Answer] | None:
+    """The answers to a run of requests, which are appended together; None if they must be handled one by one."""
+    acks = request.acks
+    (topic,) = request.topic_data
+    (data,) = topic.partition_data
+    name, index = topic.name, data.index
+    replica = replicas.partitions.get((name, index))
+    if (
+        replica is None
+        or acks not in (-1, 0, 1)
+        or request.transactional_id is not None
+        or context.version < produce.ZSTD_SINCE
+        or is_internal(name)
+    ):
+        return None
+    now_ms = int(time() * 1000)
+    all_appended = replica.append_run(
+        run.batches, run.counts, now_ms, acks=acks, timeout_ms=request.timeout_ms
+    )
+    if all_appended is None:
+        return None
+    return [_answer(name, index, appended, acks, stats) for appended in all_appended]
+
+
+def _answer(name: str, index: int, appended: AppendInfo | DelayedProduce, acks: int, stats: Stats) -> Answer:
+    """The answer to a request with one partition."""
+    if isinstance(appended, AppendInfo):
+        first, last, append_time, start, _ = appended
+        stats.records_in += last - first + 1
+        answer = PartitionProduceResponse(index, 0, first, append_time, start)
+        return ProduceResponse([TopicProduceResponse(name, [answer])]) if acks else None
+    waiting = WaitingProduce(stats, acks)
+    answer = PartitionProduceResponse(index, 0, -1)
+    waiting.response = ProduceResponse([TopicProduceResponse(name, [answer])])
+    waiting.add(name, answer, appended)
+    return waiting.done
+
+
+@handler(produce.API, pipelined=True, run=handle_run)
 def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
     is_allowed = acks in (-1, 0, 1) and request.transactional_id is None

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NoReturn
 
@@ -208,19 +208,54 @@ class Partition(Replica):
             except HeaderRefusedError:  # the thread finds the offending records
                 pass
             else:
-                if (
-                    info.last_offset < self.high_watermark
-                    or (purgatory := self._purgatory_of(info, acks)) is None
-                ):
-                    return info
-                delayed = DelayedProduce(acks, timeout_ms, info)
-                return purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
+                return (
+                    info
+                    if info.last_offset < self.high_watermark
+                    else self._until_safe(info, acks, timeout_ms)
+                )
         self._check_led(batches)
         delayed = DelayedProduce(acks, timeout_ms)
         self._queue.put(self, delayed, bytearray(batches))
         self._queued += 1
         self._choose_path()
         return delayed
+
+    def append_run(
+        self,
+        batches: Sequence[memoryview],
+        counts: Sequence[int],
+        now_ms: int,
+        *,
+        acks: int,
+        timeout_ms: int | None,
+    ) -> list[AppendInfo | DelayedProduce] | None:
+        """Append one batch of each of several requests, in one write; `counts` are the offsets that they take.
+
+        Returns what `append` would return for each. None if not all are appended now, for any reason: then none is.
+        """
+        if not self._appends_at_once or self._refusals.by_producer:
+            return None
+        try:
+            run = self._append(bytearray().join(batches), acks, now_ms)
+        except ApiError:
+            return None
+        if run.duplicate:
+            return None
+        appended: list[AppendInfo | DelayedProduce] = []
+        is_safe = run.last_offset < self.high_watermark
+        first, append_time, start = run.first_offset, run.log_append_time, run.log_start_offset
+        for count in counts:
+            info = AppendInfo(first, first + count - 1, append_time, start)
+            appended.append(info if is_safe else self._until_safe(info, acks, timeout_ms))
+            first += count
+        return appended
+
+    def _until_safe(self, info: AppendInfo, acks: int, timeout_ms: int | None) -> AppendInfo | DelayedProduce:
+        """The appended batches, or the wait until they are as safe as `acks` requires."""
+        if (purgatory := self._purgatory_of(info, acks)) is None:
+            return info
+        delayed = DelayedProduce(acks, timeout_ms, info)
+        return purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
 
     def append_mirrored(
         self,
@@ -248,10 +283,8 @@ class Partition(Replica):
             epoch = headers[-1].partition_leader_epoch
             if epoch >= self.record.leader_epoch:
                 self._need_epoch(epoch)
-            info = self._append(batches, -1, now_ms, mirrored=headers)
-            if (purgatory := self._purgatory_of(info, -1)) is not None:
-                delayed = DelayedProduce(-1, timeout_ms, info)
-                purgatory.add(info.last_offset, delayed, delayed.timeout_ms)
+            waiting = self._until_safe(self._append(batches, -1, now_ms, mirrored=headers), -1, timeout_ms)
+            delayed = waiting if isinstance(waiting, DelayedProduce) else None
         elif end < log_start and end == self.high_watermark:
             self.log.skip_to(log_start, now_ms=now_ms)
             self._grown(0)
