@@ -66,6 +66,8 @@ CLOSED = ("Upgrading", "False", "OutsideMaintenanceWindow")
         ("Cluster", status(STARTING, ROLLING), status(READY, ROLLING), []),
         ("Cluster", status(READY, ROLLING), status(READY), ["Normal RollingUpdateComplete"]),
         ("Cluster", status(STARTING, ROLLING), status(STARTING), []),
+        # the window of an upgrade has ended before its last restart
+        ("Cluster", status(READY, ROLLING, CLOSED), status(READY, CLOSED), []),
         (
             "Cluster",
             status(READY, ROLLING),

@@ -135,11 +135,12 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
         return (was, now) if was[:2] != now[:2] else None
 
     is_well = new.get(ConditionType.READY, _Seen()).status == "True"
+    upgrade_waits = new.get(ConditionType.UPGRADING, _Seen()).reason == Reason.OUTSIDE_MAINTENANCE_WINDOW
     if change := turned(ConditionType.ROLLING_UPDATE):
         was, now = change
         if now.reason == Reason.RESTART_BLOCKED:
             yield Event(EventType.WARNING, now.reason, now.message)
-        elif not now.status and is_well:  # each restart has had its own Event
+        elif not now.status and is_well and not upgrade_waits:  # each restart has had its own Event
             yield Event(EventType.NORMAL, "RollingUpdateComplete", "all pods match the Cluster's spec")
     if change := turned(ConditionType.REBALANCING):
         was, now = change
