@@ -77,6 +77,13 @@ def test_a_run_is_of_requests_for_one_partition(version: int) -> None:
     )
 
 
+@pytest.mark.parametrize(("most", "ids"), [(0, None), (1, None), (2, [1, 2]), (9, [1, 2, 3])])
+def test_a_run_has_no_more_requests_than_may_wait(most: int, ids: list[int] | None) -> None:
+    view = memoryview(b"".join(frame(9, number, BATCH) for number in (1, 2, 3)))
+    run = find_run(shortcut_of(9), view, 0, len(view), most)
+    assert (run and run.correlation_ids) == ids
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_no_run(version: int) -> None:
     one = frame(version, 1, BATCH)

@@ -41,7 +41,7 @@ from .inter_broker import Authenticator
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
-from .produce_runs import LARGEST, Run, find_run
+from .produce_runs import LARGEST, MOST, Run, find_run
 from .produce_shortcut import Known, ProduceShortcut
 from .request_memory import CutOffFrame, RequestMemory
 from .routes import HEAD, Route, Routes
@@ -259,7 +259,9 @@ class ClientConnection:
                 return None
             run = None
             if start_of_next < end and size <= LARGEST and start >= one_by_one:
-                run = find_run(self._shortcut, view, start, end)
+                run = find_run(
+                    self._shortcut, view, start, end, min(MOST, PIPELINE_DEPTH - len(self.pending))
+                )
             if run is not None and self._handle_run(run, now):
                 start = run.end
             else:

@@ -42,8 +42,13 @@ class Run(NamedTuple):
     """Position after the last request."""
 
 
-def find_run(shortcut: ProduceShortcut, view: memoryview, start: int, end: int) -> Run | None:
-    """The run that starts with the frame at `start`; None if there are not two such requests before `end`."""
+def find_run(
+    shortcut: ProduceShortcut, view: memoryview, start: int, end: int, most: int = MOST
+) -> Run | None:
+    """The run of at most `most` requests from `start` on; None if there are not two such requests before `end`.
+
+    The first frame is whole.
+    """
     size, key, version, _ = _FRAME.unpack_from(view, start)
     if key != produce.API.key:
         return None
@@ -55,7 +60,7 @@ def find_run(shortcut: ProduceShortcut, view: memoryview, start: int, end: int) 
     ids: list[int] = []
     batches: list[memoryview] = []
     counts: list[int] = []
-    while end - start >= _FRAME.size and len(ids) < MOST:
+    while end - start >= _FRAME.size and len(ids) < most:
         size, its_key, its_version, correlation_id = _FRAME.unpack_from(view, start)
         begin = start + _SIZE_BYTES
         next_start = begin + size
