@@ -14,13 +14,11 @@ import millstream
 from millstream.topics import create_topic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
-from millstream_harness.pages import blocks, run_page
+from millstream_harness.pages import SITE, blocks, run_page
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / "docs/client").glob("*.md"))
-SITE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SITE += sorted(ROOT.glob("examples/*/README.md"))
 ADDRESSES = {
     "zk1:2181,zk2:2181/kafka": "ZOOKEEPER",
     "127.0.0.1:2181": "ZOOKEEPER",

@@ -1,4 +1,4 @@
-"""The runner of pages notices a failing block and an output that differs from the page."""
+"""The runner of pages notices a failing block and a wrong output; it runs parts of a page, too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.pages import PageFailed, run_page
+from millstream_harness.pages import PageFailed, run_command, run_page
 
 EXAMPLE = """
 ```sh
@@ -42,3 +42,53 @@ def test_a_page_that_is_wrong_fails(tmp_path: Path, change: tuple[str, str], lin
     (tmp_path / "wrong").mkdir()
     with pytest.raises(PageFailed, match=rf"page\.md:{line}: "):
         run_page(page, tmp_path / "wrong")
+
+
+SECTIONS = """
+# A page
+
+```sh
+greeting=hello
+```
+
+## Kubernetes
+
+```sh
+# not a heading
+say() { echo "$greeting $1"; }
+```
+
+### Later
+
+```sh
+say reader
+```
+
+## A laptop
+
+```sh
+false
+```
+"""
+
+
+def test_sections_run_alone_and_continue_in_the_same_shell(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(SECTIONS)
+    assert run_page(page, tmp_path, leave_out={"Later", "A laptop"}) == 2
+    assert run_page(page, tmp_path, sections={"Later"}) == 1
+    with pytest.raises(PageFailed, match=r"page\.md:23: "):
+        run_page(page, tmp_path, sections={"Kubernetes", "A laptop"})
+    with pytest.raises(AssertionError, match="no blocks below"):
+        run_page(page, tmp_path, sections={"Elsewhere"})
+
+
+def test_a_command_of_a_sentence_runs_with_its_placeholders_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\ntrue\n```\n\nSay `echo\nNAME`.")
+    assert run_command(page, tmp_path, "echo NAME", replace={"NAME": "anna"}) == "anna\n"
+    with pytest.raises(AssertionError, match="does not show"):
+        run_command(page, tmp_path, "echo anna")
+    page.write_text("Say `false`.")
+    with pytest.raises(PageFailed, match="exit status 1"):
+        run_command(page, tmp_path, "false")

@@ -1,6 +1,6 @@
 """Runs a page of documentation: its fenced blocks, in order, in a folder, as a reader would.
 
-    ```sh                        runs in bash; variables and the folder last until the end of the page
+    ```sh                        runs in bash; variables, functions and the folder last until the end of the page
     ```python                    runs with the environment's python
     ```yaml title="a/b.yaml"     is written to that file; so is any language with a title
     ```text                      right after one that ran: its output
@@ -27,18 +27,37 @@ _FENCE = re.compile(
     r"(?P<text>.*?)^(?P=indent)(?P=marks) *$",
     re.MULTILINE | re.DOTALL,
 )
+_HEADING = re.compile(r"^(#+) +(.+?) *$", re.MULTILINE)
 _RUN = ("sh", "python")
+SITE = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("examples/*/README.md")),
+]
+"""Every page of the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. ``line`` is that of its first mark; ``follows``: whether only blank lines precede it."""
+    """A fenced block. ``line`` is that of its first mark; ``follows``: whether only blank lines precede it.
+
+    ``headings``: those above it, from the page's title down.
+    """
 
     language: str
     title: str
     text: str
     line: int
     follows: bool
+    headings: tuple[str, ...]
+
+    def is_in(self, sections: Collection[str], leave_out: Collection[str]) -> bool:
+        """Whether it is below one of the sections, if there are any, and not left out by its title or a heading."""
+        left_out = bool(self.title and self.title in leave_out) or not set(self.headings).isdisjoint(
+            leave_out
+        )
+        return not left_out and (not sections or not set(self.headings).isdisjoint(sections))
 
 
 class PageFailed(AssertionError):
@@ -48,13 +67,41 @@ class PageFailed(AssertionError):
 def blocks(markdown: str) -> Iterator[Block]:
     """The page's fenced blocks, in order."""
     end = 0
+    headings: list[tuple[int, str]] = []
     for found in _FENCE.finditer(markdown):
         indent = len(found["indent"])
         text = "".join(line[indent:] if line.strip() else "\n" for line in found["text"].splitlines(True))
         line = markdown.count("\n", 0, found.start()) + 1
         between = markdown[end : found.start()]
-        yield Block(found["language"], found["title"] or "", text, line, end > 0 and not between.strip())
+        for heading in _HEADING.finditer(between):
+            level = len(heading[1])
+            headings = [*(one for one in headings if one[0] < level), (level, heading[2])]
+        above = tuple(name for _, name in headings)
+        yield Block(
+            found["language"], found["title"] or "", text, line, end > 0 and not between.strip(), above
+        )
         end = found.end()
+
+
+def unfenced(markdown: str) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path, program: str, *, in_blocks: bool = True) -> Iterator[list[str]]:
+    """The words of each command of a program: those of code in sentences and, unless told, of blocks."""
+    text = page.read_text()
+    shown = re.findall(r"^ *```(?:sh)?(?: title=.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    shown += re.findall(r"^(?: {4}\S.*\n)+", text, re.MULTILINE)
+    lines = [line for block in shown for line in block.replace("\\\n", " ").splitlines()] if in_blocks else []
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", unfenced(text))]
+    for line in lines:
+        for part in re.split(r"(?:&&|\|\|?|;|\$\()", line.partition(" #")[0]):
+            words = part.split()
+            while words and re.fullmatch(r"\$|until|do|[A-Z_]+=\S*", words[0]):
+                words.pop(0)
+            if words and words[0] == program:
+                yield words[1:]
 
 
 def run_page(
@@ -62,25 +109,28 @@ def run_page(
     folder: Path,
     *,
     replace: Mapping[str, str] | None = None,
+    sections: Collection[str] = (),
     leave_out: Collection[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> int:
     """Run the page in a folder, where ``millstream`` is the repository; returns how many blocks ran.
 
     ``millstream`` is a link, so a page may leave it by ``cd ..``, but must not name other files by ``..`` from there.
+    A second run in the same folder continues with the first one's variables, functions and working folder.
     ``replace``: texts of the page to replace, such as a port that may be taken.
-    ``leave_out``: titles of blocks for other surroundings, such as ``kind``.
+    ``sections``: headings; only what is below them is run, in the page's order.
+    ``leave_out``: titles of blocks, or headings, for other surroundings, such as ``kind``.
     """
     text = page.read_text()
+    found = {heading for block in blocks(text) for heading in block.headings}
+    assert set(sections) <= found, f"{page.name} has no blocks below {set(sections) - found}"
     for old, new in (replace or {}).items():
         text = text.replace(old, new)
-    (folder / "millstream").symlink_to(ROOT)
-    path = os.pathsep.join([str(ROOT / ".venv/bin"), os.environ["PATH"]])
-    shell = _Shell(folder, {**os.environ, "PATH": path, **(env or {})})
+    shell = _shell(folder, env)
     ran, output = 0, None
     for block in blocks(text):
         where = f"{page.relative_to(ROOT) if page.is_relative_to(ROOT) else page.name}:{block.line}"
-        if block.title in leave_out and block.title:
+        if not block.is_in(sections, leave_out):
             output = None
             continue
         if block.language == "text" and block.follows and output is not None:
@@ -98,6 +148,28 @@ def run_page(
                 raise PageFailed(f"{where}: exit status {status}:\n{block.text}\n{output}")
             ran += 1
     return ran
+
+
+def run_command(page: Path, folder: Path, command: str, *, replace: Mapping[str, str] | None = None) -> str:
+    """Run a command that the page shows as code in a sentence or a table, and return its output.
+
+    It continues the run of a page in this folder. ``replace``: placeholders in it.
+    """
+    shown = {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", unfenced(page.read_text()))}
+    assert command in shown, f"{page.name} does not show: {command}"
+    for old, new in (replace or {}).items():
+        command = command.replace(old, new)
+    status, output = _shell(folder).run(command)
+    if status != 0:
+        raise PageFailed(f"{page.name}: exit status {status}:\n{command}\n{output}")
+    return output
+
+
+def _shell(folder: Path, env: Mapping[str, str] | None = None) -> _Shell:
+    if not (folder / "millstream").is_symlink():
+        (folder / "millstream").symlink_to(ROOT)
+    path = os.pathsep.join([str(ROOT / ".venv/bin"), os.environ["PATH"]])
+    return _Shell(folder, {**os.environ, "PATH": path, **(env or {})})
 
 
 def matches(expected: str, output: str) -> bool:
@@ -119,11 +191,12 @@ class _Shell:
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._state = folder / ".state"
-        self._state.write_text(f"cd {shlex.quote(str(folder))}\n")
+        if not self._state.exists():
+            self._state.write_text(f"cd {shlex.quote(str(folder))}\n")
 
     def run(self, code: str) -> tuple[int, str]:
         """Exit status and output (stdout and stderr)."""
-        keep = f'{{ export -p; printf "cd %q\\n" "$PWD"; }} > {shlex.quote(str(self._state))}'
+        keep = f'{{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} > {shlex.quote(str(self._state))}'
         script = f". {shlex.quote(str(self._state))}\nset -aeuo pipefail\n{code}\n{keep}\n"
         done = subprocess.run(
             ["bash", "-c", script],
