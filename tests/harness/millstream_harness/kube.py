@@ -34,6 +34,18 @@ def run(*command: str, stdin: bytes | None = None, timeout: float = 120.0) -> st
     return done.stdout.decode(errors="replace")
 
 
+def kubeconfig(file: Path, **contexts: str) -> None:
+    """Write a kubeconfig for the present cluster with these contexts, by name and namespace; the first is current."""
+    config: Json = json.loads(run("kubectl", "config", "view", "--minify", "--flatten", "-o", "json"))
+    (now,) = config["contexts"]
+    config["contexts"] = [
+        {"name": name, "context": {**now["context"], "namespace": namespace}}
+        for name, namespace in contexts.items()
+    ]
+    config["current-context"] = next(iter(contexts))
+    file.write_text(json.dumps(config))
+
+
 def until(what: str, check: Callable[[], T | None], timeout: float = 120.0, every: float = 0.5) -> T:
     """Poll ``check`` until it returns a true value; at the deadline, fail with the last error."""
     deadline = time.monotonic() + timeout
