@@ -14,6 +14,7 @@ from millstream_broker.metric_table import TABLE as BROKER
 from millstream_harness.tools import require
 from millstream_mirror.stats import TABLE as MIRROR
 from millstream_operator.metric_table import TABLE as OPERATOR
+from millstream_operator.reconcile.mirror import NOT_READY
 from millstream_process.metrics import PROCESS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -277,6 +278,11 @@ def test_the_lag_of_a_group_is_what_its_partitions_have_left(tmp_path: Path) -> 
     path = tmp_path / "lag.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
     run_promtool("test", "rules", str(path))
+
+
+def test_a_mirror_that_does_not_mirror_everything_raises_an_alert_whatever_the_reason() -> None:
+    (named,) = re.findall(r'reason=~"([^"]+)"', ALERTS["MillstreamMirrorDegraded"]["expr"])
+    assert sorted(named.split("|")) == sorted(NOT_READY)
 
 
 @pytest.mark.parametrize("alert", ALERTS)

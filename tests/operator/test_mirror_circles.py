@@ -109,7 +109,8 @@ def elsewhere(mirror: MirrorMaker, namespace: str = "other") -> MirrorMaker:
     [
         ("west-to-east", {}, True),
         ("west-to-east", {"target": {"clusterRef": {"name": "north", "namespace": "prod"}}}, False),
-        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9092"}}, False),
+        ("west-to-east", {"target": {"bootstrap": "east-bootstrap.prod.svc:9092"}}, True),
+        ("west-to-east", {"target": {"bootstrap": "east-bootstrap:9092"}}, False),
         ("west-to-east", {"topics": {"include": ["others"]}}, True),
         ("west-to-east", {"sources": [{"name": "north", "bootstrap": "north:9092"}]}, False),
         ("other", {}, False),
@@ -138,6 +139,36 @@ def test_the_younger_of_two_mirrors_with_one_group_is_refused(
     )
     known[0] = (refused_one, *known[0][1:])
     assert mirror_rules.check_name(younger, known[1][2], known) is None, "nobody has the group"
+
+
+@pytest.mark.parametrize(
+    ("address", "other_address", "namespace", "refused"),
+    [
+        ("kafka.example:9093", "KAFKA.example.:9093,b.example:1", "other", True),
+        ("10.0.0.7:9092", "10.0.0.7:9092", "other", True),
+        ("kafka.data.svc.cluster.local:9092", "kafka.data:9092", "other", True),
+        ("kafka.example:9093", "kafka.example:9092", "other", False),
+        ("kafka:9092", "kafka:9092", "other", False),
+        ("kafka:9092", "kafka:9092", "prod", True),
+    ],
+)
+def test_an_address_means_one_target_unless_its_host_belongs_to_the_namespace(
+    address: str, other_address: str, namespace: str, refused: bool
+) -> None:
+    older = a_mirror(
+        "a", sources=[{"name": "b.c", "bootstrap": "west.example:9092"}], target={"bootstrap": address}
+    )
+    younger = a_mirror(
+        "a.b",
+        "2026-02-01T00:00:00Z",
+        sources=[{"name": "c", "bootstrap": "west.example:9092"}],
+        target={"bootstrap": other_address},
+    )
+    younger = elsewhere(younger, namespace)
+    known = [(one, *mirror_rules.endpoints_of(one, {})) for one in (older, younger)]
+    problem = mirror_rules.check_name(younger, known[1][2], known)
+    assert (problem is not None and problem.reason is Reason.NAME_TAKEN) is refused
+    assert mirror_rules.check_name(older, known[0][2], known) is None
 
 
 def loop(mirror: MirrorMaker, *others: MirrorMaker) -> str:

@@ -265,6 +265,35 @@ def test_the_younger_of_two_mirrors_with_one_group_has_no_workers() -> None:
     assert found.kube.applied_names("Deployment") == []
 
 
+@pytest.mark.parametrize(
+    "how", ["paused before it had workers", "scaled to zero", "its source Cluster is away"]
+)
+def test_a_mirror_without_workers_keeps_its_group_until_it_is_deleted(how: str) -> None:
+    """A younger one of that name would take over its progress and its topics."""
+    younger = a_mirror(sources=[{"name": "west", "bootstrap": "west.example:9092"}])
+    younger["metadata"].update(namespace="prod", uid="u-other", creationTimestamp="2027-01-01T00:00:00Z")
+    older = a_mirror()
+    for one in (younger, older):
+        one["spec"]["target"] = {"bootstrap": "kafka.example:9092"}
+    clusters = CLUSTERS
+    match how:
+        case "paused before it had workers":
+            older["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+        case "scaled to zero":
+            older["spec"]["replicas"] = 0
+        case _:
+            clusters = []
+    found = in_memory(*clusters, younger)
+    found.services.store.put(older)
+    look(found)
+    assert (says(found) or ())[:2] == ("False", "NameTaken")
+    assert found.kube.applied_names("Deployment") == []
+    found.services.store.remove(Key("MirrorMaker", "ns", "copy"), older["metadata"]["uid"])
+    look(found)
+    assert (says(found) or ())[1] == "WorkersStarting"
+    assert found.kube.applied_names("Deployment") == ["copy-mirror"]
+
+
 def one_of_three(source: str, target: str, name: str, day: int, **spec: Any) -> dict[str, Any]:
     found = a_mirror(source, target, name, naming="Same", **spec)
     found["metadata"]["creationTimestamp"] = f"2026-01-0{day}T00:00:00Z"

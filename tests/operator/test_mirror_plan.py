@@ -84,6 +84,7 @@ def test_why_a_cluster_cannot_be_reached_is_a_reason(reason: str) -> None:
         "TopicRefused",
         "MirroredTwice",
         "MirrorLoop",
+        "PartitionWaiting",
     ],
 )
 def test_what_is_not_mirrored_is_named(reason: str) -> None:
@@ -170,10 +171,8 @@ def test_what_was_set_aside_is_in_the_status_once() -> None:
             "workers have taken 3 of 5 partitions of west",
         ),
         (
-            SourceReport(
-                "west", True, 2, partitions=3, wanted=5, last_error="a-0 has no leader in the source"
-            ),
-            "workers have taken 3 of 5 partitions of west: a-0 has no leader in the source",
+            SourceReport("west", True, 2, partitions=3, wanted=5, last_error="a-0: no leader in the source"),
+            "workers have taken 3 of 5 partitions of west: a-0: no leader in the source",
         ),
         (
             SourceReport("west", True, 2, partitions=5, wanted=5, starting=1),

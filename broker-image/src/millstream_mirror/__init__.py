@@ -40,6 +40,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     loops.py    loops of mirrors                         rivals.py    other mirrors of the same topics
     others.py   the progress of other mirrors            leaving.py   topics that are no longer selected
     owner.py    whose group it is, if two share a name
+    opening.py  opens lanes by their leaders             waiting.py   partitions that wait, and why (no I/O)
     groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
     peers.py    notices when another worker's process has ended
     numbering.py requests of numbered batches (mode Aggregate), with what their responses mean for the lanes

@@ -6,7 +6,6 @@ that are repeated, late, or sent by two workers change nothing.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
@@ -27,9 +26,8 @@ from millstream_kafka.protocol.mirror_append import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
-from .flow import PRODUCE_TIMEOUT_MS, TRANSIENT, Flow, Part
+from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
 from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane, Sent
-from .member import LaneName
 from .offsets import OffsetMap
 from .progress import Progress
 from .rewrite import Outgoing
@@ -164,13 +162,9 @@ class CopyFlow(Flow):
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
         return [(batches, fetched[begin:end])] if batches else []
 
-    async def _open(self, names: Sequence[LaneName]) -> None:
-        """Connect first, so that the lanes' first comparison covers these connections."""
-        with contextlib.suppress(*TRANSIENT):
-            await self._fetching.metadata([])
-            for node in list(self._fetching.brokers):
-                self._may_use(await self._fetching.connection(node), [])
-        await super()._open(names)
+    async def _connect(self, node: int) -> None:
+        """The lanes' first comparison then covers this connection."""
+        self._may_use(await self._fetching.connection(node), [])
 
     def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
         """After a reconnect the source may have another history: lanes compare the logs again before they fetch."""
@@ -178,7 +172,7 @@ class CopyFlow(Flow):
         opened = self._opened.setdefault(connection, time.monotonic())
         outdated = [lane for lane in lanes if isinstance(lane, CopyLane) and lane.compared_at < opened]
         for lane in outdated:
-            lane.fail(lane.error, reason=lane.reason)
+            lane.fail(lane.error, reason=lane.reason, side=lane.side)
         if outdated:
             self._wake.set()
         return not outdated

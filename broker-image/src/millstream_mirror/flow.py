@@ -17,12 +17,12 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from millstream_kafka.client import BrokerError, ClusterClient, Connection, RequestTimedOut
 from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.api import Api
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import (
     FetchableTopicResponse,
     FetchResponse,
@@ -36,6 +36,7 @@ from .bell import Bell
 from .fetching import FETCH_WAIT_MS, FetchSession, by_id_or_name
 from .lane import Lane, Sent, Written
 from .member import LaneName
+from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
 from .rewrite import Outgoing
 from .stats import Counters, Reachability
 from .throttle import TokenBucket
@@ -55,26 +56,13 @@ REPLICA_S = 300.0
 IDLE_LOOK_S = 1.0
 """How often to mark lanes that a fetch session leaves out as still caught up."""
 PRODUCE_TIMEOUT_MS = 30_000
-BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 DRAIN_S = 3.0
 
-TRANSIENT = (BrokerError, ApiError, OSError)
-"""Errors to retry."""
 Part = tuple[Lane, Sent, "memoryview | bytes"]
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
 logger = logging.getLogger(__name__)
-
-
-class Keeper(Protocol):
-    """Finds the positions of lanes. Raises BrokerError, ApiError, ValueError."""
-
-    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
-        """Lanes that are ready to fetch, or failed; and why the others cannot be opened yet."""
-
-    async def recover(self, lane: Lane) -> None:
-        """Prepare a failed lane to fetch and send again; nothing is in flight."""
 
 
 class Flow(ABC):
@@ -96,8 +84,7 @@ class Flow(ABC):
         """
         self.source_name = source_name
         self.lanes: dict[TopicPartition, Lane] = {}
-        self.waits_for = ""
-        """Why lanes cannot be opened yet."""
+        self.opening = Opening(keeper, self._failure)
         self.written: dict[str, Written] = {}
         """By topic of the target, including topics whose lanes went to other workers."""
         self._fetching = fetching
@@ -123,6 +110,7 @@ class Flow(ABC):
 
     def start(self, names: list[LaneName]) -> None:
         self.lanes = {}
+        self.opening.assigned(names)
         self._supervisor = self._run("lanes", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
@@ -131,7 +119,7 @@ class Flow(ABC):
             return
         stopping = [self._supervisor, *self._workers.values()]
         self._supervisor = None
-        self.waits_for = ""
+        self.opening.revoked()
         self._workers.clear()
         await supervision.cancel(stopping)
         if self._produces and drain:
@@ -141,7 +129,8 @@ class Flow(ABC):
     # ---- supervision
 
     async def _supervise(self, names: list[LaneName]) -> None:
-        self._workers["opening"] = self._run("opening of lanes", self._open(names))
+        opening = self.opening.run(names, self._add_lanes, self._connect)
+        self._workers["opening"] = self._run("opening of lanes", opening)
         while True:
             self._wake.clear()
             lanes = list(self.lanes.values())
@@ -158,28 +147,15 @@ class Flow(ABC):
             self._progress.ring()
             await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
-    async def _open(self, names: Sequence[LaneName]) -> None:
-        """Open the lanes; those that have to wait hold up no other."""
-        pause, said = BACKOFF_S, ""
-        while names:
-            try:
-                lanes, waiting = await self._keeper.open(names)
-            except (*TRANSIENT, ValueError) as error:
-                self.waits_for = f"cannot open lanes: {error}"
-            else:
-                for lane in lanes:
-                    lane.written = self.written.setdefault(lane.target_topic, Written())
-                self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
-                self._wake.set()
-                names = list(waiting)
-                more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-                self.waits_for = next(iter(waiting.values())) + more if names else ""
-            if self.waits_for and self.waits_for != said:
-                self._failure(self.waits_for)
-            said = self.waits_for
-            if names:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, BACKOFF_MAX_S)
+    def _add_lanes(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            lane.written = self.written.setdefault(lane.target_topic, Written())
+        self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
+        self._wake.set()
+
+    async def _connect(self, node: int) -> None:
+        """Prepare to fetch from a broker, before its lanes open. Raises BrokerError."""
+        await self._fetching.connection(node)
 
     async def _locate(self, lost: list[Lane]) -> bool:
         """Find the brokers of the source that lead these lanes; False if one has no leader now.
@@ -202,7 +178,9 @@ class Flow(ABC):
         for lane in lost:
             if not is_same(ids.get(lane.topic, ""), lane.acknowledged.topic_id):
                 lane.other_id = ids[lane.topic]
-                lane.fail(f"{lane}: topic {lane.topic} has another id in the source than before")
+                lane.fail(
+                    f"{lane}: topic {lane.topic} has another id in the source than before", side="source"
+                )
                 self._wake.set()
                 continue
             lane.leader = leaders.get((lane.topic, lane.partition), -1)
@@ -223,6 +201,7 @@ class Flow(ABC):
                 break
             except (*TRANSIENT, ValueError) as error:
                 lane.error, lane.reason = str(error), ""
+                lane.side = self._keeper.side_of(error) or lane.side
                 self._failure(f"{lane}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
         lane.recovering = lane.stopped_at is not None  # then for good
@@ -283,13 +262,15 @@ class Flow(ABC):
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
                     self._from_source.timed_out()
-                self._reachability.lost(error)
                 self._counters.failures += 1
                 self._fetching.forget_leaders()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
                 for lane in lanes:
-                    lane.leader = -1  # the supervisor looks up its leader
+                    lane.leader = -1  # the supervisor looks up its leader, and whether the cluster responds
+                    if not lane.error:
+                        lane.side = "source"
+                        lane.error = f"{lane}: fetching from broker {node} of {self.source_name}: {error}"
                 self._wake.set()
                 return
             finally:
@@ -431,7 +412,8 @@ class Flow(ABC):
         self._wake.set()
 
     def _fetch_refused(self, lane: Lane, error: ErrorCode) -> None:
-        lane.fail(f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}")
+        what = f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}"
+        lane.fail(what, side="source")
         lane.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
         self._fetching.forget_leaders(lane.topic)
         if not lane.out_of_range:

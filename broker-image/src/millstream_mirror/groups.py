@@ -22,9 +22,9 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from .committed import Position, commit, groups_in, positions_of
-from .flow import TRANSIENT
 from .lane import Lane
 from .lookup import Lookup, TooFar
+from .opening import TRANSIENT
 from .stats import Counters
 
 LOOK_S = 1.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from millstream_kafka.batch import INT32_MAX
 
@@ -28,6 +29,9 @@ ONE_BY_ONE_BYTES = 1 << 20
 FETCH_BYTES, LEAST_FETCH_BYTES = 1 << 20, 16 << 10
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
 """Conditions' reasons for a lane that waits for a user's action."""
+
+Side = Literal["source", "target", ""]
+"""A cluster of the mirror; empty if unknown."""
 
 
 @dataclass(slots=True)
@@ -106,6 +110,8 @@ class Lane:
     turn: int = 0
     """Under a byte limit, requests name the lane with the lowest turn first."""
     error: str = ""
+    side: Side = ""
+    """The cluster of the last error."""
     reason: str = ""
     """The reason why ``error`` needs a user's action; empty if the lane retries by itself."""
     written: Written = field(default_factory=Written)
@@ -249,10 +255,17 @@ class Lane:
         if not self.in_flight and self.position > self.acknowledged.offset:
             self.moved_on(self.position)
 
-    def fail(self, error: str, sent: Sent | None = None, *, reason: str = "") -> None:
+    def fail(
+        self,
+        error: str,
+        sent: Sent | None = None,
+        *,
+        reason: str = "",
+        side: Side = "target",
+    ) -> None:
         """Fail the lane: later requests are void, even those with responses that waited for ``sent``."""
         self.failed = True
-        self.error, self.reason = error, reason
+        self.error, self.side, self.reason = error, side, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
             self._drop(one)
 
@@ -261,13 +274,20 @@ class Lane:
         self.bytes_in_flight -= sent.size
 
     def saw(self, high_watermark: int) -> None:
-        """Note the end of the source's log. Past errors are over once the target has all of it."""
+        """Note the end of the source's log.
+
+        The source's past errors are over then, and the target's once it has all of the log.
+        """
         self.seen_ms = int(time.time() * 1000)
         if high_watermark != self.high_watermark:
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
         self._note_lag()
-        if not (self.lag or self.failed or self.in_flight):
+        if not self.failed and (self._is_over() or not (self.lag or self.in_flight)):
             self.error = self.reason = ""
+
+    def _is_over(self) -> bool:
+        """Whether a response of the source ends the present error."""
+        return self.side == "source" and not self.reason
 
     def _note_lag(self) -> None:
         if not self.lag:

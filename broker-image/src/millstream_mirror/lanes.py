@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
+from millstream_process import supervision
 
 from . import topics
 from .config import OnGap
-from .lane import HALF_OF_SEQUENCES, Lane
+from .lane import HALF_OF_SEQUENCES, Lane, Side
 from .member import LaneName
+from .opening import Keeper
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, headers_in, offset_at, read
 from .sent import sent_since, unsent_from
 from .stats import Counters
 from .topics import id_of, is_same
+from .waiting import Cause, failed
 
 CALLS_AT_ONCE = 32
 SCAN_BYTES = 4 * 1024 * 1024
@@ -36,11 +39,10 @@ REMOVAL_LOOK_S = 2.0
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
-class LaneKeeper:
+class LaneKeeper(Keeper):
     """Opens and recovers the lanes of one source. Raises BrokerError, ApiError; ValueError for unreadable progress."""
 
     def __init__(
@@ -54,50 +56,25 @@ class LaneKeeper:
         origins: Callable[[str], tuple[str, ...]] = lambda topic: (),
     ) -> None:
         """``origins`` returns the ids of the clusters from which a topic's records come to the source."""
+        super().__init__(at_source, at_target)
         self._on_gap = on_gap
         self._origins = origins
-        self._at_source = at_source
-        self._at_target = at_target
         self._store = store
         self._commit = commit
         self._counters = counters
 
     # ---- opening
 
-    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
-        """Open lanes at their progress, or, without any, at the start of the source's partition. Those wait of which
-        a partition has no leader."""
-        waiting = await self._without_leader(names)
-        return await self._open([name for name in names if name not in waiting]), waiting
-
-    async def _without_leader(self, names: Sequence[LaneName]) -> dict[LaneName, str]:
-        (ids, here, _), (target_ids, there, _) = await asyncio.gather(
-            topics.leaders_of(self._at_source, {name.topic for name in names}),
-            topics.leaders_of(self._at_target, {name.target_topic for name in names}),
-        )
-        waiting = {}
-        for name in names:
-            if name.topic not in ids:
-                waiting[name] = (
-                    f"topic {name.topic} is not there in the source, or the mirror may not read it"
-                )
-            elif (name.topic, name.partition) not in here:
-                waiting[name] = f"{name.topic}-{name.partition} has no leader in the source"
-            elif name.target_topic not in target_ids:
-                waiting[name] = (
-                    f"topic {name.target_topic} is not there in the target, or the mirror may not see it"
-                )
-            elif (name.target_topic, name.partition) not in there:
-                waiting[name] = f"{name.target_topic}-{name.partition} has no leader in the target"
-        return waiting
-
-    async def _open(self, names: Sequence[LaneName]) -> list[Lane]:
+    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
+        """Open lanes at their progress, or, without any, at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         if left := {where: replace(one, is_left=False) for where, one in stored.items() if one.is_left}:
             await self._commit(left)  # before sending, so that no other mirror takes them now
             stored |= left
         cluster_id = self._at_source.cluster_id or ""
-        lanes, taken_over, new = [], [], []
+        waiting: dict[LaneName, Cause] = {}
+        lanes: dict[LaneName, Lane] = {}
+        new = []
         for name in names:
             progress = stored.get((name.target_topic, name.partition))
             if progress is None:
@@ -105,37 +82,39 @@ class LaneKeeper:
             elif is_same(progress.topic_id, name.topic_id) and is_same(progress.cluster_id, cluster_id):
                 lane = Lane(name.topic, name.partition, name.target_topic, progress, committed=progress)
                 lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
-                taken_over.append(lane)
+                lanes[name] = lane
             else:
                 of_new = replace(progress, offset=0, topic_id=name.topic_id, cluster_id=cluster_id)
                 lane = Lane(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
                 lane.replaced = lane.failed = True
-                lanes.append(lane)
-        begun = await self._begin(new, cluster_id)
-        lanes += [*taken_over, *begun]
-        compacted = await topics.compacted(self._at_source, {lane.topic for lane in lanes})
-        ends = await _gather(offset_at(self._at_source, lane.source, LATEST) for lane in lanes)
-        for lane, end in zip(lanes, ends, strict=True):
-            lane.is_compacted = lane.topic in compacted
-            lane.saw(end)
-        await _gather(self._continue(lane) for lane in taken_over if lane.suspicious or lane.is_compacted)
-        for lane in lanes:
-            lane.recovering = False
-        return lanes
+                lanes[name] = lane
+        taken_over = {name for name, lane in lanes.items() if not lane.replaced}
+        lanes |= await self._begin(new, cluster_id, waiting)
+        compacted = await topics.compacted(self._at_source, {lane.topic for lane in lanes.values()})
 
-    async def _begin(self, names: Sequence[LaneName], cluster_id: str) -> list[Lane]:
-        """Open new lanes; their progress is committed before they send anything."""
-        if not names:
-            return []
-        starts = await _gather(
-            offset_at(self._at_source, (each.topic, each.partition), EARLIEST) for each in names
-        )
-        ends = await _gather(
-            offset_at(self._at_target, (each.target_topic, each.partition), LATEST) for each in names
-        )
-        producers = await _gather(self._new_producer() for _ in names)
-        lanes = []
-        for name, start, end, producer in zip(names, starts, ends, producers, strict=True):
+        async def look(name: LaneName) -> Lane:
+            lane = lanes[name]
+            lane.is_compacted = lane.topic in compacted
+            with _at("source"):
+                lane.saw(await offset_at(self._at_source, lane.source, LATEST))
+            if name in taken_over and (lane.suspicious or lane.is_compacted):
+                await self._continue(lane)
+            lane.recovering = False
+            return lane
+
+        return [*(await _each(lanes, look, waiting)).values()], waiting
+
+    async def _begin(
+        self, names: Sequence[LaneName], cluster_id: str, waiting: dict[LaneName, Cause]
+    ) -> dict[LaneName, Lane]:
+        """Open new lanes; their progress is committed before they send anything. Adds the others to ``waiting``."""
+
+        async def begin(name: LaneName) -> Lane:
+            with _at("source"):
+                start = await offset_at(self._at_source, (name.topic, name.partition), EARLIEST)
+            with _at("target"):
+                end = await offset_at(self._at_target, (name.target_topic, name.partition), LATEST)
+                producer = await self._new_producer()
             progress = Progress(
                 start,
                 producer,
@@ -148,9 +127,12 @@ class LaneKeeper:
                 first=start,
                 origins=self._origins(name.topic),
             )
-            lanes.append(Lane(name.topic, name.partition, name.target_topic, progress))
-        await self._commit({lane.target: lane.acknowledged for lane in lanes})
-        for lane in lanes:
+            return Lane(name.topic, name.partition, name.target_topic, progress)
+
+        lanes = await _each(names, begin, waiting)
+        if lanes:
+            await self._commit({lane.target: lane.acknowledged for lane in lanes.values()})
+        for lane in lanes.values():
             lane.committed = lane.acknowledged
         return lanes
 
@@ -365,12 +347,45 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def _gather(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Await the calls, a few at a time."""
+class _Refused(Exception):
+    """A cluster refuses a request for one partition."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.words)
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _at(side: Side) -> Iterator[None]:
+    """Raise _Refused for an ApiError of this cluster."""
+    try:
+        yield
+    except ApiError as error:
+        raise _Refused(failed(side, f"cannot be opened: {error}")) from error
+
+
+async def _each(
+    names: Iterable[LaneName], work: Callable[[LaneName], Awaitable[Lane]], waiting: dict[LaneName, Cause]
+) -> dict[LaneName, Lane]:
+    """Do the work for each, a few at a time; adds those that are refused to ``waiting``. Raises BrokerError.
+
+    After the first BrokerError, the others are given up: they have the same leaders.
+    """
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
+    done: dict[LaneName, Lane] = {}
 
-    async def one(call: Awaitable[T]) -> T:
+    async def one(name: LaneName) -> None:
         async with limit:
-            return await call
+            try:
+                done[name] = await work(name)
+            except _Refused as refused:
+                waiting[name] = refused.cause
+            except ApiError as error:
+                waiting[name] = failed("", f"cannot be opened: {error}")
 
-    return await asyncio.gather(*(one(call) for call in calls))
+    tasks = [asyncio.create_task(one(name)) for name in names]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await supervision.cancel(tasks)
+    return done

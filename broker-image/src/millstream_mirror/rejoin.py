@@ -44,7 +44,7 @@ from millstream_process import supervision
 from .committed import Position, commit, groups_in, positions_of
 from .config import GROUP_PREFIX
 from .cutting import DELETE_IT, Both, Cutter, is_same_log
-from .flow import TRANSIENT
+from .opening import TRANSIENT
 from .progress import Progress, ProgressStore, target_number
 from .set_aside import LONGEST_NAME, SUFFIX, CannotRejoin, Mark, Rejoined, Room, SetAside
 from .topics import TOPIC_RESOURCE, configs_of, id_of

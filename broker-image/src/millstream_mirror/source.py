@@ -4,6 +4,7 @@
     member    shares the partitions with the other workers; lanes start when assigned, and stop before they are revoked
     commit    stores the progress of all lanes in one request
     groups    copies the positions of consumer groups
+    watch     notes partitions that wait, and finds out why
 
 An unreachable source does not disturb the others; it is retried until it is back.
 """
@@ -16,7 +17,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 
-from millstream_kafka.client import ClusterClient, Security
+from millstream_kafka.client import BrokerError, ClusterClient, Security
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
 from millstream_kafka.topic_partition import TopicPartition
@@ -24,13 +25,15 @@ from millstream_process import supervision
 
 from .config import MirrorConfig, Mode, Naming, Source
 from .copies import CopyFlow
-from .flow import DRAIN_S, TRANSIENT, Flow
+from .flow import DRAIN_S, Flow
 from .groups import LOOK_S, GroupSync
 from .lanes import LaneKeeper
 from .leaving import LeftTopics
 from .loops import LoopFinder
-from .member import GroupMembership
+from .member import GroupMembership, LaneName
 from .numbering import NumberingFlow
+from .opening import TRANSIENT, Keeper
+from .others import progress_of
 from .peers import Doorplate
 from .progress import Progress, ProgressStore
 from .promoted import PromotedTopics
@@ -39,13 +42,15 @@ from .replicas import ReplicaKeeper
 from .rivals import RivalFinder
 from .standing import CopyKeeper
 from .stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
-from .topics import MirroredTopic, TopicKeeper, id_of, select
+from .topics import MirroredTopic, TopicKeeper, id_of, is_same, select
+from .waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
 """Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
 RIVALS_LOOK_S = 30.0
+WATCH_S = 2.0
 CONNECT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -63,6 +68,8 @@ class SourceMirror:
         self._reachability = Reachability(f"source {source.name}", source.bootstrap)
         self._target_reachability = Reachability("target", config.target)
         self._target_error = ""
+        self._refreshed = time.monotonic()
+        """When the source's topics were last brought to the target."""
         self._committing = asyncio.Lock()
         # A connection serves one request at a time, so requests that wait (fetches, joins) have their own connections.
         client_id = f"millstream-mirror-{config.name}"
@@ -93,7 +100,10 @@ class SourceMirror:
         self._ready: list[MirroredTopic] = []
         self._changed = time.monotonic()
         self._rejoiner: Rejoiner | None = None
-        self._topics, self._flow = self._parts(fetching, producing)
+        self._waits = Waits()
+        self._causes: dict[LaneName, Cause] = {}
+        """Why partitions wait whose lanes are open, as far as leaders are the cause."""
+        self._topics, self._flow, self._keeper = self._parts(fetching, producing)
         self._groups = GroupSync(
             config.includes_group,
             from_groups,
@@ -107,8 +117,8 @@ class SourceMirror:
             joining, group_id, doorplate, assigned=self._flow.start, revoked=self._revoked
         )
 
-    def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow]:
-        """The parts that differ by mode: the keeper of topics and the flow of records."""
+    def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow, Keeper]:
+        """The parts that differ by mode: the keeper of topics, the flow of records, the keeper of lanes."""
         config, source, counters = self.config, self.source, self._counters
 
         def origins(topic: str) -> tuple[str, ...]:
@@ -131,12 +141,12 @@ class SourceMirror:
             copies = CopyKeeper(
                 self._source, self._target, self._store, counters, config.on_gap, origins, config.rejoin
             )
-            return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow)
+            return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
         topics = TopicKeeper(config, source, self._source, self._target)
         keeper = LaneKeeper(
             self._source, self._target, self._store, self._commit_now, counters, config.on_gap, origins
         )
-        return topics, NumberingFlow(source.name, fetching, producing, keeper, *of_flow)
+        return topics, NumberingFlow(source.name, fetching, producing, keeper, *of_flow), keeper
 
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
@@ -146,6 +156,7 @@ class SourceMirror:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
+                tasks.create_task(self._watch_on())
                 tasks.create_task(self.member.run())
                 if self.config.groups_include:
                     tasks.create_task(self._copy_positions_on())
@@ -164,7 +175,7 @@ class SourceMirror:
         errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
         errors += [
             *(lane.error for lane in lanes),
-            self._flow.waits_for,
+            self._flow.opening.error,
             self.member.conflict,
             self.member.error,
         ]
@@ -174,6 +185,10 @@ class SourceMirror:
         problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
         problems += [Problem("Rejoining", words) for words in self._topics.rejoining.values()]
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
+        waiting = self._observed().since(LONG_S, time.monotonic())
+        problems += [Problem(PARTITION_WAITING, words) for words in messages(waiting)]
+        if self._target_error and time.monotonic() - self._refreshed >= LONG_S and self._reaches_both:
+            problems.append(Problem(PARTITION_WAITING, no_refresh(self._target_error)))
         if (
             self.config.mode is Mode.IDENTITY
         ):  # mirrors of different modes may meet: each copies its own topics
@@ -202,6 +217,7 @@ class SourceMirror:
             min((lane.seen_ms for lane in lanes), default=0),
             self._wanted,
             sum(not (lane.seen_ms or lane.reason or lane.replaced or lane.stopped_at) for lane in lanes),
+            len(waiting),
         )
 
     # ---- the topics to mirror
@@ -226,25 +242,54 @@ class SourceMirror:
         try:
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
-            await self._find_loops(topics)
             self._matched = len(topics)
+            allowed, unknown = await self._allowed(topics)
             if self.member.conflict:
                 self._wanted = None
                 return
-            doubled = await self._find_doubled(topics)
-            ready = await self._topics.ensure(
-                [topic for topic in topics if topic.name not in self._left_out and topic.name not in doubled]
-            )
+            ready = await self._topics.ensure(allowed)
             if ready != self._ready:
                 self._ready, self._changed = ready, time.monotonic()
             self._wanted = sum(topic.partitions for topic in ready)
             self.member.offer(ready)
+            if unknown is not None:
+                self._wanted = sum(len(topic.partitions) for topic in topics)
+                raise unknown
             await self._note_left()
-            self._target_error = ""
+            self._target_error, self._refreshed = "", time.monotonic()
         except TRANSIENT as error:
             if not self._target_error:
                 logger.warning("source %s: cannot refresh topics, retrying: %s", self.source.name, error)
             self._target_error = str(error)
+
+    async def _allowed(
+        self, topics: Collection[MetadataResponseTopic]
+    ) -> tuple[list[MetadataResponseTopic], BrokerError | None]:
+        """The topics that may be mirrored; and an error if that is not known of all.
+
+        Each broker lists the groups that it coordinates, so one that does not respond may have those of a mirror that
+        brings a topic back, or that copies it, too. A worker that starts then continues with the topics that its mirror
+        has begun, as a running one does; new topics wait.
+        """
+        try:
+            await self._find_loops(topics)
+            doubled = set() if self.member.conflict else await self._find_doubled(topics)
+        except BrokerError as error:
+            if self._ready or self.member.conflict:
+                raise
+            found = await progress_of(self._target, self.config.group_of(self.source))
+            begun = {
+                (topic, one.topic_id)
+                for (topic, _), one in found.items()
+                if not one.is_left
+                and is_same(one.cluster_id, self._source.cluster_id or "")
+                and self._target.cluster_id not in one.origins
+            }
+            names = {
+                (self.config.target_topic(self.source, one.name or ""), id_of(one)): one for one in topics
+            }
+            return [one for key, one in names.items() if key in begun], error
+        return [one for one in topics if one.name not in self._left_out and one.name not in doubled], None
 
     async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
         """Find topics whose records come from the target, and the origins of the others."""
@@ -311,6 +356,33 @@ class SourceMirror:
                 self._groups_error = ""
             except TRANSIENT as error:
                 self._groups_error = f"consumer groups: {error}"
+
+    # ---- partitions that wait
+
+    async def _watch_on(self) -> None:
+        """Note waits while nobody reads the status, too; and find out why open lanes wait."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            long = self._observed().since(LONG_S / 2, time.monotonic())
+            open_ones = [name for name in long if (name.topic, name.partition) in self._flow.lanes]
+            causes: dict[LaneName, Cause] = {}
+            with contextlib.suppress(*TRANSIENT):
+                causes = await self._keeper.causes(open_ones) if open_ones else {}
+            self._causes = causes
+
+    @property
+    def _reaches_both(self) -> bool:
+        return self._reachability.reachable and self._target_reachability.reachable
+
+    def _observed(self) -> Waits:
+        """The waits until now. None while a cluster does not respond at all: the status says that by itself."""
+        if (waiting := self._flow.opening.waiting(self._flow.lanes)) is None:
+            return Waits()  # another worker may have the partitions by now
+        if not self._reaches_both:
+            waiting, self._refreshed = {}, time.monotonic()
+        found = {name: self._causes.get(name, cause) for name, cause in waiting.items()}
+        self._waits.observe(found, time.monotonic())
+        return self._waits
 
     # ---- this worker's lanes, and their progress
 

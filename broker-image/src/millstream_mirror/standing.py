@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -43,15 +43,18 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millstream_kafka.topic_partition import TopicPartition
+from millstream_process import supervision
 
 from .config import OnGap
 from .copies import CopyLane
 from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane
 from .member import LaneName
+from .opening import Keeper, Leaders
 from .progress import Gap, Progress, ProgressStore, target_number
 from .reading import EARLIEST, LATEST, headers_in, read
 from .stats import Counters
 from .topics import leaders_of
+from .waiting import Cause, no_leader
 
 LOOK_AGAIN_S = 2.0
 FETCHES_AT_ONCE = 32
@@ -72,7 +75,7 @@ A = TypeVar("A")
 Trouble = MustWait | ApiError | BrokerError
 
 
-class CopyKeeper:
+class CopyKeeper(Keeper):
     """Opens and recovers the lanes of one source."""
 
     def __init__(
@@ -86,18 +89,17 @@ class CopyKeeper:
         rejoin: str = "",
     ) -> None:
         """``rejoin`` is the request under which topics of the target may rejoin (`rejoin`); progress contains it."""
+        super().__init__(at_source, at_target)
         self._rejoin = rejoin
-        self._at_source = at_source
-        self._at_target = at_target
         self._store = store
         self._counters = counters
         self._on_gap = on_gap
         self._origins = origins
         self._waiting: dict[CopyLane, asyncio.Future[Trouble | None]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._looks = supervision.Tasks()
 
-    async def open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, str]]:
-        """Raises BrokerError, ApiError; ValueError for unreadable progress."""
+    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         cluster_id = self._at_source.cluster_id or ""
         lanes = []
@@ -121,7 +123,7 @@ class CopyKeeper:
             if isinstance(problem, MustWait):
                 reason = problem.reason
                 logger.error("%s", problem)
-            lane.fail(str(problem), reason=reason)  # its recovery retries
+            lane.fail(str(problem), reason=reason, side=self.side_of(problem))  # its recovery retries
         for lane in lanes:
             lane.recovering = False
         return [*lanes], {}
@@ -145,7 +147,10 @@ class CopyKeeper:
             lane.error = lane.reason = ""
 
     async def _look_together(self, lane: CopyLane) -> Trouble | None:
-        """Like `_look`, but one run serves all lanes that arrive while another runs. Raises BrokerError, ApiError."""
+        """Like `_look`, but one run serves all lanes that arrive while leaders are looked up.
+
+        A lane waits for no other leader's response. Raises BrokerError, ApiError.
+        """
         waiting = self._waiting[lane] = asyncio.get_running_loop().create_future()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_for_all())
@@ -156,39 +161,73 @@ class CopyKeeper:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             try:
-                problems = await self._look([*waiting])
+                problems, groups, under = await self._by_leaders([*waiting])
             except Exception as error:
-                for one in waiting.values():
-                    if not one.done():
-                        one.set_exception(error)
+                _settle(waiting, [*waiting], error)
                 continue
-            for lane, one in waiting.items():
-                if not one.done():
-                    one.set_result(problems.get(lane))
+            _settle(waiting, problems, problems)
+            for lanes in groups:
+                self._looks.add(asyncio.create_task(self._look_for(lanes, under, waiting)))
+
+    async def _look_for(
+        self,
+        lanes: Mapping[CopyLane, Leaders],
+        under: Mapping[TopicPartition, int],
+        waiting: Mapping[CopyLane, asyncio.Future[Trouble | None]],
+    ) -> None:
+        try:
+            _settle(waiting, lanes, await self._look_at(lanes, under))
+        except Exception as error:
+            _settle(waiting, lanes, error)
+        finally:
+            for lane in lanes:
+                waiting[lane].cancel()  # unless it is done
 
     async def _look(self, lanes: Sequence[CopyLane]) -> dict[CopyLane, Trouble]:
         """Make lanes ready to continue; return the problems of the others. Raises BrokerError, ApiError."""
+        problems, groups, under = await self._by_leaders(lanes)
+        for found in await asyncio.gather(*(self._look_at(some, under) for some in groups)):
+            problems |= found
+        return problems
+
+    async def _by_leaders(
+        self, lanes: Sequence[CopyLane]
+    ) -> tuple[dict[CopyLane, Trouble], list[dict[CopyLane, Leaders]], dict[TopicPartition, int]]:
+        """The problems of lanes without leaders, the others by their leaders, and the source's leader epochs."""
         problems: dict[CopyLane, Trouble] = {}
+        groups: dict[Leaders, dict[CopyLane, Leaders]] = {}
         for lane in lanes:
             lane.compared_at = time.monotonic()
         ids, at, under = await leaders_of(self._at_source, {lane.topic for lane in lanes})
+        _, there, _ = await leaders_of(self._at_target, {lane.target_topic for lane in lanes})
         for lane in lanes:
             known = ids.get(lane.topic)
             lane.replaced = known is not None and known != lane.acknowledged.topic_id
             if lane.replaced:
                 problems[lane] = MustWait(replaced(lane.topic, lane.target_topic))
-            elif lane.source not in at:
-                problems[lane] = ApiError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, f"{lane}: it has no leader in the source"
-                )
+                continue
+            leaders = Leaders(at.get(lane.source, -1), there.get(lane.target, -1))
+            for cause, node in ((no_leader("source"), leaders.source), (no_leader("target"), leaders.target)):
+                if node < 0:
+                    words = f"{lane}: {cause.words}"
+                    problems.setdefault(lane, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, words))
+            if lane not in problems:
+                groups.setdefault(leaders, {})[lane] = leaders
+        return problems, list(groups.values()), under
+
+    async def _look_at(
+        self, lanes: Mapping[CopyLane, Leaders], under: Mapping[TopicPartition, int]
+    ) -> dict[CopyLane, Trouble]:
+        """Like `_look`, for lanes with the same leaders."""
+        problems: dict[CopyLane, Trouble] = {}
         there: dict[CopyLane, MirrorPartitionResponse] = {}
-        answers = await self._ask_target([lane for lane in lanes if lane not in problems])
+        answers = await self._ask_target(lanes)
         for lane, answer in answers.items():
             if isinstance(answer, MirrorPartitionResponse):
                 there[lane] = answer
             else:
                 problems[lane] = answer
-        leaders = {lane.source: at[lane.source] for lane in there}
+        leaders = {lane.source: lanes[lane].source for lane in there}
         epochs = await self._ask_epochs(
             leaders, under, {lane.source: one.last_epoch for lane, one in there.items()}
         )
@@ -280,7 +319,7 @@ class CopyKeeper:
     # ---- queries for many partitions, one request per leader
 
     async def _ask_target(
-        self, lanes: Sequence[CopyLane]
+        self, lanes: Mapping[CopyLane, Leaders]
     ) -> dict[CopyLane, MirrorPartitionResponse | Trouble]:
         by_target = {lane.target: lane for lane in lanes}
 
@@ -295,7 +334,7 @@ class CopyKeeper:
             return {(topic.name, one.index): one for topic in response.topics for one in topic.partitions}
 
         found: dict[CopyLane, MirrorPartitionResponse | Trouble] = {}
-        _, leaders, _ = await leaders_of(self._at_target, {lane.target_topic for lane in lanes})
+        leaders = {lane.target: of_lane.target for lane, of_lane in lanes.items()}
         for key, answer in (await _by_leader(leaders, [*by_target], ask)).items():
             lane = by_target[key]
             found[lane] = answer
@@ -353,6 +392,21 @@ class CopyKeeper:
             }
 
         return await _by_leader(leaders, [*leaders], ask)
+
+
+def _settle(
+    waiting: Mapping[CopyLane, asyncio.Future[Trouble | None]],
+    lanes: Iterable[CopyLane],
+    found: Mapping[CopyLane, Trouble] | Exception,
+) -> None:
+    """Hand these lanes their problems, or None, or an error."""
+    for lane in lanes:
+        if (one := waiting[lane]).done():
+            continue
+        if isinstance(found, Exception):
+            one.set_exception(found)
+        else:
+            one.set_result(found.get(lane))
 
 
 def _refusal(topic: str, code: int) -> ApiError | None:

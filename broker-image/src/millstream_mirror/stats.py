@@ -16,6 +16,7 @@ from millstream_process.metrics import Labels, Metric, Page, bounded
 from .lane import Lane, Written
 from .progress import Gap
 from .set_aside import Rejoined
+from .waiting import LONG_S
 
 SOURCE = ("source",)
 TOPIC = ("source", "topic")
@@ -208,6 +209,8 @@ class SourceStatus:
     """Partitions that all workers together have to mirror; None if that is not known yet."""
     starting: int = 0
     """This worker's lanes that do not know the end of the source's log yet, and are in no other report."""
+    waiting: int = 0
+    """This worker's partitions that have not been mirrored for a while (waiting.py)."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -219,6 +222,7 @@ class SourceStatus:
             "partitions": self.lanes,
             "wanted": self.wanted,
             "starting": self.starting,
+            "waiting": self.waiting,
             "lag": {"records": self.lag_records, "seconds": round(self.lag_seconds, 3)},
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],
@@ -392,6 +396,14 @@ TABLE = (
         SOURCE,
     ),
     Metric(
+        "millstream_mirror_waiting_partitions",
+        "gauge",
+        "partitions",
+        f"Partitions of this worker that have not been mirrored for {LONG_S:.0f} seconds or longer, because a leader is"
+        " missing or does not respond, or requests fail.",
+        SOURCE,
+    ),
+    Metric(
         "millstream_mirror_promoted_topics",
         "gauge",
         "topics",
@@ -421,6 +433,7 @@ def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
         ("source_reachable", {(one.name,): one.reachable for one in sources}),
         ("groups", {(one.name,): one.groups or 0 for one in sources}),
         ("partitions", {(one.name,): one.lanes for one in sources}),
+        ("waiting_partitions", {(one.name,): one.waiting for one in sources}),
         ("promoted_topics", {(one.name,): len(one.promoted) for one in sources}),
     ):
         page.add(f"millstream_mirror_{name}", gauges)

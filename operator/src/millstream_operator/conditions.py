@@ -115,6 +115,7 @@ class Reason(StrEnum):
     BATCH_NOT_MIRRORED = "BatchNotMirrored"
     RECORD_TOO_LARGE = "RecordTooLarge"
     TOPIC_REFUSED = "TopicRefused"
+    PARTITION_WAITING = "PartitionWaiting"
     MIRRORED_TWICE = "MirroredTwice"
     NAME_TAKEN = "NameTaken"
     NO_TOPICS = "NoTopics"

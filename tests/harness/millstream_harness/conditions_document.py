@@ -100,6 +100,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.BATCH_NOT_MIRRORED: ("MirrorMaker", "The next batch belongs to a transaction (`mode: Identity`), has an old format or is damaged; the partition waits.", "Exclude the topic, or use `mode: Aggregate` for transactions."),
     R.RECORD_TOO_LARGE: ("MirrorMaker", "A batch is larger than the target's topic allows; its partition waits.", "Raise `max.message.bytes` of that topic in the target."),
     R.TOPIC_REFUSED: ("MirrorMaker", "The target refuses to create a topic or to add partitions.", "The message is the target's own."),
+    R.PARTITION_WAITING: ("MirrorMaker", "A partition has not been mirrored for 30 seconds or longer: its leader in the source or the target is missing or does not respond, or requests fail.", "The message names partitions, side and cause. Start or repair the broker ([more](../mirroring.md#when-a-partition-waits))."),
     R.MIRRORED_TWICE: ("MirrorMaker", "Another mirror copies the topic from the same source.", "Exclude it in one of the two, or delete the group that the message names ([why](../mirroring.md#when-two-mirrors-copy-one-topic))."),
     R.NAME_TAKEN: ("MirrorMaker", "An older MirrorMaker keeps its progress in the same group of the same target.", "Create this one under another name ([why](../mirroring.md#when-two-mirrors-have-one-name))."),
     R.NO_TOPICS: ("MirrorMaker", "The patterns select no topic of a source.", "Correct `topics`; topics are copied when they exist."),

@@ -56,6 +56,7 @@ LONG = {
         "tests/mirror/test_mirror_status_command.py",
         "tests/mirror/test_mirror_throttle.py",
         "tests/mirror/test_mirror_unclean.py",
+        "tests/mirror/test_mirror_waiting.py",
         "tests/mirror/test_mirror_identity_faults.py",
         "tests/mirror/test_mirror_rejoin.py",
         "tests/mirror/test_mirror_rejoin_faults.py",

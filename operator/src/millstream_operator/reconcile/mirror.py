@@ -35,6 +35,7 @@ PROBLEMS = {
     "TopicRefused": Reason.TOPIC_REFUSED,
     "MirroredTwice": Reason.MIRRORED_TWICE,
     "MirrorLoop": Reason.MIRROR_LOOP,
+    "PartitionWaiting": Reason.PARTITION_WAITING,
 }
 """A condition has one reason: that of the first problem in this order."""
 REJOINING = "Rejoining"

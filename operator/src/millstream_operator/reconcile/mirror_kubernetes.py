@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..admission import refusal
 from ..kube import Manifest
@@ -94,7 +94,7 @@ def find_endpoints(
     others = tuple(_all(services, address_of, running))
     return (
         mirror_rules.check(mirror, *found)
-        or mirror_rules.check_name(mirror, found[1], others)
+        or mirror_rules.check_name(mirror, found[1], (*others, *_idle(services, others)))
         or mirror_rules.check_loop(mirror, *found, others)
         or found
     )
@@ -121,6 +121,19 @@ def _all(
         found = _as_specified(services, key, address_of) or running(services, key)
         if found is not None:
             yield found
+
+
+def _idle(services: Services, others: Iterable[mirror_rules.Mirrored]) -> Iterator[mirror_rules.Mirrored]:
+    """MirrorMakers that mirror nothing now, but may later: paused before they had workers, or without a Cluster."""
+    known = {mirror.metadata.uid for mirror, _, _ in others}
+    for key in services.store.keys(MirrorMaker.KIND):
+        found = services.store.raw(key)
+        if found is None or found["metadata"]["uid"] in known:
+            continue
+        with contextlib.suppress(ManifestError):
+            mirror = services.store.get(MirrorMaker, key.namespace, key.name)
+            if mirror is not None and not is_over(mirror):
+                yield mirror, (), mirror_rules.target_named(mirror)
 
 
 def _as_specified(

@@ -48,7 +48,7 @@ def same_cluster(one: Endpoint, other: Endpoint) -> bool:
 def _addresses(endpoint: Endpoint) -> set[str]:
     """HOST:PORT in every possible spelling."""
     found = set()
-    for address in endpoint.bootstrap.lower().split(","):
+    for address in filter(None, endpoint.bootstrap.lower().split(",")):
         host, _, port = address.strip().rpartition(":")
         host = "127.0.0.1" if host == "localhost" else host.removesuffix(".").removesuffix(".cluster.local")
         found.add(f"{host.removesuffix('.svc')}:{port}")
@@ -88,16 +88,26 @@ def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) ->
 Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 
 
-def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]) -> Problem | None:
-    """Whether an older MirrorMaker keeps its progress in the same group of the same Cluster.
+def target_named(mirror: MirrorMaker) -> Endpoint:
+    """The target as far as the spec names it, for `check_name`: a Cluster's address is left out."""
+    reference, bootstrap = mirror.spec.target.cluster_ref, mirror.spec.target.bootstrap or ""
+    if reference is None:
+        return Endpoint("target", bootstrap)
+    return Endpoint("target", "", f"{reference.namespace or mirror.namespace}/{reference.name}")
 
-    An address may mean another cluster in each namespace. Workers notice by themselves whether they share a group.
+
+def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]) -> Problem | None:
+    """Whether an older MirrorMaker keeps its progress in the same group of the same target.
+
+    It does as long as the resource exists, whether it has workers or not: the younger one would take over its progress.
+    The host in an address may mean another cluster in each namespace, if it has no dot. There, and in another
+    Kubernetes cluster, workers find out whether they share a group.
     """
-    if target.cluster is None:
-        return None
     groups = {group_of(mirror.name, source.name) for source in mirror.spec.sources}
     for other, _, its_target in others:
-        if _age(other) >= _age(mirror) or target.cluster != its_target.cluster or _is_refused(other):
+        if _age(other) >= _age(mirror) or _is_refused(other):
+            continue
+        if not _same_target(mirror, target, other, its_target):
             continue
         for source in other.spec.sources:
             if (group := group_of(other.name, source.name)) in groups:
@@ -107,6 +117,13 @@ def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]
                     f" target, and keeps its progress in the same group, {group}: create this one under another name",
                 )
     return None
+
+
+def _same_target(mirror: MirrorMaker, target: Endpoint, other: MirrorMaker, its_target: Endpoint) -> bool:
+    if target.cluster is not None and target.cluster == its_target.cluster:
+        return True
+    shared = _addresses(target) & _addresses(its_target)
+    return any("." in address or mirror.namespace == other.namespace for address in shared)
 
 
 def check_loop(
