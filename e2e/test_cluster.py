@@ -1,7 +1,8 @@
 """examples/cluster on a real Kubernetes: operations while a producer continues, and nothing is lost.
 
-The tests of this module are one story and run in their order. The producer and the checks run on this machine, through
-the NodePort listener, so they use every broker's advertised address.
+The page's blocks, and commands of its table, run as they stand. The tests of this module are one story and run in their
+order. The producer and the checks run on this machine, through the NodePort listener, so they use every broker's
+advertised address.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millstream_harness.chart import ROOT
-from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.kube import Json, Namespace, kubeconfig, until
+from millstream_harness.kubernetes_pages import CLEAN_UP, THREE_BROKERS, VOLUMES
 from millstream_harness.ledger import Load, check
+from millstream_harness.pages import run_command
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
 
-EXAMPLE = ROOT / "examples/cluster"
+PAGE = THREE_BROKERS.page
 KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
 BROKERS = "millstream.dev/cluster=three,app.kubernetes.io/component=broker"
 PARTITIONS = range(6)
@@ -40,9 +44,18 @@ def topic(name: str, factor: int, partitions: int) -> Json:
 
 
 @pytest.fixture(scope="module")
-def bootstrap(namespace: Namespace) -> str:
+def folder(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reader's folder, after the page's first commands."""
+    folder = tmp_path_factory.mktemp("cluster")
+    kubeconfig(folder / "kubeconfig", here=namespace.name)
+    environment = {"KUBECONFIG": str(folder / "kubeconfig")}
+    THREE_BROKERS.run(folder, env=environment)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bootstrap(namespace: Namespace, folder: Path) -> str:
     """The brokers' address for this machine."""
-    namespace.apply(EXAMPLE)
     found = namespace.wait_condition(KIND, "three", timeout=240)
     (listener,) = found["status"]["listeners"]
     return str(listener["bootstrap"])
@@ -132,11 +145,12 @@ def test_more_replicas_than_brokers_is_said(namespace: Namespace) -> None:
 
 
 def test_a_changed_configuration_restarts_one_broker_after_the_other(
-    namespace: Namespace, admin: KafkaAdmin, load: Load
+    namespace: Namespace, admin: KafkaAdmin, load: Load, folder: Path
 ) -> None:
     before = ids(namespace)
     controller = admin.brokers().controller
-    namespace.patch(KIND, "three", {"spec": {"config": {"log.retention.hours": "24"}}})
+    change = '{"spec":{"config":{"log.retention.hours":"24"}}}'
+    run_command(PAGE, folder, f"kubectl patch msc three --type merge -p '{change}'")
     fewest = 3
     order: list[str] = []
 
@@ -190,13 +204,15 @@ def test_another_replication_factor(namespace: Namespace, admin: KafkaAdmin) -> 
 
 
 def test_a_fourth_broker_gets_its_share_and_gives_it_back(
-    namespace: Namespace, admin: KafkaAdmin, load: Load
+    namespace: Namespace, admin: KafkaAdmin, load: Load, folder: Path
 ) -> None:
     def on_the_fourth() -> list[Any]:
         return [one for one in admin.replicas() if 3 in one.replicas]
 
     before = ids(namespace)
-    namespace.patch(KIND, "three", {"spec": {"brokers": {"replicas": 4}}})
+    run_command(
+        PAGE, folder, """kubectl patch msc three --type merge -p '{"spec":{"brokers":{"replicas":4}}}'"""
+    )
     until("replicas on the fourth", on_the_fourth, timeout=120)
     until("all of them moved", settled(namespace, "Rebalancing"), timeout=120)
     assert namespace.get(KIND, "three")["status"]["brokers"] == {"desired": 4, "ready": 4}
@@ -211,6 +227,23 @@ def test_a_fourth_broker_gets_its_share_and_gives_it_back(
     load.until(load.ledger.count + 100)
 
 
+def test_a_broker_with_an_empty_volume_copies_its_replicas(
+    namespace: Namespace, admin: KafkaAdmin, folder: Path
+) -> None:
+    """As docs/troubleshooting.md replaces a broken disk."""
+    page, names = ROOT / "docs/troubleshooting.md", {"NAME": "three", "-N": "-1"}
+    until("every replica in sync", lambda: in_sync(admin, 3))
+    before = namespace.get("pvc", "data-three-brokers-1")["metadata"]["uid"]
+    run_command(page, folder, "kubectl delete pvc data-NAME-brokers-N --wait=false", replace=names)
+    run_command(page, folder, "kubectl delete pod NAME-brokers-N", replace=names)
+    until(
+        "the Cluster ready again",
+        lambda: len(pods(namespace)) == 3 and all(map(ready, pods(namespace).values())),
+    )
+    assert namespace.get("pvc", "data-three-brokers-1")["metadata"]["uid"] != before
+    until("every replica in sync again", lambda: in_sync(admin, 3))
+
+
 def test_every_record_that_was_acknowledged_is_there(bootstrap: str, loads: list[Load]) -> None:
     ledgers = [load.ledger for load in loads]
     assert len(ledgers) == 2
@@ -219,8 +252,8 @@ def test_every_record_that_was_acknowledged_is_there(bootstrap: str, loads: list
     assert sum(counts.values()) == sum(ledger.count for ledger in ledgers)
 
 
-def test_a_paused_cluster_is_left_alone(namespace: Namespace) -> None:
-    namespace.kubectl("annotate", KIND, "three", "millstream.dev/paused=true")
+def test_a_paused_cluster_is_left_alone(namespace: Namespace, folder: Path) -> None:
+    run_command(PAGE, folder, "kubectl annotate msc three millstream.dev/paused=true")
     namespace.wait_condition(KIND, "three", "Paused", reason="ReconcilePaused")
     namespace.kubectl("delete", "pdb", "three-brokers")
     time.sleep(6)  # longer than the interval between two reconciles
@@ -229,11 +262,13 @@ def test_a_paused_cluster_is_left_alone(namespace: Namespace) -> None:
     until("the budget", lambda: namespace.list("pdb", "-l", BROKERS), timeout=30)
 
 
-def test_deleting_it_keeps_the_volumes(namespace: Namespace) -> None:
-    namespace.kubectl("delete", KIND, "three")
-    until("no pods", lambda: not namespace.list("pod", "-l", "millstream.dev/cluster=three"), timeout=120)
+def test_deleting_it_keeps_the_volumes(namespace: Namespace, folder: Path) -> None:
+    CLEAN_UP.run(folder)
+    assert not namespace.list("pod", "-l", "millstream.dev/cluster=three")
     claims = sorted(one["metadata"]["name"] for one in namespace.list("pvc"))
     assert claims == [
         *(f"data-three-brokers-{n}" for n in range(4)),
         *(f"data-three-zookeeper-{n}" for n in (1, 2, 3)),
     ]
+    VOLUMES.run(folder)
+    assert not namespace.list("pvc")

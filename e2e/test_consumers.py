@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from millstream_harness.chart import CLIENT, ROOT
-from millstream_harness.kube import CommandFailed, Json, Namespace, until
+from millstream_harness.chart import CLIENT
+from millstream_harness.kube import CommandFailed, Json, Namespace, kubeconfig, until
+from millstream_harness.kubernetes_pages import WORKLOAD
 
 KIND, NAME = "consumergroup.millstream.dev", "workers"
 CONSUMERS = "app.kubernetes.io/name=millstream-consumers,app.kubernetes.io/instance=workers"
@@ -49,11 +51,12 @@ class Logs:
         return self._read.issuperset(numbers)
 
 
-def test_consumers_come_with_the_lag_replace_a_deleted_pod_and_go(namespace: Namespace) -> None:
-    namespace.apply(ROOT / "examples/workload")
+def test_consumers_come_with_the_lag_replace_a_deleted_pod_and_go(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    kubeconfig(tmp_path / "kubeconfig", here=namespace.name)
+    WORKLOAD.run(tmp_path, env={"KUBECONFIG": str(tmp_path / "kubeconfig")})
     namespace.patch(KIND, NAME, {"spec": {"workload": {"scaling": {"stabilizationSeconds": 30}}}})
-    namespace.wait_condition("cluster.millstream.dev", "work", timeout=240)
-    namespace.wait_condition("topic.millstream.dev", "jobs")
     namespace.wait_condition(KIND, NAME)
     assert not consumers(namespace), "nothing is there to read"
 
