@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.chart import ROOT, SYSTEM, gone, install, remove
+from millstream_harness.chart import SYSTEM, gone, install, remove
 from millstream_harness.kube import Namespace, run
-from millstream_harness.pages import run_page
+from millstream_harness.kubernetes_pages import TUTORIAL
 
 
 @pytest.fixture
@@ -25,6 +25,5 @@ def without_millstream(millstream: Namespace) -> Iterator[None]:
 
 def test_the_page_runs_as_it_says(without_millstream: None, tmp_path: Path) -> None:
     """The images are already built and, on kind, loaded."""
-    page = ROOT / "docs/tutorials/kubernetes.md"
-    assert run_page(page, tmp_path, leave_out={"build", "kind", "registry"}) == 5
+    TUTORIAL.run(tmp_path)
     assert not run("kubectl", "get", "namespace", SYSTEM.name, "--ignore-not-found")

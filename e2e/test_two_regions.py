@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from millstream_harness.chart import CLIENT, ROOT
 from millstream_harness.kube import Namespace, until
+from millstream_harness.pages import run_command
+from millstream_harness.specs import manifest
 
-KIND = "mirrormaker.millstream.dev"
+KIND, TOPIC_KIND = "mirrormaker.millstream.dev", "topic.millstream.dev"
 MIRROR = "west-to-east"
 HALF = 20_000
 
@@ -63,7 +66,20 @@ def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None
     assert consume(namespace, "east", 2 * HALF) == consume(namespace, "west", 2 * HALF)
 
 
-def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
+def deleted_without_its_data(namespace: Namespace, folder: Path) -> None:
+    """Delete the Topic `spare` while its brokers are down: it waits for the page's annotation."""
+    namespace.kubectl("delete", TOPIC_KIND, "spare", "--wait=false")
+    namespace.wait_condition(TOPIC_KIND, "spare", status="False", reason="Deleting")
+    command = "kubectl annotate KIND NAME millstream.dev/skip-deletion=true"
+    resource = {"KIND NAME": f"--namespace {namespace.name} {TOPIC_KIND} spare"}
+    run_command(ROOT / "docs/troubleshooting.md", folder, command, replace=resource)
+    until("the Topic gone", lambda: not namespace.kubectl("get", TOPIC_KIND, "spare", "--ignore-not-found"))
+
+
+def test_an_unreachable_source_says_so_and_heals(namespace: Namespace, tmp_path: Path) -> None:
+    spec = {"clusterRef": {"name": "west"}, "partitions": 1, "deletionPolicy": "Delete"}
+    namespace.apply({**manifest("Topic", spec), "metadata": {"name": "spare"}})
+    namespace.wait_condition(TOPIC_KIND, "spare")
     (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west,app.kubernetes.io/component=broker")
     # Paused, because the operator would put the broker back at once.
     namespace.kubectl("annotate", "cluster.millstream.dev", "west", "millstream.dev/paused=true")
@@ -74,6 +90,7 @@ def test_an_unreachable_source_says_so_and_heals(namespace: Namespace) -> None:
             KIND, MIRROR, condition, status="False", reason="SourceUnreachable", timeout=120
         )
         assert namespace.condition(KIND, MIRROR, condition)["message"].startswith("west: ")
+    deleted_without_its_data(namespace, tmp_path)
     namespace.kubectl("annotate", "cluster.millstream.dev", "west", "millstream.dev/paused-")
     namespace.wait_condition("cluster.millstream.dev", "west", timeout=180)  # the operator puts it back
     namespace.wait_condition(KIND, MIRROR, "SourceReachable", timeout=180)

@@ -1,28 +1,24 @@
 """Commands on pages, in blocks and in sentences, are possible: their names, options, targets, kinds and labels exist.
 
-tests/examples/test_pages.py and e2e/test_tutorial.py run whole pages. These tests check every other command on the
-site.
+Tests run every block with kubectl or helm (e2e, listed in kubernetes_pages.py) and whole pages on a laptop
+(tests/examples/test_pages.py). These tests check every other command on the site.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import yaml
 
 from millstream.cli import cli
+from millstream_harness.kubernetes_pages import PARTS
+from millstream_harness.pages import SITE as PAGES
+from millstream_harness.pages import blocks, commands, unfenced
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted(ROOT.glob("examples/*/README.md")),
-]
 PROGRAMS = {
     "BENCH": "bench/src/millstream_bench/run.py",
     "FAULTS": "tests/faults/millstream_faults",
@@ -73,21 +69,31 @@ WITH_VALUE = {
 }
 
 
-def commands(page: Path, program: str) -> Iterator[list[str]]:
-    """The words of each command of a program, from fenced blocks and from code in sentences."""
-    text = page.read_text()
-    blocks = re.findall(r"^ *```(?:sh)?(?: title=.*)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
-    blocks += re.findall(r"^(?: {4}\S.*\n)+", text, re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    prose = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
-    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-    for line in lines:
-        for part in re.split(r"(?:&&|\|\|?|;|\$\()", line.partition(" #")[0]):
-            words = part.split()
-            while words and re.fullmatch(r"\$|until|do|[A-Z_]+=\S*", words[0]):
-                words.pop(0)
-            if words and words[0] == program:
-                yield words[1:]
+OF_KUBERNETES = re.compile(r"(?:^\s*(?:\$ )?|[|;(&]\s*|\bdo )(?:kubectl|helm) ", re.MULTILINE)
+
+
+def test_e2e_runs_every_block_with_kubectl_or_helm() -> None:
+    """e2e/test_pages.py runs those in sentences that only look; the others are checked by name, below."""
+    missing, found = [], 0
+    for page in PAGES:
+        name, text = str(page.relative_to(ROOT)), page.read_text()
+        parts = [part for part in PARTS.values() if part.name == name]
+        for block in blocks(text):
+            if OF_KUBERNETES.search(block.text) and block.language in ("", "sh", "bash"):
+                found += 1
+                if block.language != "sh" or not any(part.has(block) for part in parts):
+                    missing.append(f"{name}:{block.line}")
+        indented = re.findall(r"^ {4}.*", unfenced(text), re.MULTILINE)
+        assert not [line for line in indented if OF_KUBERNETES.search(line)], (
+            f"{name}: use a block with ```sh"
+        )
+    assert missing == [], "add them to kubernetes_pages.py, and a test that runs them"
+    assert found > 30
+
+
+def test_e2e_runs_every_part_of_a_page_that_is_listed() -> None:
+    tests = "\n".join(file.read_text() for file in sorted((ROOT / "e2e").glob("test_*.py")))
+    assert [name for name in PARTS if f"    {name}.run(" not in tests] == []
 
 
 def test_every_command_of_millstream_exists_with_its_options() -> None:
