@@ -50,13 +50,13 @@ def find_run(
     The first frame is whole.
     """
     size, key, version, _ = _FRAME.unpack_from(view, start)
-    if key != produce.API.key:
-        return None
-    found = shortcut.shape_of(view[start + _SIZE_BYTES : start + _SIZE_BYTES + size], version)
-    if found is None:
+    frame, second = start + _SIZE_BYTES, start + _SIZE_BYTES + size + _SIZE_BYTES
+    if key != produce.API.key or (found := shortcut.shape_of(view[frame : frame + size], version)) is None:
         return None
     shape, known, at = found
     flexible, head = known.flexible, at - len(shape)
+    if view[second + head : second + at] != shape:  # usually it is for another partition
+        return None
     ids: list[int] = []
     batches: list[memoryview] = []
     counts: list[int] = []

@@ -6,9 +6,11 @@ Broker 1 leads; broker 2 follows. Nothing happens to it but what a test does.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 
@@ -18,6 +20,7 @@ from millstream_broker.admissions import Admissions
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.config import LogConfig
+from millstream_broker.log.files import OpenFile
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.log.state import DeletedError
@@ -232,6 +235,30 @@ def test_a_run_that_is_not_appended_changes_nothing(tmp_path: Path) -> None:
     for led in (read, damaged, gone):
         assert (led.partition.log.log_end_offset, led.partition.log.size) == (0, 0)
         assert led.told()[1] in ([], [0])
+
+
+def test_after_a_torn_write_nobody_says_that_no_log_has_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk takes two and a half batches of a run, and cannot remove them; the next start finds the two."""
+    led = Led(tmp_path, US, THEM)
+    pwrite = OpenFile.pwrite
+
+    def torn(this: OpenFile, data: bytes | bytearray | memoryview, position: int) -> None:
+        pwrite(this, data[: SIZE + len(RUN[1]) + SIZE // 2], position)
+        raise OSError(errno.ENOSPC, "No space left on device", this.path)
+
+    def fail(this: OpenFile, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error", this.path)
+
+    monkeypatch.setattr(OpenFile, "pwrite", torn)
+    monkeypatch.setattr(OpenFile, "truncate", fail)
+    assert append_run(led) is None
+    for values in (("a",), ("b", "c"), ("d",), ("later",)):
+        assert code_of(partial(led.append, *values)) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert led.unwritable, "another replica leads"
+    monkeypatch.undo()
+    assert Log.open(tmp_path / "t-0", LogConfig(), clean=False).log_end_offset == 3
 
 
 def test_a_run_behind_a_refused_batch_is_left_to_the_check_of_each(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ Run these in another thread, as they may take long: :meth:`flush`, :meth:`flush_
 and delete, which change what flush reads; appending takes no lock.
 
 A write that does not fit the disk leaves the log as it was and raises KAFKA_STORAGE_ERROR; the next append may
-succeed. After any other failure the log is ``offline`` (see ``state``).
+succeed. After any other failure the log is ``offline`` (see ``state``). If a part of a write cannot be removed, appends
+raise NOT_ENOUGH_REPLICAS_AFTER_APPEND: the next start may find whole batches in it.
 
 A log belongs to a topic id, as does everything stored beside it (see ``checkpoints``).
 """
@@ -138,7 +139,8 @@ class Log(LogState):
         """The second half of :meth:`append`, for batches from :meth:`admit`."""
         view, headers, append_time = admitted
         if self.offline is not None or self.truncating:
-            raise self._refusal()  # before sequences, because earlier refused batches are missing from them
+            # before sequences, because earlier refused batches are missing from them
+            raise self._unless_torn(self._refusal())
         repeated = self.producers.check(headers)
         if repeated is not None:
             return AppendInfo(
@@ -222,7 +224,7 @@ class Log(LogState):
         except OSError as error:
             if isinstance(error, TornWriteError):
                 self.offline = error
-            raise self.failed(error) from error
+            raise self._unless_torn(self.failed(error)) from error
         self.log_end_offset = last.next_offset
         if last.partition_leader_epoch > self.epochs.latest:
             for header in headers:
@@ -231,6 +233,15 @@ class Log(LogState):
         for header in headers:
             if header.producer_id >= 0:
                 self.producers.update(header, now_ms)
+
+    def _unless_torn(self, refusal: ApiError) -> ApiError:
+        """The refusal of an append; after a torn write another one, as the next start keeps what is whole.
+
+        Then nobody may say that the log has none of them: see `delayed_produce`.
+        """
+        if isinstance(self.offline, TornWriteError):
+            return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, refusal.message)
+        return refusal
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """Begin ``epoch`` at the end of the log: this broker leads now.

@@ -434,7 +434,7 @@ class Partition(Replica):
             wake(self.waiters, 0)
             wake(self.followers, 0)
         if (
-            error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            (error.code is ErrorCode.KAFKA_STORAGE_ERROR or self.log.offline is not None)
             and self.isr is not None
             and len(self.record.isr) > max(self.min_insync_replicas, 1)
         ):
