@@ -11,11 +11,12 @@ from __future__ import annotations
 import calendar
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from millstream_harness.chart import VERSION
 from millstream_harness.kube import Json, Namespace, until
+from millstream_harness.kubernetes_pages import END_OF_CHANGE, RESTART
 from millstream_harness.rolls import (
     ALL,
     CLUSTER,
@@ -26,6 +27,7 @@ from millstream_harness.rolls import (
     ids,
     kill_broker,
     measured,
+    names_on_pages,
     nothing_is_lost,
     pods,
     renewed,
@@ -48,14 +50,6 @@ def paced(namespace: Namespace) -> Paced:
     return under_load(namespace)
 
 
-def roll(namespace: Namespace, paced: Paced, what: str, change: Json) -> None:
-    before, since = ids(pods(namespace)), time.time()
-    namespace.patch(KIND, CLUSTER, {"spec": change})
-    until("three new pods", renewed(namespace, before, 3), timeout=300)
-    until("the roll over", lambda: settled(namespace), timeout=120)
-    measured(paced, what, since)
-
-
 def test_each_broker_has_an_address_for_clients_that_stays_and_one_for_brokers_that_is_its_own(
     namespace: Namespace, paced: Paced
 ) -> None:
@@ -68,12 +62,23 @@ def test_each_broker_has_an_address_for_clients_that_stays_and_one_for_brokers_t
 
 
 @pytest.mark.parametrize("number", range(ROLLS))
-def test_a_changed_configuration(namespace: Namespace, paced: Paced, number: int) -> None:
-    roll(namespace, paced, f"roll {number + 1}", {"config": {"log.retention.hours": str(24 + number)}})
+def test_a_changed_configuration(namespace: Namespace, paced: Paced, number: int, tmp_path: Path) -> None:
+    """The script of docs/operations.md waits for its end."""
+    before, since = ids(pods(namespace)), time.time()
+    namespace.patch(KIND, CLUSTER, {"spec": {"config": {"log.retention.hours": str(24 + number)}}})
+    END_OF_CHANGE.run(tmp_path, replace=names_on_pages(namespace))
+    assert renewed(namespace, before, 3)(), "the script waits for the last new pod"
+    assert settled(namespace)
+    measured(paced, f"roll {number + 1}", since)
 
 
-def test_another_image(namespace: Namespace, paced: Paced) -> None:
-    roll(namespace, paced, "another image", {"image": f"docker.io/millstream/broker:{VERSION}"})
+def test_a_restart_on_request(namespace: Namespace, paced: Paced, tmp_path: Path) -> None:
+    """As docs/operations.md says."""
+    before, since = ids(pods(namespace)), time.time()
+    RESTART.run(tmp_path, replace=names_on_pages(namespace))
+    until("three new pods", renewed(namespace, before, 3), timeout=300)
+    until("the restart over", lambda: settled(namespace), timeout=120)
+    measured(paced, "a restart on request", since)
 
 
 def test_a_fourth_broker_comes_and_goes(namespace: Namespace, paced: Paced) -> None:

@@ -1,7 +1,8 @@
 """An upgrade by helm from an earlier release, with a Cluster under load.
 
 The earlier release is derived from this checkout's chart: an older version, images by another name, CRDs without a
-field and a column, values and templates without later additions. The upgrade is the command in docs/operations.md.
+field and a column, values and templates without later additions. The upgrade, and the wait for its end, are the
+commands of docs/operations.md.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millstream_harness.chart import CHART, SYSTEM, VERSION, install, remove, remove_crds, upgrade
-from millstream_harness.kube import Json, Namespace, run, until
+from millstream_harness.chart import CHART, SYSTEM, VERSION, install, remove, remove_crds
+from millstream_harness.kube import Json, Namespace, run
+from millstream_harness.kubernetes_pages import UPGRADE
+from millstream_harness.pages import run_command
 from millstream_harness.rolls import (
     CLUSTER,
     KIND,
     Paced,
     ids,
     measured,
+    names_on_pages,
     nothing_is_lost,
     pods,
     renewed,
@@ -32,6 +36,7 @@ from millstream_harness.rolls import (
 )
 
 EARLIER = "0.0.9"
+WINDOWS = {"windows": [{"days": [], "start": "00:00", "end": "23:59"}]}
 
 
 def earlier_chart(folder: Path) -> Path:
@@ -105,22 +110,30 @@ def one_at_a_time(found: dict[str, Json]) -> None:
         assert moment(ready["lastTransitionTime"]) <= moment(made), (ready, made)
 
 
-def test_an_upgrade_under_load(namespace: Namespace, paced: Paced) -> None:
-    windows = {"windows": [{"days": [], "start": "00:00", "end": "23:59"}]}
+def test_an_upgrade_under_load(namespace: Namespace, paced: Paced, tmp_path: Path) -> None:
     assert "Reason" not in columns()
     assert images(namespace) == {f"docker.io/millstream/broker:{VERSION}"}
     before, since = ids(pods(namespace)), time.time()
-    upgrade()
+    UPGRADE.run(tmp_path, replace=names_on_pages(namespace))
     assert "Reason" in columns()
     assert operator_image() == f"millstream/operator:{VERSION}"
-    until("three new pods", renewed(namespace, before, 3), timeout=300)
-    until("the upgrade over", lambda: settled(namespace), timeout=120)
+    assert renewed(namespace, before, 3)(), "the page waits for the end of the upgrade"
+    assert settled(namespace)
     assert images(namespace) == {f"millstream/broker:{VERSION}"}
     one_at_a_time(pods(namespace))
     measured(paced, "an upgrade", since)
-    namespace.patch(KIND, CLUSTER, {"spec": {"maintenance": windows}})
-    assert namespace.get(KIND, CLUSTER)["spec"]["maintenance"] == windows
+    namespace.patch(KIND, CLUSTER, {"spec": {"maintenance": WINDOWS}})
+    assert namespace.get(KIND, CLUSTER)["spec"]["maintenance"] == WINDOWS
 
 
 def test_nothing_that_was_acknowledged_is_lost(namespace: Namespace, paced: Paced) -> None:
     nothing_is_lost(namespace, paced)
+
+
+def test_a_rollback_goes_back_and_keeps_the_definitions(namespace: Namespace, tmp_path: Path) -> None:
+    run_command(UPGRADE.page, tmp_path, "helm rollback millstream --namespace millstream-system")
+    SYSTEM.kubectl("rollout", "status", "deployment/millstream-operator", "--timeout=2m")
+    assert operator_image() == f"docker.io/millstream/operator:{VERSION}"
+    assert "Reason" in columns()
+    namespace.wait_condition(KIND, CLUSTER, "Upgrading", reason="Upgrading")
+    assert namespace.get(KIND, CLUSTER)["spec"]["maintenance"] == WINDOWS

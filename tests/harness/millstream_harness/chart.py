@@ -27,12 +27,6 @@ def install(*, default_cluster: bool, chart: Path = CHART) -> None:
     run("helm", "upgrade", "--install", *release, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
 
 
-def upgrade() -> None:
-    """Upgrade the installed release to this checkout's, as docs/operations.md does."""
-    release = ["millstream", str(CHART), "--namespace", SYSTEM.name]
-    run("helm", "upgrade", *release, "--reset-then-reuse-values", "--wait", "--timeout", "3m", timeout=240)
-
-
 def crds_are_there() -> bool:
     return "topics.millstream.dev" in run(
         "kubectl", "api-resources", "--api-group=millstream.dev", "-o", "name"

@@ -131,6 +131,15 @@ def under_load(namespace: Namespace) -> Paced:
     return paced
 
 
+def names_on_pages(namespace: Namespace) -> dict[str, str]:
+    """The placeholders in commands of docs/operations.md, and the names of this Cluster instead."""
+    return {
+        "--namespace NAMESPACE": f"--namespace {namespace.name}",
+        "dev NAME ": f"dev {CLUSTER} ",
+        "/NAME": f"/{CLUSTER}",
+    }
+
+
 def pods(namespace: Namespace, labels: str = BROKERS) -> dict[str, Json]:
     return {one["metadata"]["name"]: one for one in namespace.list("pod", "-l", labels)}
 
