@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from millstream_harness.mirror import MirrorProcess, admin, arrived, produce
 from millstream_harness.mirror_maker import a_mirror
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.client import ClusterClient
 from millstream_mirror.lane import RECORD_TOO_LARGE, Lane
 from millstream_mirror.member import LaneName
+from millstream_mirror.numbering import NumberingFlow
+from millstream_mirror.opening import Keeper
 from millstream_mirror.progress import Gap, Progress
+from millstream_mirror.stats import Counters, Reachability
 from millstream_mirror.waiting import LONG_S, OPENING, Cause, Waits, cause_of, failed, messages, no_leader
 from millstream_operator.conditions import Condition
 from millstream_operator.reconcile import mirror as plan
@@ -79,6 +84,44 @@ def test_a_lane_waits_from_a_failure_until_its_next_success() -> None:
     assert cause_of(lane) is None, "it has a reason of its own"
     lane.reason, lane.stopped_at = "", Gap(0, 1, 0)
     assert cause_of(lane) is None
+
+
+class Leaderless(ClusterClient):
+    """A partition has no leader until it is elected; there is no broker."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", timeout=0.1)
+        self.asked, self.elected = asyncio.Event(), asyncio.Event()
+
+    async def leader(self, topic: str, partition: int) -> int:
+        self.asked.set()
+        await self.elected.wait()
+        return 1
+
+
+class Ready(Keeper):
+    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
+        return [], {}
+
+    async def recover(self, lane: Lane) -> None:
+        lane.rewind(lane.acknowledged)
+
+
+async def test_a_lane_is_not_fetched_before_its_leader_in_the_target_is_known() -> None:
+    """A fetch is for many lanes: it must not wait for the leader of one."""
+    target = Leaderless()
+    flow = NumberingFlow("west", target, target, Ready(target, target), Reachability("west", ""), Counters())
+    lane = Lane("orders", 0, "orders", Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
+    lane.fail("no leader")
+    lane.recovering = True
+    recovery, asked = asyncio.create_task(flow._recover(lane)), asyncio.create_task(target.asked.wait())
+    await asyncio.wait([recovery, asked], return_when=asyncio.FIRST_COMPLETED)
+    assert lane.recovering
+    assert not lane.may_fetch(1 << 20)
+    target.elected.set()
+    await asyncio.gather(recovery, asked)
+    assert lane.may_fetch(1 << 20)
+    await target.close()
 
 
 def problem(mirror: MirrorProcess) -> str:
@@ -172,57 +215,85 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
         yield cluster
 
 
-@pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-def test_a_leader_that_nobody_reaches_holds_up_no_other(
-    gated: GatedCluster, east: BrokerProcess, start_mirror: StartMirror, mode: str
-) -> None:
-    """The cluster names the leader all the time, and its address accepts connections without an answer."""
-    topic = unique("split")
-    admin(gated).create_topics([NewTopic(topic, 6, 1)])[topic].result(20)
-    gated.await_in_sync(topic, replicas=1)
-    produce(gated, topic, range(60), 6)
-    leaders = [one.leader_id for one in gated.partitions(topic)]
-    cut_off = [number for number, leader in enumerate(leaders) if leader == leaders[0]]
-    assert 0 < len(cut_off) < 6
-    gate = gated.gates[leaders[0]]
+class Split:
+    """A mirrored topic with leaders on all brokers of the source; one of them can be cut off from mirrors.
 
-    def counts(of_others: int) -> list[int]:
-        return [10 if number in cut_off else of_others for number in range(6)]
+    The cluster names that leader all the time, and its address accepts connections without an answer.
+    """
 
-    def start() -> MirrorProcess:
-        sources = {"west": gated.gated_bootstrap}
-        return start_mirror(sources, east.bootstrap, topics={"include": [f"{topic}.*"]}, mode=mode)
+    def __init__(
+        self, source: GatedCluster, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    ) -> None:
+        self.topic = unique("split")
+        self._source, self._east = source, east
+        self._start = start_mirror
+        self._mode = mode
+        admin(source).create_topics([NewTopic(self.topic, 6, 1)])[self.topic].result(20)
+        source.await_in_sync(self.topic, replicas=1)
+        leaders = [one.leader_id for one in source.partitions(self.topic)]
+        self.node = leaders[0]
+        self.gate = source.gates[self.node]
+        self.cut_off = [number for number, leader in enumerate(leaders) if leader == self.node]
+        assert 0 < len(self.cut_off) < 6
+        self.produce()
 
-    mirror = start()
-    arrived(east, topic, [10] * 6)
+    def start(self) -> MirrorProcess:
+        sources = {"west": self._source.gated_bootstrap}
+        return self._start(sources, self._east.bootstrap, topics={"include": [self.topic]}, mode=self._mode)
+
+    def produce(self) -> None:
+        """Ten more records for each partition."""
+        produce(self._source, self.topic, range(60), 6)
+
+    def arrived(self, others: int, cut_off: int) -> None:
+        """Wait until partitions have this many records."""
+        arrived(self._east, self.topic, [cut_off if one in self.cut_off else others for one in range(6)])
+
+
+@pytest.fixture(params=["Aggregate", "Identity"])
+def split(
+    gated: GatedCluster, east: BrokerProcess, start_mirror: StartMirror, request: pytest.FixtureRequest
+) -> Split:
+    return Split(gated, east, start_mirror, request.param)
+
+
+def test_a_leader_that_nobody_reaches_holds_up_no_other_when_a_worker_starts(split: Split) -> None:
+    mirror = split.start()
+    split.arrived(10, 10)
     mirror.stop()
-    gate.stall()
-    produce(gated, topic, range(60), 6)
-    mirror = start()
-    arrived(east, topic, counts(20))
-    words = (
-        f"the leader in the source, broker {leaders[0]}, does not respond (127.0.0.1:{gate.port}: no connection within"
-        " 3 s)"
-    )
-    listed = ", ".join(f"{topic}-{number}" for number in cut_off)
+    split.gate.stall()
+    split.produce()
+    mirror = split.start()
+    split.arrived(20, 10)
+    listed = ", ".join(f"{split.topic}-{number}" for number in split.cut_off)
     said = eventually(lambda: problem(mirror), lambda found: listed in found, "a problem", LONG)
     assert said.startswith(
-        f"{listed}: {words}: not mirrored for 30 seconds or longer: check that broker, its advertised address, and the"
-        " network between it and the workers"
+        f"{listed}: the leader in the source, broker {split.node}, does not respond (127.0.0.1:{split.gate.port}: no"
+        " connection within 3 s): not mirrored for 30 seconds or longer: check that broker, its advertised address, and"
+        " the network between it and the workers"
     )
-    assert waiting(mirror) == len(cut_off)
+    assert waiting(mirror) == len(split.cut_off)
     found = conditions(mirror)
     assert [(found[kind].status, found[kind].reason) for kind in ("Degraded", "Ready")] == [
         ("True", "PartitionWaiting"),
         ("False", "PartitionWaiting"),
     ]
-    # A second worker makes both open their lanes again.
-    other = start()
+    split.gate.flow()
+    split.arrived(20, 20)
+    is_well(mirror)
+
+
+def test_a_leader_that_nobody_reaches_holds_up_no_other_when_workers_share_anew(split: Split) -> None:
+    """All workers open their lanes again when one joins."""
+    mirror = split.start()
+    split.arrived(10, 10)
+    split.gate.stall()
+    other = split.start()
     eventually(lambda: shares(mirror, other), lambda found: len(found) == 2, "both have lanes", 60)
-    produce(gated, topic, range(60), 6)
-    arrived(east, topic, counts(30))
-    gate.flow()
-    arrived(east, topic, [30] * 6)
+    split.produce()
+    split.arrived(20, 10)
+    split.gate.flow()
+    split.arrived(20, 20)
     for one in (mirror, other):
         is_well(one)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 
 class Bell:
@@ -30,3 +31,10 @@ class Bell:
 def _end(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Return when the event is set, or after this time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

@@ -11,7 +11,6 @@ target depends on the mode: numbered batches (numbering.py) or unchanged ones (c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -32,7 +31,7 @@ from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .bell import Bell
+from .bell import Bell, wait_for
 from .fetching import FETCH_WAIT_MS, FetchSession, by_id_or_name
 from .lane import Lane, Sent, Written
 from .member import LaneName
@@ -145,7 +144,7 @@ class Flow(ABC):
             for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
             self._progress.ring()
-            await _wait(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
+            await wait_for(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
     def _add_lanes(self, lanes: list[Lane]) -> None:
         for lane in lanes:
@@ -194,10 +193,12 @@ class Flow(ABC):
             await asyncio.sleep(pause)
             try:
                 await self._keeper.recover(lane)
-                if lane.replica_until:
-                    lane.leader = (
-                        -1
-                    )  # it may have to skip records that the target has, and a follower may not have them yet
+                if lane.stopped_at is None:
+                    await self._target_leader(
+                        lane
+                    )  # here, because waiting for it would hold up the lanes of a fetch
+                if lane.replica_until:  # a follower may lack records that the target has, and the lane skips
+                    lane.leader = -1
                 break
             except (*TRANSIENT, ValueError) as error:
                 lane.error, lane.reason = str(error), ""
@@ -252,9 +253,8 @@ class Flow(ABC):
                 few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
                 topics = {lane.topic: lane.acknowledged.topic_id for lane in lanes}
                 api, ids = by_id_or_name(connection.version(fetch.API), topics)
-                wait_ms = (
-                    0 if full else FETCH_WAIT_MS
-                )  # they may fetch again long before the others have news
+                # Full lanes may fetch again long before the others have news.
+                wait_ms = 0 if full else FETCH_WAIT_MS
                 request = session.request(asked, allowed, rack, ids, few, wait_ms=wait_ms)
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
@@ -262,6 +262,9 @@ class Flow(ABC):
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
                     self._from_source.timed_out()
+                what = f"fetching from broker {node} of {self.source_name}: {error}"
+                if any(not lane.error for lane in lanes):
+                    logger.warning("source %s: %s", self.source_name, what)
                 self._counters.failures += 1
                 self._fetching.forget_leaders()
                 await asyncio.sleep(pause)
@@ -269,8 +272,7 @@ class Flow(ABC):
                 for lane in lanes:
                     lane.leader = -1  # the supervisor looks up its leader, and whether the cluster responds
                     if not lane.error:
-                        lane.side = "source"
-                        lane.error = f"{lane}: fetching from broker {node} of {self.source_name}: {error}"
+                        lane.error, lane.side = f"{lane}: {what}", "source"
                 self._wake.set()
                 return
             finally:
@@ -433,10 +435,9 @@ class Flow(ABC):
     ) -> None:
         position = lane.position
         try:
-            node = await self._producing.leader(*lane.target)
+            node = await self._target_leader(lane)
         except TRANSIENT as error:
             lane.fail(f"{lane}: {error}")
-            lane.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._failure(lane.error)
             self._wake.set()
             return
@@ -447,6 +448,14 @@ class Flow(ABC):
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
             self._counters.batches += len(batches)
             by_node.setdefault(node, []).append((lane, lane.send(batches), data))
+
+    async def _target_leader(self, lane: Lane) -> int:
+        """Raises BrokerError, ApiError; waits for an election."""
+        try:
+            return await self._producing.leader(*lane.target)
+        except TRANSIENT as error:
+            lane.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise
 
     async def _send(self, node: int, api: Api[Req, Res], request: Req) -> Res:
         """Send a request with records. Raises BrokerError, ApiError."""
@@ -489,9 +498,3 @@ class Flow(ABC):
             self._progress.ring()
             if any(lane.failed for lane, _, _ in parts):
                 self._wake.set()
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
