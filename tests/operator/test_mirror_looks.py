@@ -265,30 +265,50 @@ def test_the_younger_of_two_mirrors_with_one_group_has_no_workers() -> None:
     assert found.kube.applied_names("Deployment") == []
 
 
-@pytest.mark.parametrize(
-    "how", ["paused before it had workers", "scaled to zero", "its source Cluster is away"]
-)
-def test_a_mirror_without_workers_keeps_its_group_until_it_is_deleted(how: str) -> None:
-    """A younger one of that name would take over its progress and its topics."""
-    younger = a_mirror(sources=[{"name": "west", "bootstrap": "west.example:9092"}])
+def two_into_one_target() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two MirrorMakers of one name, the younger one in another namespace."""
+    older, younger = a_mirror(), a_mirror(sources=[{"name": "west", "bootstrap": "west.example:9092"}])
     younger["metadata"].update(namespace="prod", uid="u-other", creationTimestamp="2027-01-01T00:00:00Z")
-    older = a_mirror()
-    for one in (younger, older):
+    for one in (older, younger):
         one["spec"]["target"] = {"bootstrap": "kafka.example:9092"}
-    clusters = CLUSTERS
-    match how:
-        case "paused before it had workers":
-            older["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
-        case "scaled to zero":
-            older["spec"]["replicas"] = 0
-        case _:
-            clusters = []
-    found = in_memory(*clusters, younger)
+    return older, younger
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_a_mirror_without_workers_keeps_its_group_until_it_is_deleted(is_paused: bool) -> None:
+    """A younger one of that name would take over its progress and its topics."""
+    older, younger = two_into_one_target()
+    if is_paused:
+        older["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    else:
+        older["spec"]["replicas"] = 0
+    found = in_memory(*CLUSTERS, younger)
     found.services.store.put(older)
     look(found)
     assert (says(found) or ())[:2] == ("False", "NameTaken")
     assert found.kube.applied_names("Deployment") == []
     found.services.store.remove(Key("MirrorMaker", "ns", "copy"), older["metadata"]["uid"])
+    look(found)
+    assert (says(found) or ())[1] == "WorkersStarting"
+    assert found.kube.applied_names("Deployment") == ["copy-mirror"]
+
+
+@pytest.mark.parametrize("how", ["its source is its target", "its source Cluster is away"])
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_a_mirror_that_cannot_run_stops_no_younger_one(how: str, is_paused: bool) -> None:
+    """Whatever its status says at the moment: pausing it changes that."""
+    older, younger = two_into_one_target()
+    clusters = CLUSTERS
+    if how == "its source Cluster is away":
+        clusters = []
+    else:
+        older["spec"]["sources"] = [{"name": "west", "bootstrap": "kafka.example:9092"}]
+    if is_paused:
+        older["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    own = in_memory(*clusters, older)
+    look(own)
+    found = in_memory(*clusters, younger)
+    found.services.store.put(own.kube.objects["MirrorMaker", "copy"])
     look(found)
     assert (says(found) or ())[1] == "WorkersStarting"
     assert found.kube.applied_names("Deployment") == ["copy-mirror"]

@@ -202,7 +202,7 @@ class Flow(ABC):
                 break
             except (*TRANSIENT, ValueError) as error:
                 lane.error, lane.reason = str(error), ""
-                lane.side = self._keeper.side_of(error) or lane.side
+                lane.side = self._keeper.side_of(error)
                 self._failure(f"{lane}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
         lane.recovering = lane.stopped_at is not None  # then for good

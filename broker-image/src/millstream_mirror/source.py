@@ -376,12 +376,14 @@ class SourceMirror:
 
     def _observed(self) -> Waits:
         """The waits until now. None while a cluster does not respond at all: the status says that by itself."""
+        now = time.monotonic()
+        if not self._reaches_both:
+            self._refreshed = now
+            self._waits.observe({}, now)
+            return self._waits
         if (waiting := self._flow.opening.waiting(self._flow.lanes)) is None:
             return Waits()  # another worker may have the partitions by now
-        if not self._reaches_both:
-            waiting, self._refreshed = {}, time.monotonic()
-        found = {name: self._causes.get(name, cause) for name, cause in waiting.items()}
-        self._waits.observe(found, time.monotonic())
+        self._waits.observe({name: self._causes.get(name, cause) for name, cause in waiting.items()}, now)
         return self._waits
 
     # ---- this worker's lanes, and their progress

@@ -260,6 +260,7 @@ def rows(suffix: str, route: Route) -> tuple[Workload, ...]:
 MIRROR = (
     *rows("", Route()),
     *rows("-identity", Route(IDENTITY)),
-    *rows("-credentials", Route(source=KAFKA, target=KAFKA)),
+    *rows("-credentials", Route(source=KAFKA)),
+    *rows("-into-kafka", Route(source=KAFKA, target=KAFKA)),
     *rows("-identity-credentials", Route(IDENTITY, source=KAFKA)),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..admission import refusal
 from ..kube import Manifest
@@ -94,7 +94,7 @@ def find_endpoints(
     others = tuple(_all(services, address_of, running))
     return (
         mirror_rules.check(mirror, *found)
-        or mirror_rules.check_name(mirror, found[1], (*others, *_idle(services, others)))
+        or mirror_rules.check_name(mirror, found[1], (*others, *_idle(services, address_of, others)))
         or mirror_rules.check_loop(mirror, *found, others)
         or found
     )
@@ -123,17 +123,21 @@ def _all(
             yield found
 
 
-def _idle(services: Services, others: Iterable[mirror_rules.Mirrored]) -> Iterator[mirror_rules.Mirrored]:
-    """MirrorMakers that mirror nothing now, but may later: paused before they had workers, or without a Cluster."""
+def _idle(
+    services: Services, address_of: Callable[[Cluster], str], others: Sequence[mirror_rules.Mirrored]
+) -> Iterator[mirror_rules.Mirrored]:
+    """Paused MirrorMakers that never had workers, and will have some. One that breaks a rule will not."""
     known = {mirror.metadata.uid for mirror, _, _ in others}
     for key in services.store.keys(MirrorMaker.KIND):
-        found = services.store.raw(key)
-        if found is None or found["metadata"]["uid"] in known:
-            continue
         with contextlib.suppress(ManifestError):
             mirror = services.store.get(MirrorMaker, key.namespace, key.name)
-            if mirror is not None and not is_over(mirror):
-                yield mirror, (), mirror_rules.target_named(mirror)
+            if mirror is None or mirror.metadata.uid in known or is_over(mirror):
+                continue
+            found = _endpoints(services, mirror, address_of)
+            if isinstance(found, Problem) or mirror_rules.check(mirror, *found):
+                continue
+            if not mirror_rules.check_loop(mirror, *found, others):
+                yield mirror, *found
 
 
 def _as_specified(

@@ -88,14 +88,6 @@ def check(mirror: MirrorMaker, sources: Sequence[Endpoint], target: Endpoint) ->
 Mirrored = tuple[MirrorMaker, Sequence[Endpoint], Endpoint]
 
 
-def target_named(mirror: MirrorMaker) -> Endpoint:
-    """The target as far as the spec names it, for `check_name`: a Cluster's address is left out."""
-    reference, bootstrap = mirror.spec.target.cluster_ref, mirror.spec.target.bootstrap or ""
-    if reference is None:
-        return Endpoint("target", bootstrap)
-    return Endpoint("target", "", f"{reference.namespace or mirror.namespace}/{reference.name}")
-
-
 def check_name(mirror: MirrorMaker, target: Endpoint, others: Iterable[Mirrored]) -> Problem | None:
     """Whether an older MirrorMaker keeps its progress in the same group of the same target.
 
