@@ -148,7 +148,7 @@ def test_plots_are_drawn_of_what_there_is(tmp_path: Path) -> None:
 def test_mirrors_have_a_panel_for_each_route() -> None:
     assert plots.mirrors(results()) == {
         "mode Aggregate": [("rate, records/s", 400_000, 50_000), ("memory, MB", 40.0, 1000.0)],
-        "mode Aggregate, SCRAM, Apache Kafka to Apache Kafka": [("rate, records/s", 200_000, 40_000)],
+        "mode Aggregate, SCRAM, Apache Kafka to Millstream": [("rate, records/s", 200_000, 40_000)],
     }
 
 
