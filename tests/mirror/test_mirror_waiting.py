@@ -158,6 +158,13 @@ def is_degraded(mirror: MirrorProcess, words: str) -> None:
         )
 
 
+def without_leader(topic: str, side: str) -> str:
+    return (
+        f"{topic}-0: no leader in the {side}: not mirrored for 30 seconds or longer: start a broker that has an in-sync"
+        " replica"
+    )
+
+
 def is_well(mirror: MirrorProcess) -> None:
     eventually(lambda: problem(mirror), lambda found: not found, "no problem", 60)
     assert conditions(mirror)["Degraded"].status == "False"
@@ -175,11 +182,7 @@ def test_a_partition_without_a_leader_in_the_source(
     away.kill()
     eventually(lambda: cluster.partitions(topic)[0].leader_id, lambda leader: leader < 0, "no leader")
     mirror = start_mirror({"west": cluster.bootstrap}, east.bootstrap, topics={"include": [topic]}, mode=mode)
-    is_degraded(
-        mirror,
-        f"{topic}-0: no leader in the source: not mirrored for 30 seconds or longer: start a broker that has an in-sync"
-        " replica",
-    )
+    is_degraded(mirror, without_leader(topic, "source"))
     assert waiting(mirror) == 1
     away.start()
     arrived(east, topic, [10])
@@ -199,11 +202,7 @@ def test_a_partition_that_loses_its_leader_in_the_target(
     away = cluster.leader(topic)
     away.kill()
     produce(west, topic, range(10))
-    is_degraded(
-        mirror,
-        f"{topic}-0: no leader in the target: not mirrored for 30 seconds or longer: start a broker that has an in-sync"
-        " replica",
-    )
+    is_degraded(mirror, without_leader(topic, "target"))
     away.start()
     arrived(cluster, topic, [20])
     is_well(mirror)

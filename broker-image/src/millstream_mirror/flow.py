@@ -193,10 +193,8 @@ class Flow(ABC):
             await asyncio.sleep(pause)
             try:
                 await self._keeper.recover(lane)
-                if lane.stopped_at is None:
-                    await self._target_leader(
-                        lane
-                    )  # here, because waiting for it would hold up the lanes of a fetch
+                if lane.stopped_at is None:  # waiting for it later would hold up the lanes of a fetch
+                    await self._target_leader(lane)
                 if lane.replica_until:  # a follower may lack records that the target has, and the lane skips
                     lane.leader = -1
                 break

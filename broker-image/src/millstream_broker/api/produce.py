@@ -53,8 +53,7 @@ def handle_run(
     replica = replicas.partitions.get((name, index))
     if (
         replica is None
-        or acks not in (-1, 0, 1)
-        or request.transactional_id is not None
+        or not _is_allowed(request)
         or context.version < produce.ZSTD_SINCE
         or is_internal(name)
     ):
@@ -71,9 +70,7 @@ def handle_run(
 def _answer(name: str, index: int, appended: AppendInfo | DelayedProduce, acks: int, stats: Stats) -> Answer:
     """The answer to a request with one partition."""
     if isinstance(appended, AppendInfo):
-        first, last, append_time, start, _ = appended
-        stats.records_in += last - first + 1
-        answer = PartitionProduceResponse(index, 0, first, append_time, start)
+        answer = _appended(index, appended, stats)
         return ProduceResponse([TopicProduceResponse(name, [answer])]) if acks else None
     waiting = WaitingProduce(stats, acks)
     answer = PartitionProduceResponse(index, 0, -1)
@@ -85,7 +82,7 @@ def _answer(name: str, index: int, appended: AppendInfo | DelayedProduce, acks: 
 @handler(produce.API, pipelined=True, run=handle_run)
 def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: ProduceRequest) -> Answer:
     acks, timeout_ms = request.acks, request.timeout_ms
-    is_allowed = acks in (-1, 0, 1) and request.transactional_id is None
+    is_allowed = _is_allowed(request)
     is_old = context.version < produce.ZSTD_SINCE
     now_ms = int(time() * 1000)
     waiting: WaitingProduce | None = None
@@ -111,10 +108,7 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
                     raise _unanswered(name, index, error) from None
                 continue
             if isinstance(appended, AppendInfo):
-                first, last, append_time, start, duplicate = appended
-                if not duplicate:
-                    stats.records_in += last - first + 1
-                answers.append(PartitionProduceResponse(index, 0, first, append_time, start))
+                answers.append(_appended(index, appended, stats))
             else:
                 answers.append(PartitionProduceResponse(index, 0, -1))
                 waiting = waiting or WaitingProduce(stats, acks)
@@ -125,6 +119,19 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
         waiting.response = response
         return waiting.done
     return response if acks else None
+
+
+def _appended(index: int, info: AppendInfo, stats: Stats) -> PartitionProduceResponse:
+    """The response for records that are as safe as requested."""
+    first, last, append_time, start, duplicate = info
+    if not duplicate:
+        stats.records_in += last - first + 1
+    return PartitionProduceResponse(index, 0, first, append_time, start)
+
+
+def _is_allowed(request: ProduceRequest) -> bool:
+    """Whether the request as a whole may be handled; see `_refusal`."""
+    return request.acks in (-1, 0, 1) and request.transactional_id is None
 
 
 def _refusal(request: ProduceRequest) -> ApiError:

@@ -20,7 +20,7 @@ from ..resources.mirror import Endpoint
 from ..resources.owned import is_owned_by
 from ..services import Services
 from ..status import write_status
-from ..store import Key
+from ..store import Key, key_for
 from . import mirror as mirrors
 from . import mirror_rules
 from .mirror_workers import ask_all
@@ -127,25 +127,21 @@ def _idle(
     services: Services, address_of: Callable[[Cluster], str], others: Sequence[mirror_rules.Mirrored]
 ) -> Iterator[mirror_rules.Mirrored]:
     """Paused MirrorMakers that never had workers, and will have some. One that breaks a rule will not."""
-    known = {mirror.metadata.uid for mirror, _, _ in others}
+    known = {key_for(mirror) for mirror, _, _ in others}
     for key in services.store.keys(MirrorMaker.KIND):
-        with contextlib.suppress(ManifestError):
-            mirror = services.store.get(MirrorMaker, key.namespace, key.name)
-            if mirror is None or mirror.metadata.uid in known or is_over(mirror):
-                continue
-            found = _endpoints(services, mirror, address_of)
-            if isinstance(found, Problem) or mirror_rules.check(mirror, *found):
-                continue
-            if not mirror_rules.check_loop(mirror, *found, others):
-                yield mirror, *found
+        found = None if key in known else _as_specified(services, key, address_of, paused=True)
+        if found is None or mirror_rules.check(*found) or mirror_rules.check_loop(*found, others):
+            continue
+        yield found
 
 
 def _as_specified(
-    services: Services, key: Key, address_of: Callable[[Cluster], str]
+    services: Services, key: Key, address_of: Callable[[Cluster], str], *, paused: bool = False
 ) -> mirror_rules.Mirrored | None:
+    """What the spec says; None unless it has addresses and something to mirror, and is ``paused`` or not."""
     with contextlib.suppress(ManifestError):
         mirror = services.store.get(MirrorMaker, key.namespace, key.name)
-        if mirror is not None and not is_paused(mirror) and not is_over(mirror):
+        if mirror is not None and is_paused(mirror) is paused and not is_over(mirror):
             found = _endpoints(services, mirror, address_of)
             if not isinstance(found, Problem):
                 return mirror, *found
