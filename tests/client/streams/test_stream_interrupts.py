@@ -16,26 +16,34 @@ from millstream_harness.scenario import unique
 from millstream_harness.streams import connect, fill
 
 
+def interrupt_a_poll(stream: millstream.MessageStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt the stream once, when librdkafka has just returned messages: to a fetch, or among its calls back."""
+    poll = stream._poll
+
+    def interrupted(most: int, timeout_s: float) -> list[Any]:
+        if poll(most, timeout_s):
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setattr(stream, "_poll", interrupted)
+
+
 def test_an_interrupt_before_messages_are_in_the_batch_loses_none(
     cluster: millstream.Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C arrives after librdkafka returned the messages and before the stream stores them."""
-
-    def interrupted(found: list[Any]) -> bool:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
     fill(cluster, topic, (10,))
     group = unique("group")
     with connect(cluster, group) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
-        monkeypatch.setattr(stream, "_keep", interrupted)
+        interrupt_a_poll(stream, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             next(iter(stream))
     assert committed_offsets(cluster, group).get((topic, 0), 0) == 0
     with connect(cluster, group) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
-        monkeypatch.setattr(stream, "_keep", interrupted)
+        interrupt_a_poll(stream, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             next(iter(stream))
         assert [message.offset for message in islice(stream, 10)] == list(range(10))
