@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -298,6 +299,15 @@ def test_each_alert_says_what_to_do_and_has_a_section(alert: str) -> None:
 def test_the_runbooks_have_no_section_without_an_alert() -> None:
     sections = re.findall(r"^## (\w+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE)
     assert sections == list(ALERTS)
+
+
+def test_the_dashboard_of_mirrors_shows_what_is_not_mirrored() -> None:
+    (path,) = (ROOT / "charts/millstream/dashboards").glob("*-mirrors.json")
+    queries = [
+        target["expr"] for panel in json.loads(path.read_text())["panels"] for target in panel["targets"]
+    ]
+    for name in ("lag_records", "missing_records_total", "failures_total", "waiting_partitions"):
+        assert any(f"(millstream_mirror_{name}{{" in query for query in queries), name
 
 
 def test_rules_and_dashboards_name_metrics_that_there_are() -> None:
