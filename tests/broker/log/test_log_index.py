@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -99,6 +100,81 @@ def test_entries_take_few_reads_on_average(
         entry = entries[number - 1]
         assert index.at_most(entry[0]) == (number, entry)
     assert len(reads) <= most * len(expected)
+
+
+def test_a_reader_that_continues_seldom_reads_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fetches of 1 MB in batches of 64 KB: a block has the entries for some of them."""
+    count = 16_000
+    entries = [(63 * n, 64_000 * n) for n in range(1, count + 1)]
+    index = filled(tmp_path / "0.index", entries, count)
+    reads = []
+    pread = OpenFile.pread
+    monkeypatch.setattr(OpenFile, "pread", lambda *call: reads.append(call) or pread(*call))
+    fetches = range(2**20, 64_000 * (count - 1), 2**20)
+    for limit in fetches:
+        number = limit // 64_000
+        assert index.at_most(limit, member=1) == (number, entries[number - 1])
+    assert len(reads) <= len(fetches) / 2
+
+
+changes = st.lists(
+    st.tuples(st.just("append"), st.integers(1, 300))
+    | st.tuples(st.just("spill"), st.just(0))
+    | st.tuples(st.just("truncate"), st.integers(0, 600))
+    | st.tuples(st.just("search"), st.integers(-1, 3000)),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(changes=changes)
+def test_a_search_finds_what_a_scan_finds_while_the_index_changes(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, int]]
+) -> None:
+    """Each append after a truncation has other steps, so that a block from before it would be wrong."""
+    index = SparseIndex.open(FileCache(), str(tmp_path_factory.mktemp("index") / "0.index"), OFFSET_ENTRY)
+    entries: list[tuple[int, int]] = []
+    for step, (change, number) in enumerate([*changes, ("search", 500)], 1):
+        if change == "append":
+            for _ in range(number):
+                last = entries[-1] if entries else (0, 0)
+                entries.append((last[0] + step, last[1] + step))
+                index.append(*entries[-1])
+        elif change == "spill":
+            index.spill()
+        elif change == "truncate" and number <= len(entries):
+            index.truncate(number)
+            del entries[number:]
+        else:
+            found = bisect_right([first for first, _ in entries], number)
+            assert index.at_most(number) == (found, entries[found - 1] if found else None)
+
+
+def test_a_block_that_another_thread_read_before_a_truncation_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [(n, 10 * n) for n in range(1, 1001)]
+    index = filled(tmp_path / "0.index", entries, len(entries))
+    pread = OpenFile.pread
+
+    def meanwhile(*call: Any) -> bytes:
+        """The other thread has read its block; now the loop's truncates the log, and appends to it."""
+        data: bytes = pread(*call)
+        if len(data) > OFFSET_ENTRY.size:
+            monkeypatch.undo()
+            index.truncate(400)
+            for n in range(401, 1001):
+                index.append(2 * n, 10 * n)
+            index.spill()
+        return data
+
+    monkeypatch.setattr(OpenFile, "pread", meanwhile)
+    index.at_most(500)
+    assert [index.at_most(target) for target in (500, 400, 802, 900)] == [
+        (400, (400, 4000)), (400, (400, 4000)), (401, (802, 4010)), (450, (900, 4500))
+    ]  # fmt: skip
 
 
 def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: list[str]) -> None:

@@ -6,11 +6,11 @@
 As in Kafka, the entry of the offset index names the *last* offset of the batch that starts at its position. Kafka
 preallocates these files; we do not, so a file holds exactly its entries (Kafka reads both).
 
-Memory: nothing of the file is kept. Both members grow about evenly along a segment, so a search guesses the entry's
-place and reads a block around it through the page cache: two or three reads, whatever the size. New entries gather in a
-short tail and are written together, because a segment's index can be rebuilt from its log and so need not
-be written entry by entry. Entries are not trusted: every user checks the batch that an entry points to (see
-``segment``).
+Memory: of the file, only the block that the last search read is kept, because a reader's next search is mostly a
+little further on. Both members grow about evenly along a segment, so a search guesses the entry's place and reads a
+block around it through the page cache: two or three reads, whatever the size. New entries gather in a short tail and
+are written together, because a segment's index can be rebuilt from its log and so need not be written entry by entry.
+Entries are not trusted: every user checks the batch that an entry points to (see ``segment``).
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from .files import FileCache, OpenFile
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
-_BLOCK = 64  # entries read at once in a search
+_BLOCK = 128  # entries read at once in a search
+_BEHIND = 32  # so many of them are before the guessed place
 
 
 class SparseIndex:
     """One index file. Entries are pairs; both members ascend.
 
-    The loop's thread owns it; only :meth:`sync` may run in another (it changes no state).
+    The loop's thread owns it; only :meth:`sync` and :meth:`at_most` may run in another.
     """
 
-    __slots__ = ("_files", "_path", "_pending", "entry")
+    __slots__ = ("_files", "_kept", "_path", "_pending", "_truncations", "entry")
 
     def __init__(self, files: FileCache, path: str, entry: struct.Struct, *, stored: int) -> None:
         self._files = files
@@ -40,6 +41,10 @@ class SparseIndex:
         self.entry = entry
         # One tuple, so that sync() in its thread sees both members at one moment.
         self._pending: tuple[int, bytearray] = (stored, bytearray())
+        self._truncations = 0
+        # The last search's block: the truncations before it was read, the number of its first entry, the entries.
+        # A block that another thread read before a truncation, and keeps after it, is ignored by its first member.
+        self._kept: tuple[int, int, bytes] = (0, 0, b"")
 
     @classmethod
     def open(cls, files: FileCache, path: str, entry: struct.Struct) -> SparseIndex:
@@ -82,6 +87,11 @@ class SparseIndex:
 
     def at_most(self, target: int, *, member: int = 0) -> tuple[int, tuple[int, int] | None]:
         """Number of entries with a ``member`` (0 or 1) of at most ``target``, and the last of them."""
+        truncations, start, block = self._kept
+        if block and truncations == self._truncations:
+            unpack = self.entry.unpack_from
+            if unpack(block)[member] <= target < unpack(block, len(block) - self.entry.size)[member]:
+                return self._at_most_in(block, start, target, member)
         stored, tail = self._pending
         high = stored if tail else stored - 1
         if high < 0:
@@ -95,14 +105,14 @@ class SparseIndex:
         self, target: int, member: int, high: int, above: int
     ) -> tuple[int, tuple[int, int] | None]:
         """The same among the stored entries before ``high``, whose member ``above`` is too large."""
-        size = self.entry.size
+        size, truncations = self.entry.size, self._truncations
         low, below, found, turn = 0, min(0, target), None, 0
         while low < high:  # entries before low are at most target, those from high on are not
             turn += 1
             guess = low + (high - low) * (target - below) // (above - below)
             if turn % 3 == 0:  # they are less even than that
                 guess = (low + high) // 2
-            start = max(low, min(guess - _BLOCK // 2, high - _BLOCK))
+            start = max(low, min(guess - _BEHIND, high - _BLOCK))
             block = self._files.get(self._path).pread(min(_BLOCK, high - start) * size, start * size)
             if len(block) < size:  # the file was cut from outside
                 high = start
@@ -112,6 +122,7 @@ class SparseIndex:
                 low, found = self._at_most_in(block, start, target, member)
                 below = found[member]
                 if low < start + len(block) // size:
+                    self._kept = truncations, start, block
                     break
         return low, found
 
@@ -148,6 +159,8 @@ class SparseIndex:
 
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` entries, and nothing after them in the file."""
+        self._truncations += 1
+        self._kept = (0, 0, b"")
         stored, tail = self._pending
         size = self.entry.size
         if count >= stored:

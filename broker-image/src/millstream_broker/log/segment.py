@@ -384,27 +384,26 @@ class Segment:
     def _boundary(
         self, offsets: SparseIndex, position: int, limit: int, upper: int, end_offset: int
     ) -> tuple[int, int | None]:
-        entries = []
+        entry = None
         if limit < self.size:
-            entries.append(offsets.at_most(limit, member=1)[1])
+            entry = offsets.at_most(limit, member=1)[1] or (0, 0)
         if upper < end_offset:
-            entries.append(offsets.at_most(upper - 1 - self.base_offset)[1])
-        expected = None
-        relative, indexed = min([entry or (0, 0) for entry in entries], default=(0, 0))
-        if indexed > position:
-            position, expected = indexed, self.base_offset + relative
+            below = offsets.at_most(upper - 1 - self.base_offset)[1] or (0, 0)
+            entry = below if entry is None else min(entry, below)
         next_offset = None
+        if entry is not None and entry[1] > position:
+            position, indexed = entry[1], self.header_at(entry[1])
+            if indexed is None or indexed.last_offset != self.base_offset + entry[0]:
+                raise IndexMismatchError
+            next_offset = indexed.base_offset
+            end = position + indexed.batch_length + LOG_OVERHEAD
+            if end > limit or indexed.last_offset >= upper:
+                return position, next_offset
+            position, next_offset = end, indexed.next_offset
         for at, header in self.headers(position):
-            if expected is not None:
-                if header.last_offset != expected:
-                    break
-                next_offset = header.base_offset
-                expected = None
             if at + header.size > limit or header.last_offset >= upper:
                 break
             position, next_offset = at + header.size, header.next_offset
-        if expected is not None:
-            raise IndexMismatchError
         return position, next_offset
 
     # -- writing ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import overload
 
 from millstream_kafka.batch import BatchHeader
 
-from .files import FileCache, FileSlice, fsync_directory, waiting, without_waiting
+from .files import FileCache, FileSlice, fsync_directory, without_waiting
 from .segment import SUFFIXES, IndexMismatchError, Segment
 
 _HINTS = 64  # readers whose next position is remembered, per log
@@ -204,21 +204,35 @@ class Segments:
         may_wait: bool = True,
     ) -> FileSlice | None:
         """See `Log.read`."""
-        # A read that continues another one is near the pages that were sent last, which are cached.
-        reading = waiting
         found = self._hints.get(offset)
         if found is None or found[1] >= found[0].size:
-            reading = waiting if may_wait else without_waiting
-            found = reading(lambda: self._locate(offset))
+            if not may_wait:
+                return without_waiting(
+                    lambda: self._read_at(
+                        self._locate(offset), max_bytes, upper, min_one=min_one, log_end_offset=log_end_offset
+                    )
+                )
+            found = self._locate(offset)
+        # A read that continues another one is near the pages that were sent last, which are cached: it may wait.
+        return self._read_at(found, max_bytes, upper, min_one=min_one, log_end_offset=log_end_offset)
+
+    def _read_at(
+        self,
+        found: tuple[Segment, int] | None,
+        max_bytes: int,
+        upper: int,
+        *,
+        min_one: bool,
+        log_end_offset: int,
+    ) -> FileSlice | None:
+        """The same from the batch at a position of a segment."""
         if found is None:
             return None
         segment, position = found
         limit, end_offset = position + max_bytes, self.end_of(segment, log_end_offset)
         end, next_offset = segment.size, end_offset
         if segment.size > limit or upper < end_offset:
-            end, next_offset = reading(
-                lambda: self._bounds(segment, position, limit, upper, end_offset, min_one=min_one)
-            )
+            end, next_offset = self._bounds(segment, position, limit, upper, end_offset, min_one=min_one)
             if end == position:
                 return None
         hints = self._hints
