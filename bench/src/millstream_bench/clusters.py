@@ -23,7 +23,7 @@ from millstream_bench.peers import KAFKA, Peer
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.java import java_command, run
-from millstream_harness.kafka import READY, KafkaProcess
+from millstream_harness.kafka import READY, SERVER_JVM, KafkaProcess
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 NUMBERS = (1, 2, 3)
@@ -162,6 +162,7 @@ class KafkaCluster(Cluster):
                     "transaction.state.log.replication.factor": "3",
                     "transaction.state.log.min.isr": "2",
                 },
+                jvm=SERVER_JVM,
             )
             for number, controller in controllers.items()
         }

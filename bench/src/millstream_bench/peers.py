@@ -15,7 +15,7 @@ from pathlib import Path
 
 from millstream_bench import process, wire
 from millstream_harness.broker import BrokerProcess, fixed_port
-from millstream_harness.kafka import KafkaProcess
+from millstream_harness.kafka import SERVER_JVM, KafkaProcess
 from millstream_harness.secured_kafka import kafka_with_login
 
 MILLSTREAM, KAFKA, MIRRORMAKER2 = "millstream", "kafka", "mirrormaker2"
@@ -36,7 +36,11 @@ class Peer:
         settings = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
         self._broker: BrokerProcess | KafkaProcess
         if name == KAFKA:
-            self._broker = kafka_with_login(folder, settings) if login else KafkaProcess(folder, settings)
+            self._broker = (
+                kafka_with_login(folder, settings)
+                if login
+                else KafkaProcess(folder, settings, jvm=SERVER_JVM)
+            )
         else:
             port = fixed_port()  # a fixed one, so that clients can connect before it reports that it is ready
             self._broker = BrokerProcess(folder, {"listeners": f"PLAINTEXT://127.0.0.1:{port}", **settings})

@@ -20,6 +20,8 @@ SPARK_JARS = ROOT / ".jars" / "spark"
 LOG4J = ROOT / "bench" / "kafka"
 # A tool lives for a second: a compiler and a collector with a long start-up do not pay off.
 SHORT_LIVED = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# A server that tests start lives for a minute: the second compiler would take more time than it saves.
+OF_A_TEST = ("-Xmx1G", *SHORT_LIVED[1:], "-Djava.awt.headless=true")
 TOOL_TIMEOUT_S = 60.0
 
 TOOLS = {

@@ -1,7 +1,7 @@
 """Apache Kafka as a real process, for tests and benchmarks that run on both brokers.
 
-One node in KRaft's combined mode (broker and controller), with the JVM options of Kafka's own
-`kafka-server-start.sh`. The interface is BrokerProcess's: start, stop, kill, restart, bootstrap, pid, said.
+One node in KRaft's combined mode (broker and controller). The interface is BrokerProcess's: start, stop, kill, restart,
+bootstrap, pid, said.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Self
 
 from millstream_harness.broker import fixed_port
 from millstream_harness.daemon import Daemon
-from millstream_harness.java import java_command, run
+from millstream_harness.java import OF_A_TEST, java_command, run
 
-JVM = (
+SERVER_JVM = (
     "-Xmx1G",
     "-Xms1G",
     "-server",
@@ -25,6 +25,7 @@ JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
+"""The options of Kafka's own `kafka-server-start.sh`, which benchmarks use."""
 CLUSTER_ID = "bWlsbHN0cmVhbS10ZXN0cw"
 READY = re.compile(r"Kafka Server started")
 
@@ -45,6 +46,7 @@ class KafkaProcess(Daemon):
         listeners: Mapping[str, str] | None = None,
         users: Sequence[str] = (),
         cluster_id: str = CLUSTER_ID,
+        jvm: Sequence[str] = OF_A_TEST,
     ) -> None:
         """A node with these settings.
 
@@ -56,6 +58,7 @@ class KafkaProcess(Daemon):
         self.protocols = dict(listeners or {})
         self.users = users
         self.cluster_id = cluster_id
+        self.jvm = jvm
         self.addresses: dict[str, str] = {}
         """Addresses of these listeners by name."""
         self.features = dict(features or {})
@@ -76,7 +79,7 @@ class KafkaProcess(Daemon):
 
     @property
     def command(self) -> list[str]:
-        return java_command("kafka.Kafka", str(self.properties), options=JVM, log="broker")
+        return java_command("kafka.Kafka", str(self.properties), options=self.jvm, log="broker")
 
     def prepare(self) -> None:
         """Write server.properties with ports that are free now, and format the data folder if it is new."""

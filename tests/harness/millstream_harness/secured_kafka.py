@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .java import run
-from .kafka import KafkaProcess
+from .kafka import SERVER_JVM, KafkaProcess
 
 USER, PASSWORD = "mirror", "open sesame"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -93,8 +93,8 @@ def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) ->
 
 
 def kafka_with_login(folder: Path, config: Mapping[str, str]) -> KafkaProcess:
-    """A Kafka, not started, a cluster of its own. Beside its open listener it has CLEAR: USER logs in by SCRAM-SHA-512,
-    without TLS."""
+    """A Kafka for benchmarks, not started, a cluster of its own. Beside its open listener it has CLEAR, without TLS:
+    USER logs in by SCRAM-SHA-512."""
     mechanism = SCRAM[1]
     cluster_id = base64.urlsafe_b64encode(b"kafka-" + secrets.token_hex(5).encode())
     settings = {**config, "sasl.enabled.mechanisms": mechanism, **_scram("clear", mechanism)}
@@ -104,6 +104,7 @@ def kafka_with_login(folder: Path, config: Mapping[str, str]) -> KafkaProcess:
         listeners={"CLEAR": "SASL_PLAINTEXT"},
         users=_users(mechanism),
         cluster_id=cluster_id.decode().rstrip("="),
+        jvm=SERVER_JVM,
     )
 
 
