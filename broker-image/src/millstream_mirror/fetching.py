@@ -145,3 +145,7 @@ def by_id_or_name(
 def _as_uuid(topic_id: str) -> uuid.UUID | None:
     """None for "", an unknown id."""
     return uuid.UUID(topic_id) if topic_id else None
+
+
+def partitions_in(response: FetchResponse) -> set[TopicPartition]:
+    return {(topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions}

@@ -22,17 +22,13 @@ from millstream_kafka.client import BrokerError, ClusterClient, Connection, Requ
 from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.fetch import (
-    FetchableTopicResponse,
-    FetchResponse,
-    PartitionData,
-)
+from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millstream_kafka.protocol.schema import Struct
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .bell import Bell, wait_for
-from .fetching import FETCH_WAIT_MS, FetchSession, by_id_or_name
+from .fetching import FETCH_WAIT_MS, FetchSession, by_id_or_name, partitions_in
 from .lane import Lane, Sent, Written
 from .member import LaneName
 from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
@@ -58,6 +54,7 @@ PRODUCE_TIMEOUT_MS = 30_000
 DRAIN_S = 3.0
 
 Part = tuple[Lane, Sent, "memoryview | bytes"]
+Numbered = list[tuple[list[Outgoing], "memoryview | bytes"]]
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
@@ -193,7 +190,7 @@ class Flow(ABC):
             await asyncio.sleep(pause)
             try:
                 await self._keeper.recover(lane)
-                if lane.stopped_at is None:  # waiting for it later would hold up the lanes of a fetch
+                if lane.stopped_at is None:  # without a leader, a fetch would be in vain
                     await self._target_leader(lane)
                 if lane.replica_until:  # a follower may lack records that the target has, and the lane skips
                     lane.leader = -1
@@ -305,9 +302,7 @@ class Flow(ABC):
 
     def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
         """Handle lanes that the response leaves out: it confirms that they have no news."""
-        there = {
-            (topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions
-        }
+        there = partitions_in(response)
         for lane in lanes:
             if lane.source in there or not lane.may_fetch(LANE_BYTES):
                 continue
@@ -361,6 +356,7 @@ class Flow(ABC):
 
         ``asked`` has the offset and the leader epoch of each fetch.
         """
+        leaders, problem = await self._target_leaders(response)
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -384,8 +380,15 @@ class Flow(ABC):
                 if data.error_code:
                     self._fetch_refused(lane, ErrorCode.of(data.error_code))
                     continue
-                if parts := self._number(lane, data):
-                    await self._add(rounds, lane, parts)
+                if not (parts := self._number(lane, data)):
+                    continue
+                node = leaders.get(lane.target)
+                if node is None:  # waiting for an election would hold up the others: its recovery does
+                    lane.fail(f"{lane}: {problem}")
+                    self._failure(lane.error)
+                    self._wake.set()
+                    continue
+                self._add(rounds, lane, parts, node)
         for by_node in rounds:
             for node, of_node in by_node.items():
                 self._bytes_in_flight += sum(sent.size for _, sent, _ in of_node)
@@ -422,30 +425,27 @@ class Flow(ABC):
         self._wake.set()
 
     @abstractmethod
-    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+    def _number(self, lane: Lane, data: PartitionData) -> Numbered:
         """The lane's next batches, in parts for one request each."""
 
-    async def _add(
-        self,
-        rounds: list[dict[int, list[Part]]],
-        lane: Lane,
-        parts: list[tuple[list[Outgoing], memoryview | bytes]],
-    ) -> None:
-        position = lane.position
-        try:
-            node = await self._target_leader(lane)
-        except TRANSIENT as error:
-            lane.fail(f"{lane}: {error}")
-            self._failure(lane.error)
-            self._wake.set()
-            return
-        if lane.position != position or not lane.may_fetch(LANE_BYTES):
-            return  # it failed or recovered meanwhile, and fetches these batches again
+    def _add(self, rounds: list[dict[int, list[Part]]], lane: Lane, parts: Numbered, node: int) -> None:
         while len(rounds) < len(parts):
             rounds.append({})
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
             self._counters.batches += len(batches)
             by_node.setdefault(node, []).append((lane, lane.send(batches), data))
+
+    async def _target_leaders(self, response: FetchResponse) -> tuple[dict[TopicPartition, int], str]:
+        """The brokers to send to, as far as there are leaders now; and why others are missing."""
+        targets = {self.lanes[where].target for where in partitions_in(response) if where in self.lanes}
+        known, problem = self._producing.known_leaders(targets), "no leader in the target"
+        if unknown := {topic for topic, _ in targets - known.keys()}:
+            try:
+                await self._producing.metadata(unknown)
+            except TRANSIENT as error:
+                problem = str(error)
+            known = self._producing.known_leaders(targets)
+        return known, problem
 
     async def _target_leader(self, lane: Lane) -> int:
         """Raises BrokerError, ApiError; waits for an election."""

@@ -24,6 +24,7 @@ from ..protocol.errors import ApiError, ErrorCode
 from ..protocol.find_coordinator import FindCoordinatorRequest
 from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ..protocol.schema import Struct
+from ..topic_partition import TopicPartition
 from .connection import MAX_RESPONSE_BYTES, Connection
 from .errors import (
     BrokerError,
@@ -89,7 +90,7 @@ class ClusterClient:
         self._security = security
         self._refused: dict[Address, tuple[float, SecurityFailed]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
-        self._leaders: dict[tuple[str, int], tuple[int, float]] = {}
+        self._leaders: dict[TopicPartition, tuple[int, float]] = {}
         self._coordinators: dict[tuple[str, int], int] = {}
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
@@ -124,10 +125,14 @@ class ClusterClient:
             response = await self._ask_metadata([topic])
             return _leader_in(response, topic, partition)
 
-        known = self._leaders.get((topic, partition))
-        if known is not None and time.monotonic() - known[1] < self._max_age:
-            return known[0]
-        return await self._retry(ask)
+        known = self.known_leaders([(topic, partition)])
+        return known[topic, partition] if known else await self._retry(ask)
+
+    def known_leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The node ids of cached leaders. Without I/O: ``metadata`` looks up others that there are now."""
+        since = time.monotonic() - self._max_age
+        found = {where: self._leaders.get(where) for where in partitions}
+        return {where: known[0] for where, known in found.items() if known is not None and known[1] > since}
 
     async def coordinator(self, key: str, key_type: int = 0) -> int:
         """The node id of the coordinator of a group (key type 0) or transactional id (1)."""

@@ -1,0 +1,139 @@
+"""A lane whose partition has no leader in the target waits for the election alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from millstream_harness.scenario import BASE_TIMESTAMP_MS
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from millstream_kafka.protocol.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millstream_mirror.flow import Part
+from millstream_mirror.lane import Lane
+from millstream_mirror.member import LaneName
+from millstream_mirror.numbering import NumberingFlow
+from millstream_mirror.opening import Keeper
+from millstream_mirror.progress import Progress
+from millstream_mirror.stats import Counters, Reachability
+from millstream_mirror.waiting import Cause
+
+TOPIC, LED, LEADERLESS = "orders", 0, 1
+
+
+class Electing(ClusterClient):
+    """One partition has no leader until it is ``elected``; there is no broker."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", timeout=1.0, retry_backoff=0.01)
+        self.asked, self.elected = 0, False
+        self.is_asked = asyncio.Event()
+
+    async def _any_connection(self) -> Any:
+        return None
+
+    async def _call(self, *_: Any) -> Any:
+        self.asked += 1
+        self.is_asked.set()
+        leaders = {LED: 1, LEADERLESS: 1 if self.elected else -1}
+        partitions = [MetadataResponsePartition(0, number, leader) for number, leader in leaders.items()]
+        return MetadataResponse(
+            brokers=[MetadataResponseBroker(1, "127.0.0.1", 1)],
+            topics=[MetadataResponseTopic(ErrorCode.NONE, TOPIC, partitions=partitions)],
+        )
+
+
+class Ready(Keeper):
+    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
+        return [], {}
+
+    async def recover(self, lane: Lane) -> None:
+        lane.rewind(lane.acknowledged)
+
+
+class Sends(NumberingFlow):
+    """Notes what is sent, and how often the target was asked for leaders before."""
+
+    def __init__(self, target: Electing) -> None:
+        self.target = target
+        self.sent: list[tuple[int, int]] = []
+        super().__init__("west", target, target, Ready(target, target), Reachability("west", ""), Counters())
+
+    async def _produce(self, node: int, parts: list[Part]) -> None:
+        self.sent += [(lane.partition, self.target.asked) for lane, _, _ in parts]
+
+
+def a_lane(partition: int) -> Lane:
+    return Lane(TOPIC, partition, TOPIC, Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
+
+
+def fetched(*partitions: int) -> FetchResponse:
+    """A record for each."""
+    batch = build_batch([Record(b"key", b"value", BASE_TIMESTAMP_MS)], base_offset=0)
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                TOPIC,
+                partitions=[
+                    PartitionData(one, 0, 1, records=memoryview(bytearray(batch))) for one in partitions
+                ],
+            )
+        ]
+    )
+
+
+async def test_a_lane_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
+    flow = Sends(target := Electing())
+    for lane in (lanes := {partition: a_lane(partition) for partition in (LEADERLESS, LED)}).values():
+        lane.recovering = False
+        flow.lanes[lane.source] = lane
+    asked = {lane.source: (lane.position, lane.source_epoch) for lane in lanes.values()}
+    await flow._forward(fetched(LEADERLESS, LED), asked)
+    assert flow.sent == [(LED, 1)], "sent after one look at the leaders"
+    assert lanes[LED].in_flight
+    assert not lanes[LED].failed
+    assert lanes[LEADERLESS].failed, "its recovery waits for the leader"
+    assert lanes[LEADERLESS].error == f"{TOPIC}-{LEADERLESS}: no leader in the target"
+    target.elected = True
+    await flow._recover(lanes[LEADERLESS])
+    await flow._forward(fetched(LEADERLESS), asked)
+    assert [partition for partition, _ in flow.sent] == [LED, LEADERLESS]
+    await target.close()
+
+
+async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
+    flow = Sends(target := Electing())
+    await target.metadata([TOPIC])
+    lanes = [a_lane(LED), a_lane(LEADERLESS)]
+    for lane in lanes:
+        lane.recovering = False
+        flow.lanes[lane.source] = lane
+    target._any_connection = ClusterClient("127.0.0.1:1", connect_timeout=1.0)._any_connection  # type: ignore[method-assign]
+    await flow._forward(fetched(LEADERLESS, LED), {lane.source: (0, -1) for lane in lanes})
+    assert flow.sent == [(LED, 1)]
+    assert "127.0.0.1:1" in lanes[1].error
+    await target.close()
+
+
+async def test_a_lane_is_not_fetched_before_its_leader_in_the_target_is_known() -> None:
+    """A fetch is for many lanes: it must not wait for the leader of one."""
+    flow = Sends(target := Electing())
+    lane = a_lane(LEADERLESS)
+    lane.fail("no leader")
+    lane.recovering = True
+    recovery, asked = asyncio.create_task(flow._recover(lane)), asyncio.create_task(target.is_asked.wait())
+    await asyncio.wait([recovery, asked], return_when=asyncio.FIRST_COMPLETED)
+    assert lane.recovering
+    assert not lane.may_fetch(1 << 20)
+    target.elected = True
+    await asyncio.gather(recovery, asked)
+    assert lane.may_fetch(1 << 20)
+    await target.close()
