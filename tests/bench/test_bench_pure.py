@@ -100,7 +100,7 @@ def test_the_document_is_written_between_its_markers() -> None:
     assert "| rate, records/s | 400,000 | MirrorMaker 2: 50,000 | 8.00 |  |  |" in after
     assert "|  | memory, MB | 40 | MirrorMaker 2: 1,000 | 0.04 | ≤ 0.05× | yes |" in after
     assert (
-        "until others go on with its partitions, mode Aggregate | time, s | 1.5 |  |  | ≤ 2 s | yes |"
+        "until others continue with its partitions, mode Aggregate | time, s | 1.5 |  |  | ≤ 2 s | yes |"
         in after
     )
     assert document.update(after, results()) == after

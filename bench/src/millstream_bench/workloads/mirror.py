@@ -234,7 +234,7 @@ def rows(suffix: str, route: Route) -> tuple[Workload, ...]:
         ),
         Workload(
             name=f"mirror-killed{suffix}",
-            title=f"Mirroring: a worker killed, until others go on with its partitions, {route.title}",
+            title=f"Mirroring: a worker killed, until others continue with its partitions, {route.title}",
             figures=(Figure("time", "s", value=2.0),),
             run=over(route, killed),
             own=True,
