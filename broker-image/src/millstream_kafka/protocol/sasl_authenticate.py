@@ -1,4 +1,4 @@
-"""SaslAuthenticate (key 36): one step of a SASL exchange (KIP-152).
+"""SaslAuthenticate (key 36): one step of a SASL exchange (KIP-152); brokers accept it only from each other.
 
 v1 adds the session's lifetime, after which a client has to authenticate again (KIP-368); v2 is flexible.
 """

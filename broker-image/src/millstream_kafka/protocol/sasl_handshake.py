@@ -1,4 +1,4 @@
-"""SaslHandshake (key 17): the client chooses a SASL mechanism (KIP-43).
+"""SaslHandshake (key 17): a client chooses a SASL mechanism (KIP-43); brokers accept it only from each other.
 
 Never flexible. After v1 the exchange goes through SaslAuthenticate; after v0 it is bare frames.
 """
