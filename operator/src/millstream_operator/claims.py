@@ -25,7 +25,8 @@ from .resources.owned import MANAGED_BY
 logger = logging.getLogger(__name__)
 
 CLAIM = "millstream.dev"
-RECHECK_S = 15.0
+RECHECK_S = 13.0
+"""Shorter than the time between two looks at a resource of another release, so that each look reads the Lease."""
 
 
 class Claims:
@@ -47,15 +48,23 @@ class Claims:
             before, until = self._known.get(namespace, ("", 0.0))
         if self._clock() < until:
             return before == self._holder
-        holder = self._take(namespace, before)
+        holder = self._take(namespace)
+        if holder is None:
+            with self._lock:
+                self._known.pop(namespace, None)
+            return True
         with self._lock:
             self._known[namespace] = (holder, self._clock() + RECHECK_S)
         if holder != before:
             self._say(namespace, holder, before)
         return holder == self._holder
 
-    def _take(self, namespace: str, before: str) -> str:
-        """Take the Lease if nobody holds it; returns the holder."""
+    def _take(self, namespace: str) -> str | None:
+        """Take the Lease if nobody holds it; returns the holder.
+
+        None if the namespace is being deleted and its Lease is gone: only deletions are left, which every release may
+        finish. The release that acted there may be gone as well.
+        """
         live = self._kube.get(LEASES, "Lease", namespace, CLAIM)
         if live is None:
             try:
@@ -64,7 +73,7 @@ class Claims:
                 )
             except KubeError as error:
                 if error.status == 404 or (error.status == 403 and "being terminated" in str(error)):
-                    return before or self._holder  # the namespace is being deleted: release its resources
+                    return None
                 if error.status != 409:
                     raise
                 live = self._kube.get(LEASES, "Lease", namespace, CLAIM)  # another one was faster
