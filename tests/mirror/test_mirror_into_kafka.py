@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +17,14 @@ from millstream_kafka.batch import Record, read_records
 
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 4
+LOAD: dict[str, Any] = {"partitions": range(PARTITIONS), "pause_s": 0.02, "config": {"linger.ms": "50"}}
+"""Several records in a batch: Kafka takes each batch in a request of its own, so many more would take long."""
 
 
-@pytest.fixture
-def kafka(tmp_path: Path) -> Iterator[KafkaProcess]:
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
     config = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
-    with KafkaProcess(tmp_path / "kafka", config).keep_port() as broker:
+    with KafkaProcess(tmp_path_factory.mktemp("kafka"), config).keep_port() as broker:
         yield broker
 
 
@@ -40,6 +42,17 @@ def moves_on(*mirrors: MirrorProcess) -> None:
     for mirror in mirrors:
         wanted = mirror.records() + 100
         eventually(mirror.records, lambda now, at=wanted: now >= at, "records written", 90)
+
+
+def test_timestamps_that_the_source_has_set_arrive_in_kafka(
+    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("append-time")
+    create(west, topic, message_timestamp_type="LogAppendTime")
+    produce(west, topic, range(100), compression_type="lz4")
+    start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(kafka, topic, [100])
+    assert records_of(kafka, topic, 0) == records_of(west, topic, 0)
 
 
 @pytest.mark.timeout(400)
@@ -65,8 +78,8 @@ def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_kill
     )
     partitions = range(PARTITIONS)
     with (
-        Load(west.bootstrap, topic, partitions=partitions, name="west", pause_s=0.003) as one,
-        Load(north.bootstrap, topic, partitions=partitions, name="north", pause_s=0.003) as other,
+        Load(west.bootstrap, topic, name="west", **LOAD) as one,
+        Load(north.bootstrap, topic, name="north", **LOAD) as other,
     ):
         moves_on(first, second)
         for _ in range(2):
@@ -91,14 +104,3 @@ def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_kill
         assert [records_of(kafka, f"{name}.{topic}", partition) for partition in partitions] == wanted
     metrics = first.get("/metrics")
     assert all(f'renumbered_lanes_total{{source="{name}"}} 0' in metrics for name in sources)
-
-
-def test_timestamps_that_the_source_has_set_arrive_in_kafka(
-    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
-) -> None:
-    topic = unique("append-time")
-    create(west, topic, message_timestamp_type="LogAppendTime")
-    produce(west, topic, range(100), compression_type="lz4")
-    start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
-    arrived(kafka, topic, [100])
-    assert records_of(kafka, topic, 0) == records_of(west, topic, 0)
