@@ -56,7 +56,12 @@ and names each in its log at the start, with the reason.
 
 def page() -> str:
     """The whole page."""
-    lines = [HEAD, "## Brokers", "", "| key | type | default | values | dynamic | meaning | difference from Kafka |"]
+    lines = [
+        HEAD,
+        "## Brokers",
+        "",
+        "| key | type | default | values | dynamic | meaning | difference from Kafka |",
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     lines += [_row(key) for key in BROKER_KEYS.values() if not key.inert]
     lines += [
