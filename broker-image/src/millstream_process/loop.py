@@ -24,7 +24,7 @@ LEAST_S = 0.001
 NAMED_S = 1.0
 BOUNDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Upper bounds of the buckets for stalls, in seconds."""
-LOOK_S = 0.0005
+LOOK_S = 0.001
 
 log = logging.getLogger(__name__)
 
