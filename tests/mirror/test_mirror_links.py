@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ from millstream_mirror.member import SESSION_TIMEOUT_MS
 PARTITIONS, COUNT = 4, 65
 CONFIG = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "3"}
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
+SOON_S = 4.0
+HASTY = (
+    f"import sys; from millstream_mirror import flow, main; flow.FETCH_TIMEOUT_S = {SOON_S};"
+    " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
+)
+"""Starts a worker whose fetches time out sooner."""
 
 
 def in_a_network_of_its_own(test: Callable[..., None]) -> Callable[..., None]:
@@ -67,14 +73,20 @@ class Worker(MirrorProcess):
     """A worker here or, with ``link``, at its other end."""
 
     def __init__(
-        self, folder: Path, source: BrokerProcess, target: BrokerProcess, link: Link | None, **config: Any
+        self,
+        folder: Path,
+        source: BrokerProcess,
+        target: BrokerProcess,
+        link: Link | None,
+        program: Sequence[str] = (),
+        **config: Any,
     ) -> None:
         super().__init__(
             folder,
             {"west": source.bootstrap},
             target.bootstrap,
             http=f"{HERE if link is None else THERE}:0",
-            entering=() if link is None else link.entering,
+            entering=(*(() if link is None else link.entering), *program),
             **config,
         )
 
@@ -231,14 +243,15 @@ def test_a_backlog_comes_over_a_link_that_a_full_fetch_would_time_out_on(
     for number in range(COUNT * PARTITIONS):
         producer.produce(topic, noise.randbytes(each), partition=number % PARTITIONS)
     assert producer.flush(60) == 0
-    link.set(Condition(rate=int(COUNT * PARTITIONS * each / (FETCH_TIMEOUT_S * 1.2))))
-    worker = Worker(tmp_path / "far", west, east, link, name="far", topics={"include": [topic]})
+    link.set(Condition(rate=int(COUNT * PARTITIONS * each / (SOON_S * 1.5))))
+    program = sys.executable, "-c", HASTY
+    worker = Worker(tmp_path / "far", west, east, link, program, name="far", topics={"include": [topic]})
     try:
         worker.start()
         arrived(east, topic, [COUNT] * PARTITIONS, 120)
         for partition in range(PARTITIONS):
             assert values(east, topic, partition) == values(west, topic, partition)
-        assert "no response to Fetch within" in worker.said(), "otherwise the link was not slow"
+        assert f"no response to Fetch within {SOON_S:g} s" in worker.said(), "otherwise the link was not slow"
     finally:
         worker.kill()
 
