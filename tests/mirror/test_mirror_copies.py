@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
 from millstream_harness.mirrored import Source
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from millstream_kafka.protocol.metadata import MetadataResponse
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
 from millstream_mirror.copies import CopyFlow, CopyLane, SentCopy
 from millstream_mirror.lane import Lane
@@ -147,15 +149,16 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
 
 
 class Interrupted(ClusterClient):
-    """Runs something while the leader of a partition is looked up; there is no broker."""
+    """Runs something while the leader of t-0 is looked up; there is no broker."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
         super().__init__("127.0.0.1:1", timeout=0.1)
         self.happens = happens
 
-    async def leader(self, topic: str, partition: int) -> int:
+    async def metadata(self, topics: Collection[str] | None) -> MetadataResponse:
         self.happens()
-        return 1
+        self._leaders["t", 0] = 1, time.monotonic()
+        return MetadataResponse()
 
 
 async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_looked_up() -> None:

@@ -26,7 +26,7 @@ from millstream_mirror.progress import Progress
 from millstream_mirror.stats import Counters, Reachability
 from millstream_mirror.waiting import Cause
 
-TOPIC, LED, LEADERLESS = "orders", 0, 1
+TOPIC, LED, LEADERLESS, ABSENT = "orders", 0, 1, 2
 
 
 class Electing(ClusterClient):
@@ -34,7 +34,7 @@ class Electing(ClusterClient):
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", timeout=1.0, retry_backoff=0.01)
-        self.asked, self.elected = 0, False
+        self.asked, self.elected, self.is_deleted = 0, False, False
         self.is_asked = asyncio.Event()
 
     async def _any_connection(self) -> Any:
@@ -45,10 +45,10 @@ class Electing(ClusterClient):
         self.is_asked.set()
         leaders = {LED: 1, LEADERLESS: 1 if self.elected else -1}
         partitions = [MetadataResponsePartition(0, number, leader) for number, leader in leaders.items()]
-        return MetadataResponse(
-            brokers=[MetadataResponseBroker(1, "127.0.0.1", 1)],
-            topics=[MetadataResponseTopic(ErrorCode.NONE, TOPIC, partitions=partitions)],
-        )
+        topic = MetadataResponseTopic(ErrorCode.NONE, TOPIC, partitions=partitions)
+        if self.is_deleted:
+            topic = MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, TOPIC)
+        return MetadataResponse(brokers=[MetadataResponseBroker(1, "127.0.0.1", 1)], topics=[topic])
 
 
 class Ready(Keeper):
@@ -66,6 +66,12 @@ class Sends(NumberingFlow):
         self.target = target
         self.sent: list[tuple[int, int]] = []
         super().__init__("west", target, target, Ready(target, target), Reachability("west", ""), Counters())
+
+    def opened(self, partition: int) -> Lane:
+        lane = a_lane(partition)
+        lane.recovering = False
+        self.lanes[lane.source] = lane
+        return lane
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         self.sent += [(lane.partition, self.target.asked) for lane, _, _ in parts]
@@ -92,18 +98,16 @@ def fetched(*partitions: int) -> FetchResponse:
 
 async def test_a_lane_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
     flow = Sends(target := Electing())
-    for lane in (lanes := {partition: a_lane(partition) for partition in (LEADERLESS, LED)}).values():
-        lane.recovering = False
-        flow.lanes[lane.source] = lane
-    asked = {lane.source: (lane.position, lane.source_epoch) for lane in lanes.values()}
+    leaderless, led = flow.opened(LEADERLESS), flow.opened(LED)
+    asked = {one.source: (0, -1) for one in (leaderless, led)}
     await flow._forward(fetched(LEADERLESS, LED), asked)
     assert flow.sent == [(LED, 1)], "sent after one look at the leaders"
-    assert lanes[LED].in_flight
-    assert not lanes[LED].failed
-    assert lanes[LEADERLESS].failed, "its recovery waits for the leader"
-    assert lanes[LEADERLESS].error == f"{TOPIC}-{LEADERLESS}: no leader in the target"
+    assert led.in_flight
+    assert not led.failed
+    assert leaderless.failed, "its recovery waits for the leader"
+    assert leaderless.error == f"{TOPIC}-{LEADERLESS}: no leader in the target"
     target.elected = True
-    await flow._recover(lanes[LEADERLESS])
+    await flow._recover(leaderless)
     await flow._forward(fetched(LEADERLESS), asked)
     assert [partition for partition, _ in flow.sent] == [LED, LEADERLESS]
     await target.close()
@@ -112,14 +116,25 @@ async def test_a_lane_that_waits_for_an_election_in_the_target_holds_up_no_other
 async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
     flow = Sends(target := Electing())
     await target.metadata([TOPIC])
-    lanes = [a_lane(LED), a_lane(LEADERLESS)]
-    for lane in lanes:
-        lane.recovering = False
-        flow.lanes[lane.source] = lane
+    led, other = flow.opened(LED), flow.opened(LEADERLESS)
     target._any_connection = ClusterClient("127.0.0.1:1", connect_timeout=1.0)._any_connection  # type: ignore[method-assign]
-    await flow._forward(fetched(LEADERLESS, LED), {lane.source: (0, -1) for lane in lanes})
+    await flow._forward(fetched(LEADERLESS, LED), {one.source: (0, -1) for one in (led, other)})
     assert flow.sent == [(LED, 1)]
-    assert "127.0.0.1:1" in lanes[1].error
+    assert "127.0.0.1:1" in other.error
+    assert not other.target_missing
+    await target.close()
+
+
+async def test_a_lane_whose_partition_is_deleted_in_the_target_begins_again() -> None:
+    """Its recovery finds out whether the progress is deleted, too."""
+    flow = Sends(target := Electing())
+    leaderless, absent = flow.opened(LEADERLESS), flow.opened(ABSENT)
+    await flow._forward(fetched(LEADERLESS, ABSENT), {one.source: (0, -1) for one in (leaderless, absent)})
+    assert [(one.failed, one.target_missing) for one in (leaderless, absent)] == [(True, False), (True, True)]
+    leaderless.rewind(leaderless.acknowledged)
+    target.is_deleted = True
+    await flow._forward(fetched(LEADERLESS), {leaderless.source: (0, -1)})
+    assert leaderless.target_missing
     await target.close()
 
 

@@ -35,7 +35,7 @@ from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
 from .rewrite import Outgoing
 from .stats import Counters, Reachability
 from .throttle import TokenBucket
-from .topics import id_of, is_same
+from .topics import id_of, is_same, leading
 from .window import Window
 
 FETCH_BYTES = 8 * 1024 * 1024
@@ -356,7 +356,8 @@ class Flow(ABC):
 
         ``asked`` has the offset and the leader epoch of each fetch.
         """
-        leaders, problem = await self._target_leaders(response)
+        targets = {self.lanes[where].target for where in partitions_in(response) if where in self.lanes}
+        leaders, absent, problem = await leading(self._producing, targets)
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -385,6 +386,7 @@ class Flow(ABC):
                 node = leaders.get(lane.target)
                 if node is None:  # waiting for an election would hold up the others: its recovery does
                     lane.fail(f"{lane}: {problem}")
+                    lane.target_missing = lane.target in absent
                     self._failure(lane.error)
                     self._wake.set()
                     continue
@@ -434,18 +436,6 @@ class Flow(ABC):
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
             self._counters.batches += len(batches)
             by_node.setdefault(node, []).append((lane, lane.send(batches), data))
-
-    async def _target_leaders(self, response: FetchResponse) -> tuple[dict[TopicPartition, int], str]:
-        """The brokers to send to, as far as there are leaders now; and why others are missing."""
-        targets = {self.lanes[where].target for where in partitions_in(response) if where in self.lanes}
-        known, problem = self._producing.known_leaders(targets), "no leader in the target"
-        if unknown := {topic for topic, _ in targets - known.keys()}:
-            try:
-                await self._producing.metadata(unknown)
-            except TRANSIENT as error:
-                problem = str(error)
-            known = self._producing.known_leaders(targets)
-        return known, problem
 
     async def _target_leader(self, lane: Lane) -> int:
         """Raises BrokerError, ApiError; waits for an election."""

@@ -9,11 +9,11 @@ stay.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from millstream_kafka.client import ClusterClient
+from millstream_kafka.client import BrokerError, ClusterClient
 from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
 from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -129,6 +129,33 @@ async def leaders_of(
         for partition in topic.partitions
     }
     return ids, leaders, epochs
+
+
+class Leading(NamedTuple):
+    leaders: dict[TopicPartition, int]
+    absent: set[TopicPartition]
+    """Partitions that do not exist."""
+    problem: str
+    """Why others have no leader."""
+
+
+async def leading(cluster: ClusterClient, partitions: Set[TopicPartition]) -> Leading:
+    """The leaders of partitions, as far as there are any now: unlike ``cluster.leader``, waits for no election."""
+    known = cluster.known_leaders(partitions)
+    if not (unknown := partitions - known.keys()):
+        return Leading(known, set(), "")
+    try:
+        found = {one.name: one for one in (await cluster.metadata({name for name, _ in unknown})).topics}
+    except (BrokerError, ApiError, OSError) as error:
+        return Leading(known, set(), str(error))
+    absent = {(name, number) for name, number in unknown if name in found and _lacks(found[name], number)}
+    return Leading(cluster.known_leaders(partitions), absent, "no leader in the target")
+
+
+def _lacks(topic: MetadataResponseTopic, number: int) -> bool:
+    if topic.error_code:
+        return topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return all(one.partition_index != number for one in topic.partitions)
 
 
 def id_of(topic: MetadataResponseTopic) -> str:
