@@ -7,6 +7,7 @@ created and deleted afterwards. On a kind cluster the images are loaded from the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -62,20 +63,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def millstream(cluster: None) -> Iterator[Namespace]:
-    """The operator, installed from the chart without the default Cluster; everything left is removed at the end."""
+def deleted() -> list[str]:
+    """Namespaces whose deletion has begun: it takes most of a minute, beside the tests that follow."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def millstream(cluster: None, deleted: list[str]) -> Iterator[Namespace]:
+    """The operator, installed from the chart without the default Cluster.
+
+    Everything left is removed at the end. Meanwhile the last namespaces go; neither may hang on a finalizer.
+    """
     remove()
     install(default_cluster=False)
     yield SYSTEM
     remove()
-
-
-@pytest.fixture(scope="session")
-def deleted(millstream: Namespace) -> Iterator[list[str]]:
-    """Namespaces whose deletion has begun: it takes most of a minute, and must not hang on a finalizer."""
-    names: list[str] = []
-    yield names
-    for name in names:
+    for name in deleted:
         gone(name)
 
 
@@ -85,12 +88,31 @@ def namespace(
 ) -> Iterator[Namespace]:
     """A namespace named after the test module."""
     name = "e2e-" + request.path.stem.removeprefix("test_").replace("_", "-")
-    run("kubectl", "delete", "namespace", name, "--ignore-not-found", timeout=180)
-    run("kubectl", "create", "namespace", name)
-    run("kubectl", "label", "namespace", name, f"{OF_TESTS}=e2e")
-    yield Namespace(name)
-    run("kubectl", "delete", "namespace", name, "--wait=false")
-    deleted.append(name)
+    with fresh(Namespace(name), deleted) as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def elsewhere(millstream: Namespace, deleted: list[str]) -> Iterator[Namespace]:
+    """A namespace for another release."""
+    with fresh(Namespace("e2e-elsewhere"), deleted) as namespace:
+        yield namespace
+
+
+@contextlib.contextmanager
+def fresh(namespace: Namespace, deleted: list[str]) -> Iterator[Namespace]:
+    """A new namespace of e2e; its deletion begins afterwards, unless a test has begun it."""
+    run("kubectl", "delete", "namespace", namespace.name, "--ignore-not-found", timeout=180)
+    run("kubectl", "create", "namespace", namespace.name)
+    run("kubectl", "label", "namespace", namespace.name, f"{OF_TESTS}=e2e")
+    yield namespace
+    run("kubectl", "delete", "namespace", namespace.name, "--ignore-not-found", "--wait=false")
+    deleted.append(namespace.name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tutorial is first, because it installs the chart where there is none."""
+    items.sort(key=lambda item: item.path.stem != "test_tutorial")
 
 
 @pytest.hookimpl(hookwrapper=True)

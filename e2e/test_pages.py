@@ -60,6 +60,24 @@ def test_a_cluster_is_moved(environment: dict[str, str], namespace: Namespace, t
     assert "lag 0" in said
 
 
+def test_a_program_publishes_from_a_pod(
+    environment: dict[str, str], namespace: Namespace, tmp_path: Path
+) -> None:
+    """The program and the topic of the data engineer's tutorial, in the restored Cluster."""
+    page = ROOT / "docs/tutorials/data-engineer.md"
+    by_title = {block.title: block.text for block in blocks(page.read_text())}
+    resources = yaml.safe_load_all(by_title["clicks/clicks.yaml"].replace("name: web}", "name: shop}"))
+    (topic,) = (one for one in resources if one["kind"] == "Topic")
+    namespace.apply(topic)
+    namespace.wait_condition("topic.millstream.dev", "clicks")
+    (tmp_path / "publish.py").write_text(by_title["publish.py"])
+    command = "kubectl exec -i client -- python3 - 0 300 < publish.py"
+    run_command(page, tmp_path, command, env=environment)
+    describe = ("millstream", "--output", "json", "topic", "describe", "clicks")
+    described = json.loads(namespace.kubectl("exec", "client", "--", *describe))
+    assert sum(one["latest"] - one["earliest"] for one in described["partitions"]) == 300
+
+
 def test_a_change_in_git_is_checked(
     environment: dict[str, str], namespace: Namespace, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The Kubernetes tutorial, as a reader runs it; it installs and removes the chart itself."""
+"""The Kubernetes tutorial, as a reader runs it: the first test, because the page installs and removes the chart."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.chart import SYSTEM, gone, install, remove
-from millstream_harness.kube import Namespace, run
+from millstream_harness.chart import SYSTEM, gone, remove
+from millstream_harness.kube import run
 from millstream_harness.kubernetes_pages import TUTORIAL
 
 
 @pytest.fixture
-def without_millstream(millstream: Namespace) -> Iterator[None]:
-    """Remove the release first; afterwards, remove a failing page's remains, and restore the other tests' release."""
+def without_millstream(cluster: None) -> Iterator[None]:
+    """Remove the remains of an earlier run first; afterwards, those of a failing page."""
     remove()
     yield
     remove()
     run("kubectl", "delete", "namespace", "shop", "--ignore-not-found", "--wait=false")
     gone("shop")
-    install(default_cluster=False)
 
 
 def test_the_page_runs_as_it_says(without_millstream: None, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millstream_harness.chart import CHART, SYSTEM, VERSION, install, remove, remove_crds
+from millstream_harness.chart import CHART, KINDS, SYSTEM, VERSION, install, remove
 from millstream_harness.kube import Json, Namespace, run
-from millstream_harness.kubernetes_pages import UPGRADE
+from millstream_harness.kubernetes_pages import TUTORIAL, UPGRADE
 from millstream_harness.pages import run_command
 from millstream_harness.rolls import (
     CLUSTER,
@@ -69,11 +69,20 @@ def earlier_chart(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def paced(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Paced:
-    """A Cluster of the earlier release."""
+    """A Cluster of the earlier release; the tutorial's command removes the definitions first."""
     remove()
-    remove_crds()
+    assert len(defined()) == len(KINDS), "an uninstall leaves the definitions"
+    command = "kubectl delete crd -l app.kubernetes.io/part-of=millstream"
+    run_command(TUTORIAL.page, tmp_path_factory.mktemp("reader"), command)
+    assert not defined()
     install(default_cluster=False, chart=earlier_chart(tmp_path_factory.mktemp("earlier")))
     return under_load(namespace)
+
+
+def defined() -> list[str]:
+    """The names of our CRDs."""
+    names = run("kubectl", "get", "crd", "-o", "name").splitlines()
+    return [one for one in names if one.endswith(".millstream.dev")]
 
 
 def definition() -> Json:

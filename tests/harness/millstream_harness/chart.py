@@ -20,10 +20,10 @@ SYSTEM = Namespace("millstream-system")
 KINDS = ("batchloads", "mirrormakers", "consumergroups", "topics", "clusters")
 
 
-def install(*, default_cluster: bool, chart: Path = CHART) -> None:
+def install(*, default_cluster: bool, chart: Path = CHART, namespace: Namespace = SYSTEM) -> None:
     """``helm upgrade --install``, waiting until the operator is available."""
     setting = f"cluster.enabled={str(default_cluster).lower()}"
-    release = ["millstream", str(chart), "--namespace", SYSTEM.name, "--create-namespace"]
+    release = ["millstream", str(chart), "--namespace", namespace.name, "--create-namespace"]
     run("helm", "upgrade", "--install", *release, "--set", setting, "--wait", "--timeout", "3m", timeout=240)
 
 
@@ -58,11 +58,6 @@ def remove() -> None:
     if "millstream" in run("helm", "list", "--namespace", SYSTEM.name, "--short"):
         run("helm", "uninstall", "millstream", "--namespace", SYSTEM.name, "--wait", timeout=180)
     run("kubectl", "delete", "namespace", SYSTEM.name, "--ignore-not-found", timeout=180)
-
-
-def remove_crds() -> None:
-    """Delete the CRDs, which an uninstall leaves."""
-    run("kubectl", "delete", "crd", "-l", "app.kubernetes.io/part-of=millstream", timeout=180)
 
 
 def reconciles() -> int:

@@ -150,19 +150,32 @@ def run_page(
     return ran
 
 
-def run_command(page: Path, folder: Path, command: str, *, replace: Mapping[str, str] | None = None) -> str:
+def run_command(
+    page: Path,
+    folder: Path,
+    command: str,
+    *,
+    replace: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
     """Run a command that the page shows as code in a sentence or a table, and return its output.
 
     It continues the run of a page in this folder. ``replace``: placeholders in it.
     """
-    shown = {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", unfenced(page.read_text()))}
-    assert command in shown, f"{page.name} does not show: {command}"
-    for old, new in (replace or {}).items():
-        command = command.replace(old, new)
-    status, output = _shell(folder).run(command)
+    command = shown(page, command, replace)
+    status, output = _shell(folder, env).run(command)
     if status != 0:
         raise PageFailed(f"{page.name}: exit status {status}:\n{command}\n{output}")
     return output
+
+
+def shown(page: Path, command: str, replace: Mapping[str, str] | None = None) -> str:
+    """The command, which the page shows as code in a sentence or a table, with its placeholders replaced."""
+    found = {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", unfenced(page.read_text()))}
+    assert command in found, f"{page.name} does not show: {command}"
+    for old, new in (replace or {}).items():
+        command = command.replace(old, new)
+    return command
 
 
 def _shell(folder: Path, env: Mapping[str, str] | None = None) -> _Shell:
