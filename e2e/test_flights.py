@@ -6,15 +6,22 @@ The tests of this module are one story and run in their order: each continues fr
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from flights import ROWS, events
 from millstream_harness.chart import CLIENT, ROOT, SYSTEM, reconciles
-from millstream_harness.kube import Namespace, run, until
+from millstream_harness.kube import Namespace, kubeconfig, run, until
+from millstream_harness.pages import shown
 
 EXAMPLE = ROOT / "examples/flights"
+LOADS = ROOT / "docs/loads.md"
 MANIFESTS = ROOT / "spark-operator-jobs/manifests"
 BOOTSTRAP = "default-bootstrap:9092"
 
@@ -34,6 +41,8 @@ def records_in(namespace: Namespace, topic: str) -> int:
 
 def test_applying_the_example_makes_a_cluster_with_volumes(namespace: Namespace) -> None:
     namespace.apply(EXAMPLE)
+    conf = {"spark.ui.enabled": "true"}
+    namespace.patch("batchload.millstream.dev", "flights-to-parquet", {"spec": {"spark": {"conf": conf}}})
     cluster = namespace.wait_condition("cluster.millstream.dev", "default", timeout=240)
     assert cluster["status"]["brokers"] == {"desired": 1, "ready": 1}
     assert cluster["status"]["bootstrap"] == f"default-bootstrap.{namespace.name}.svc:9092"
@@ -83,6 +92,47 @@ def test_publishing_shows_as_size_and_lag(namespace: Namespace) -> None:
         "the topic's size",
         lambda: namespace.get("topic.millstream.dev", "flights")["status"].get("sizeBytes", 0) > 1e6,
     )
+
+
+def test_the_driver_has_a_page_while_the_load_runs(namespace: Namespace, tmp_path: Path) -> None:
+    """As docs/loads.md says; it runs its command again until the driver listens."""
+    kubeconfig(tmp_path / "kubeconfig", here=namespace.name)
+
+    def job() -> str:
+        last = namespace.get("batchload.millstream.dev", "flights-to-parquet")["status"].get("lastRun", {})
+        assert last.get("state") not in ("Succeeded", "Failed"), "the run ended before its page was seen"
+        return str(last.get("name", ""))
+
+    name = until("the run's name", job)
+    command = shown(LOADS, "kubectl port-forward job/NAME 4040", {" 4040": " :4040", "NAME": name})
+
+    def page() -> list[dict[str, Any]]:
+        job()
+        return through(["env", f"KUBECONFIG={tmp_path / 'kubeconfig'}", *shlex.split(command)])
+
+    (application,) = until("the driver's page", page)
+    assert application["name"] == name
+    assert not application["attempts"][0]["completed"]
+
+
+def through(command: list[str]) -> list[dict[str, Any]]:
+    """The applications that Spark's page lists, through a command that forwards a free port; empty if none answers."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            line = forward.stdout.readline()
+            port = re.match(r"Forwarding from 127\.0\.0\.1:(\d+) -> 4040", line)
+            if port is None:
+                return []
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port[1]}/api/v1/applications", timeout=20
+            ) as said:
+                found: list[dict[str, Any]] = json.load(said)
+            return found
+        except OSError:  # nobody listens there yet
+            return []
+        finally:
+            forward.terminate()
 
 
 def test_the_load_runs_once_and_reports_rows_and_offsets(namespace: Namespace) -> None:
