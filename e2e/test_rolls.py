@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream_harness.chart import ROOT
 from millstream_harness.kube import Json, Namespace, until
 from millstream_harness.kubernetes_pages import END_OF_CHANGE, RESTART
+from millstream_harness.pages import run_command
 from millstream_harness.rolls import (
     ALL,
     CLUSTER,
@@ -36,6 +38,7 @@ from millstream_harness.rolls import (
     under_load,
 )
 
+RUNBOOKS = ROOT / "docs/runbooks.md"
 BACK_BOUND_S = 45.0
 """Time after the last pod of brokers and ZooKeeper is ready.
 
@@ -101,15 +104,22 @@ def test_the_zookeeper_servers(namespace: Namespace, paced: Paced) -> None:
     measured(paced, "ZooKeeper's servers", since)
 
 
-def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced) -> None:
+def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced, tmp_path: Path) -> None:
+    """Its log is still there, by the command of docs/runbooks.md."""
     for name in pods(namespace):
         before, since = restarts(namespace, name), time.time()
+        said = namespace.kubectl("logs", name)
         kill_broker(namespace, name)
 
         def is_back(name: str = name, before: int = before) -> bool:
             return restarts(namespace, name) == before + 1 and settled(namespace)
 
         until("its container started again, the Cluster Ready", is_back, timeout=240)
+        names = {"NS": namespace.name, "POD": name}
+        previous = run_command(RUNBOOKS, tmp_path, "kubectl -n NS logs POD --previous", replace=names)
+        assert said
+        assert said in previous
+        assert said not in namespace.kubectl("logs", name)
         measured(paced, f"kill -9 of {name}", since, KILLED_BOUND_S)
 
 
