@@ -33,7 +33,7 @@ class Cause:
 def no_topic(side: Side, topic: str) -> Cause:
     return Cause(
         side,
-        f"topic {topic} is not there in the {side}, or the mirror may not see it",
+        f"topic {topic} does not exist in the {side}, or the mirror may not see it",
         f"create it, or give the mirror's user the right Describe in the {side}",
     )
 
