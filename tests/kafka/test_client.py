@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.protocol import APIS, encode_response_header
+from millstream_harness.serving import serving
 from millstream_harness.wire import silent_listener
 from millstream_kafka.client import (
     BrokerError,
@@ -47,31 +48,25 @@ class ScriptedBroker:
         self.connections = 0
         self.asked = asyncio.Event()
         self.seen: list[tuple[RequestHeader, Any]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        try:
-            while True:
-                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                header, offset = decode_request_header(frame)
-                api = APIS[header.api_key]
-                request = api.decode_request(header.api_version, frame, offset)
-                self.seen.append((header, request))
-                answered = await self.reply(header, request)
-                if answered is None:
-                    return
-                if isinstance(answered, bytes):
-                    writer.write(answered)
-                    continue
-                body = api.encode_response(header.api_version, answered)
-                flexible = api.has_flexible_response_header(header.api_version)
-                response = encode_response_header(header.correlation_id, flexible) + body
-                writer.write(len(response).to_bytes(4, "big") + response)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
+        while True:
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            header, offset = decode_request_header(frame)
+            api = APIS[header.api_key]
+            request = api.decode_request(header.api_version, frame, offset)
+            self.seen.append((header, request))
+            answered = await self.reply(header, request)
+            if answered is None:
+                return
+            if isinstance(answered, bytes):
+                writer.write(answered)
+                continue
+            body = api.encode_response(header.api_version, answered)
+            flexible = api.has_flexible_response_header(header.api_version)
+            response = encode_response_header(header.correlation_id, flexible) + body
+            writer.write(len(response).to_bytes(4, "big") + response)
 
     async def reply(self, header: RequestHeader, request: Any) -> bytes | Struct | None:
         if header.api_key == api_versions.API.key and self.versions:
@@ -79,25 +74,10 @@ class ScriptedBroker:
         self.asked.set()
         return await self.answer(header, request)
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        await self.serve(reader, writer)
-        self._tasks.discard(task)
-
     @asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[ScriptedBroker]:
-        server = await asyncio.start_server(self.accept, "127.0.0.1", port)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
+        async with serving(self.serve, port) as self.port:
             yield self
-        finally:
-            server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await server.wait_closed()
 
     async def open(self, **options: Any) -> Connection:
         return await Connection.open("127.0.0.1", self.port, "test", **options)
@@ -281,23 +261,17 @@ async def test_malformed_responses(answered: Callable[[RequestHeader], bytes], s
 async def test_a_response_in_single_bytes() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            try:
-                request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-            except asyncio.IncompleteReadError:
-                break
+            request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             header, _ = decode_request_header(request)
             body = api_versions.API.encode_response(4, api_versions.ApiVersionsResponse(api_keys=ALL))
             for byte in frame(header.correlation_id, body):
                 writer.write(bytes([byte]))
                 await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    connection = await Connection.open("127.0.0.1", server.sockets[0].getsockname()[1])
-    assert len(connection.versions) == len(ALL)
-    await connection.close()
-    server.close()
-    await server.wait_closed()
+    async with serving(drip) as port:
+        connection = await Connection.open("127.0.0.1", port)
+        assert len(connection.versions) == len(ALL)
+        await connection.close()
 
 
 async def test_a_broker_that_does_not_read_holds_the_writer_back() -> None:

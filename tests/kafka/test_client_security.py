@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from millstream_harness.protocol import encode_response_header
 from millstream_harness.secured_kafka import Authority
+from millstream_harness.serving import serving
 from millstream_kafka.client import (
     AuthenticationFailed,
     ClusterClient,
@@ -44,11 +44,9 @@ async def a_server() -> AsyncIterator[tuple[str, list[int]]]:
         taken.append(1)
         writer.write(b"this is not TLS\n" * 10)
         await reader.read(1)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", taken
+    async with serving(serve) as port:
+        yield f"127.0.0.1:{port}", taken
 
 
 @asynccontextmanager
@@ -78,21 +76,18 @@ async def a_broker_that_logs_in(**answer: Any) -> AsyncIterator[str]:
         return metadata.API, metadata.MetadataResponse(brokers=brokers, cluster_id="c" * 100_000)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
-                header, _ = decode_request_header(frame)
-                api, response = answered(header.api_key)
-                flexible = api.has_flexible_response_header(header.api_version)
-                body = encode_response_header(header.correlation_id, flexible)
-                body += api.encode_response(header.api_version, response)
-                writer.write(len(body).to_bytes(4) + body)
-                await writer.drain()
-        writer.close()
+        while True:
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            header, _ = decode_request_header(frame)
+            api, response = answered(header.api_key)
+            flexible = api.has_flexible_response_header(header.api_version)
+            body = encode_response_header(header.correlation_id, flexible)
+            body += api.encode_response(header.api_version, response)
+            writer.write(len(body).to_bytes(4) + body)
+            await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with serving(serve) as port:
+        address = f"127.0.0.1:{port}"
         yield address
 
 

@@ -12,6 +12,7 @@ import pytest
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
+from millstream_harness.serving import serving
 from millstream_mirror.peers import MOST_WATCHED, PAUSE_S, Doorplate, Peer, has_ended, next_after, peers_of
 from millstream_process.http import HttpServer, Response
 
@@ -98,21 +99,18 @@ async def test_a_worker_that_closes_at_once_or_sends_without_end_costs_little() 
         elif connections % 2:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\n\r\nthis")
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    watching = asyncio.create_task(has_ended(Peer("a", "127.0.0.1", port, "this")))
-    tracemalloc.start()
-    await flooded.wait()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < FLOOD / 4, "what it sends is dropped"
-    connections = 2
-    await asyncio.sleep(3 * PAUSE_S)
-    assert connections < 12, "two connections for each pause"
-    watching.cancel()
-    server.close()
+    async with serving(serve) as port:
+        watching = asyncio.create_task(has_ended(Peer("a", "127.0.0.1", port, "this")))
+        tracemalloc.start()
+        await flooded.wait()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < FLOOD / 4, "what it sends is dropped"
+        connections = 2
+        await asyncio.sleep(3 * PAUSE_S)
+        assert connections < 12, "two connections for each pause"
+        watching.cancel()
 
 
 def test_a_killed_workers_partitions_go_on_without_it(
