@@ -33,9 +33,12 @@ STRIMZI = "my-cluster-kafka-bootstrap.kafka.svc"
 
 @pytest.fixture
 def environment(namespace: Namespace, tmp_path: Path) -> dict[str, str]:
-    """A kubeconfig whose context has the test's namespace."""
-    kubeconfig(tmp_path / "kubeconfig", here=namespace.name)
-    return {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    """A kubeconfig whose context has the test's namespace, by the command of the backup's page."""
+    kubeconfig(tmp_path / "kubeconfig", here="default")
+    found = {"KUBECONFIG": str(tmp_path / "kubeconfig")}
+    command = "kubectl config set-context --current --namespace shop"
+    run_command(BACKUP.page, tmp_path, command, replace={"shop": namespace.name}, env=found)
+    return found
 
 
 def test_a_backup_is_restored(environment: dict[str, str], tmp_path: Path) -> None:
