@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from bisect import bisect_right
 from itertools import accumulate
 from pathlib import Path
@@ -175,6 +176,36 @@ def test_a_block_that_another_thread_read_before_a_truncation_is_not_used(
     assert [index.at_most(target) for target in (500, 400, 802, 900)] == [
         (400, (400, 4000)), (400, (400, 4000)), (401, (802, 4010)), (450, (900, 4500))
     ]  # fmt: skip
+
+
+def test_a_search_at_any_line_of_a_truncation_leaves_no_old_block(tmp_path: Path) -> None:
+    """Another thread may search at any moment."""
+    lines = 0
+    for wanted in range(1, 30):
+        entries = [(n, 10 * n) for n in range(1, 1001)]
+        index = filled(tmp_path / f"{wanted}.index", entries, len(entries))
+        lines = 0
+
+        def trace(frame: Any, event: str, _: Any, wanted: int = wanted, index: SparseIndex = index) -> Any:
+            nonlocal lines
+            if frame.f_code is not SparseIndex.truncate.__code__:
+                return None
+            if event == "line":
+                lines += 1
+                if lines == wanted:
+                    index.at_most(500)
+            return trace
+
+        sys.settrace(trace)
+        try:
+            index.truncate(400)
+        finally:
+            sys.settrace(None)
+        for n in range(401, 1001):
+            index.append(2 * n, 10 * n)
+        index.spill()
+        assert index.at_most(500) == (400, (400, 4000)), f"a search at line {wanted}"
+    assert 5 < lines < 29
 
 
 def test_entries_are_written_where_the_last_ones_end(tmp_path: Path, fsynced: list[str]) -> None:

@@ -52,7 +52,7 @@ class KafkaProcess(Daemon):
 
         ``features``: levels other than the newest, for ``kafka-storage.sh format --feature``. ``users``: for its
         ``--add-scram``. ``listeners``: security protocols of further listeners by name. ``cluster_id``: a second
-        cluster needs another one, or mirrors take both for the same.
+        cluster needs another one, or mirrors take both for the same. ``jvm``: options of its JVM.
         """
         super().__init__(folder, "broker.log")
         self.protocols = dict(listeners or {})

@@ -33,7 +33,7 @@ class SparseIndex:
     The loop's thread owns it; only :meth:`sync` and :meth:`at_most` may run in another.
     """
 
-    __slots__ = ("_files", "_kept", "_path", "_pending", "_truncations", "entry")
+    __slots__ = ("_files", "_kept", "_path", "_pending", "entry")
 
     def __init__(self, files: FileCache, path: str, entry: struct.Struct, *, stored: int) -> None:
         self._files = files
@@ -41,10 +41,9 @@ class SparseIndex:
         self.entry = entry
         # One tuple, so that sync() in its thread sees both members at one moment.
         self._pending: tuple[int, bytearray] = (stored, bytearray())
-        self._truncations = 0
-        # The last search's block: the truncations before it was read, the number of its first entry, the entries.
-        # A block that another thread read before a truncation, and keeps after it, is ignored by its first member.
-        self._kept: tuple[int, int, bytes] = (0, 0, b"")
+        # The last search's block: the number of its first entry, and the entries. A truncation begins a new list,
+        # so a search that another thread began before keeps its block where nobody looks.
+        self._kept: list[tuple[int, bytes]] = []
 
     @classmethod
     def open(cls, files: FileCache, path: str, entry: struct.Struct) -> SparseIndex:
@@ -87,8 +86,8 @@ class SparseIndex:
 
     def at_most(self, target: int, *, member: int = 0) -> tuple[int, tuple[int, int] | None]:
         """Number of entries with a ``member`` (0 or 1) of at most ``target``, and the last of them."""
-        truncations, start, block = self._kept
-        if block and truncations == self._truncations:
+        if kept := self._kept:
+            ((start, block),) = kept
             unpack = self.entry.unpack_from
             if unpack(block)[member] <= target < unpack(block, len(block) - self.entry.size)[member]:
                 return self._at_most_in(block, start, target, member)
@@ -98,14 +97,17 @@ class SparseIndex:
             return 0, None
         above = self[high]
         if above[member] > target:
-            return self._at_most_stored(target, member, high, above[member])
+            return self._at_most_stored(target, member, high, above[member], kept)
         return self._at_most_in(tail, stored, target, member) if tail else (stored, above)
 
     def _at_most_stored(
-        self, target: int, member: int, high: int, above: int
+        self, target: int, member: int, high: int, above: int, kept: list[tuple[int, bytes]]
     ) -> tuple[int, tuple[int, int] | None]:
-        """The same among the stored entries before ``high``, whose member ``above`` is too large."""
-        size, truncations = self.entry.size, self._truncations
+        """The same among the stored entries before ``high``, whose member ``above`` is too large.
+
+        The last block that it reads goes into ``kept``.
+        """
+        size = self.entry.size
         low, below, found, turn = 0, min(0, target), None, 0
         while low < high:  # entries before low are at most target, those from high on are not
             turn += 1
@@ -122,7 +124,7 @@ class SparseIndex:
                 low, found = self._at_most_in(block, start, target, member)
                 below = found[member]
                 if low < start + len(block) // size:
-                    self._kept = truncations, start, block
+                    kept[:] = [(start, block)]
                     break
         return low, found
 
@@ -159,14 +161,13 @@ class SparseIndex:
 
     def truncate(self, count: int) -> None:
         """Keep the first ``count`` entries, and nothing after them in the file."""
-        self._truncations += 1
-        self._kept = (0, 0, b"")
         stored, tail = self._pending
         size = self.entry.size
         if count >= stored:
             self._pending = (stored, tail[: (count - stored) * size])
         else:
             self._pending = (count, bytearray())
+        self._kept = []  # not earlier: another thread might keep a block of the old entries in it
         stored = min(count, stored)
         try:
             if os.stat(self._path).st_size > stored * size:
