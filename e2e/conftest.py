@@ -1,7 +1,7 @@
 """A Kubernetes with Millstream installed by helm, as in the Kubernetes tutorial.
 
-The cluster is the one that KUBECONFIG (or the current context) names; without any, a kind cluster is
-created and deleted afterwards. On a kind cluster the images are loaded from the local Docker; elsewhere
+The cluster is the one that KUBECONFIG (or the current context) names; without any, a kind cluster is created and
+deleted afterwards. On a kind cluster, the tutorial's block loads the images from the local Docker; elsewhere
 ``IMAGE_BUILD`` has pushed them to the nodes' registry.
 """
 
@@ -15,8 +15,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_harness.chart import IMAGES, SYSTEM, endangered, gone, install, remove
+from millstream_harness.chart import SYSTEM, endangered, gone, install, remove
 from millstream_harness.kube import OF_TESTS, CommandFailed, Namespace, run
+from millstream_harness.kubernetes_pages import TUTORIAL
+from millstream_harness.pages import blocks
 
 KIND_CLUSTER = "millstream-e2e"
 CONSENT = "E2E_DELETES_ALL"
@@ -56,7 +58,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             returncode=2,
         )
     if context.startswith("kind-"):
-        run("kind", "load", "docker-image", "--name", context.removeprefix("kind-"), *IMAGES, timeout=600)
+        (load,) = (one.text for one in blocks(TUTORIAL.page.read_text()) if one.title == "kind")
+        name = f"KIND_CLUSTER_NAME={context.removeprefix('kind-')}"
+        run("env", name, "sh", "-ec", load, timeout=600)
     yield
     if created:
         run("kind", "delete", "cluster", "--name", KIND_CLUSTER, timeout=120)

@@ -187,20 +187,30 @@ def test_what_brokers_take_live_restarts_none(namespace: Namespace, admin: Kafka
     assert ids(namespace) == before
 
 
-def test_another_replication_factor(namespace: Namespace, admin: KafkaAdmin) -> None:
+def test_another_replication_factor(namespace: Namespace, admin: KafkaAdmin, folder: Path) -> None:
+    """Up from one, and down by the page's command and up again. Only the first is fewer than the minimum ISR."""
     namespace.apply(topic("small", 1, 2))
     namespace.wait_condition(TOPIC_KIND, "small")
     assert namespace.condition(TOPIC_KIND, "small", "Warning")["reason"] == "MinimumIsr"
     namespace.apply(topic("small", 3, 2))
-    until("three replicas", lambda: in_sync(admin, 3, "small"), timeout=60)
+    command = """kubectl patch mst orders --type merge -p '{"spec":{"replicationFactor":2}}'"""
+    run_command(PAGE, folder, command)
+    until("two replicas", lambda: in_sync(admin, 2), timeout=60)
+    run_command(PAGE, folder, command, replace={":2": ":3"})  # "the same with `3`"
+    for name in ("small", "orders"):
+        until_three_replicas(namespace, admin, name)
 
-    def told() -> bool:
-        status = namespace.get(TOPIC_KIND, "small")["status"]
+
+def until_three_replicas(namespace: Namespace, admin: KafkaAdmin, name: str) -> None:
+    until("three replicas", lambda: in_sync(admin, 3, name), timeout=60)
+
+    def over() -> bool:
+        status = namespace.get(TOPIC_KIND, name)["status"]
         return (status["replicationFactor"], status["underReplicated"]) == (3, 0) and not [
             one for one in status["conditions"] if one["type"] in ("Rebalancing", "Warning")
         ]
 
-    until("no more progress to tell", told, timeout=60)
+    until("no more progress to tell", over, timeout=60)
 
 
 def test_a_fourth_broker_gets_its_share_and_gives_it_back(

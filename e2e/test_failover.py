@@ -16,6 +16,7 @@ import yaml
 from millstream_harness.chart import CLIENT
 from millstream_harness.kube import CommandFailed, Json, Namespace, kubeconfig, run, until
 from millstream_harness.kubernetes_pages import FAILOVER, PROMOTION
+from millstream_harness.pages import run_command
 
 NAMES = {"namespace shop": "namespace e2e-$site"}
 """Both contexts of the test lead to the same Kubernetes, so each site has its own namespace."""
@@ -29,9 +30,17 @@ COUNT = 2_000
 def folder(
     millstream: Namespace, deleted: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """A folder with a kubeconfig that has a context for each site; the page creates the namespaces."""
+    """A folder with a kubeconfig that has a context for each site, made as the page says; east's is current."""
     folder = tmp_path_factory.mktemp("failover")
-    kubeconfig(folder / "kubeconfig", east="default", west="default")
+    config = folder / "kubeconfig"
+    kubeconfig(config, here="default")
+    (here,) = json.loads(config.read_text())["contexts"]
+    command = "kubectl config set-context west --cluster=CLUSTER --user=USER"
+    names = {"CLUSTER": here["context"]["cluster"], "USER": here["context"]["user"]}
+    for name in ("west", "east"):
+        environment = {"KUBECONFIG": str(config)}
+        run_command(FAILOVER.page, folder, command, replace={**names, "west": name}, env=environment)
+    run("kubectl", "--kubeconfig", str(config), "config", "use-context", "east")
     for site in (WEST, EAST):
         run("kubectl", "delete", "namespace", site.name, "--ignore-not-found", timeout=180)
     yield folder
@@ -94,7 +103,7 @@ def test_west_is_mirrored_again_and_nothing_is_set_aside(folder: Path) -> None:
 
 
 def test_a_killed_worker_is_replaced_and_a_promotion_ends_the_mirror(folder: Path) -> None:
-    """The promotion is the one of docs/mirroring.md."""
+    """The promotion is the one of docs/identity-mirrors.md."""
     total = 2 * COUNT + 4
     (worker,) = EAST.list("pod", "-l", WORKERS)
     EAST.kubectl("delete", "pod", worker["metadata"]["name"], "--grace-period=0", "--force")

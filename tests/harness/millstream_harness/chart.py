@@ -13,7 +13,6 @@ VERSION = next(
     for line in (ROOT / "broker-image/pyproject.toml").read_text().splitlines()
     if line.startswith("version = ")
 )
-IMAGES = [f"millstream/{name}:{VERSION}" for name in ("broker", "operator", "spark", "client")]
 CLIENT = f"millstream/client:{VERSION}"
 CHART = ROOT / "charts/millstream"
 SYSTEM = Namespace("millstream-system")
