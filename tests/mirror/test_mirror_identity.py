@@ -71,7 +71,7 @@ def configure(broker: Peer, topic: str, **config: str | None) -> None:
 
 
 def promote(broker: Peer, topic: str) -> None:
-    """Promote as docs/mirroring.md describes."""
+    """Promote as docs/identity-mirrors.md describes."""
     command = [str(Path(sys.executable).parent / "millstream"), "-b", broker.bootstrap]
     subprocess.run([*command, "config", "reset", f"topic/{topic}", KEY], check=True, timeout=60)
 

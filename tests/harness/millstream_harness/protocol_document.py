@@ -311,7 +311,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "compressing otherwise. Some versions older than Kafka 4's are served because they cost nothing. StopReplica,",
         "UpdateMetadata and ControlledShutdown are requests between brokers, as in Kafka 3.9 with ZooKeeper. On a",
         "connection that is not [authenticated as a broker's](clusters.md#broker-authentication) they fail with",
-        "CLUSTER_AUTHORIZATION_FAILED. [Identity mirrors](mirroring.md#identity-mirrors) write by MirrorAppend and",
+        "CLUSTER_AUTHORIZATION_FAILED. [Identity mirrors](identity-mirrors.md) write by MirrorAppend and",
         "MirrorTruncate, APIs of Millstream's own.",
         "",
         "## Missing versions and APIs",

@@ -35,7 +35,7 @@ totals include the rest.
 INTERNAL = "__"
 GIVE_UP = (
     "to give up rejoining, remove spec.rejoin and delete the topic's setting millstream.mirror.source"
-    " (docs/mirroring.md, Failing back)"
+    " (docs/identity-mirrors.md, Failing back)"
 )
 AGAIN = "correct spec.promote.topics and give the request another requestId"
 
