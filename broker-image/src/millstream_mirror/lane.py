@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from millstream_kafka.batch import INT32_MAX
+from millstream_kafka.topic_partition import TopicPartition
 
 from .offsets import OffsetMap, Span, spans_of
 from .progress import Gap, Progress
@@ -116,11 +117,14 @@ class Lane:
     """The reason why ``error`` needs a user's action; empty if the lane retries by itself."""
     written: Written = field(default_factory=Written)
     """The counts of its topic."""
+    source: TopicPartition = field(init=False)
+    target: TopicPartition = field(init=False)
     offsets: OffsetMap = field(init=False)
     origins: tuple[str, ...] = field(init=False)
     """Ids of the clusters from which the topic's records came to the source; committed with the progress."""
 
     def __post_init__(self) -> None:
+        self.source, self.target = (self.topic, self.partition), (self.target_topic, self.partition)
         self.offsets = OffsetMap(self.acknowledged)
         self.origins = self.acknowledged.origins
         self.rewind(self.acknowledged)
@@ -128,14 +132,6 @@ class Lane:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
-
-    @property
-    def source(self) -> tuple[str, int]:
-        return self.topic, self.partition
-
-    @property
-    def target(self) -> tuple[str, int]:
-        return self.target_topic, self.partition
 
     @property
     def lag(self) -> int:
@@ -296,16 +292,19 @@ class Lane:
     def to_commit(self) -> Progress | None:
         """The progress to commit, or None if it is committed."""
         before, now = self.committed, self.acknowledged
-        source = (now.source_end, now.seen_ms)
-        if self.high_watermark >= 0:
-            source = (self.high_watermark, self.moved_ms)
-        told = (now.offset, now.sequence, self.origins, source[0])
-        if before is not None and (before.offset, before.sequence, before.origins, before.source_end) == told:
+        end, moved_ms = self.high_watermark, self.moved_ms
+        if end < 0:
+            end, moved_ms = now.source_end, now.seen_ms
+        if (
+            before is not None
+            and (before.offset, before.sequence, before.source_end) == (now.offset, now.sequence, end)
+            and before.origins == self.origins
+        ):
             return None
         return replace(
             now,
             caught_up_ms=self.caught_up_ms,
             origins=self.origins,
-            source_end=source[0],
-            seen_ms=source[1],
+            source_end=end,
+            seen_ms=moved_ms,
         )

@@ -408,13 +408,15 @@ class SourceMirror:
                 await self._commit()
 
     async def _commit(self) -> None:
-        lanes = {lane.target: lane for lane in self._flow.lanes.values() if not lane.recovering}
-        ready = {target: lane.to_commit() for target, lane in lanes.items()}
-        progress = {target: one for target, one in ready.items() if one is not None}
-        if progress:
-            await self._commit_now(progress)
-            for target, one in progress.items():
-                lanes[target].committed = one
+        ready = [
+            (lane, progress)
+            for lane in self._flow.lanes.values()
+            if not lane.recovering and (progress := lane.to_commit()) is not None
+        ]
+        if ready:
+            await self._commit_now({lane.target: progress for lane, progress in ready})
+            for lane, progress in ready:
+                lane.committed = progress
 
     async def _commit_now(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """Raises BrokerError or ApiError unless all progress is stored."""
