@@ -7,7 +7,7 @@ advertised address.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from millstream_harness.chart import ROOT
-from millstream_harness.kube import Json, Namespace, kubeconfig, until
+from millstream_harness.kube import CommandFailed, Json, Namespace, kubeconfig
+from millstream_harness.kube import until as kube_until
 from millstream_harness.kubernetes_pages import CLEAN_UP, THREE_BROKERS, VOLUMES
 from millstream_harness.ledger import Load, check
 from millstream_harness.pages import run_command
@@ -27,6 +28,9 @@ PAGE = THREE_BROKERS.page
 KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
 BROKERS = "millstream.dev/cluster=three,app.kubernetes.io/component=broker"
 PARTITIONS = range(6)
+
+until = functools.partial(kube_until, passing=(CommandFailed, AdminError))
+"""Nodes may lead to a pod that has just left, for a moment."""
 
 
 def resource(kind: str, name: str, spec: Json) -> Json:
@@ -64,13 +68,7 @@ def bootstrap(namespace: Namespace, folder: Path) -> str:
 @pytest.fixture(scope="module")
 def admin(bootstrap: str) -> Iterator[KafkaAdmin]:
     admin = KafkaAdmin(bootstrap)
-
-    def reached() -> bool:
-        with contextlib.suppress(AdminError):
-            return bool(admin.brokers())
-        return False
-
-    until("nodes lead to the brokers, which takes them a moment", reached, timeout=60)
+    until("nodes lead to the brokers, which takes them a moment", lambda: bool(admin.brokers()), timeout=60)
     yield admin
     admin.close()
 
@@ -210,7 +208,7 @@ def until_three_replicas(namespace: Namespace, admin: KafkaAdmin, name: str) -> 
             one for one in status["conditions"] if one["type"] in ("Rebalancing", "Warning")
         ]
 
-    until("no more progress to tell", over, timeout=60)
+    until("no more progress to tell", over)
 
 
 def test_a_fourth_broker_gets_its_share_and_gives_it_back(
@@ -230,7 +228,7 @@ def test_a_fourth_broker_gets_its_share_and_gives_it_back(
     namespace.patch(KIND, "three", {"spec": {"brokers": {"replicas": 3}}})
     until("the fourth gone", lambda: len(pods(namespace)) == 3, timeout=180)
     until("all is well", settled(namespace, "Rebalancing"), timeout=60)
-    assert not on_the_fourth()
+    until("nothing on the fourth", lambda: not on_the_fourth())
     assert ids(namespace) == before, "nobody else was restarted"
     claims = [one["metadata"]["name"] for one in namespace.list("pvc", "-l", BROKERS)]
     assert "data-three-brokers-3" in claims

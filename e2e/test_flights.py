@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,8 @@ def through(command: list[str]) -> list[dict[str, Any]]:
             ) as said:
                 found: list[dict[str, Any]] = json.load(said)
             return found
-        except (
-            OSError,
-            json.JSONDecodeError,
-        ):  # nobody listens there yet, or the page says that Spark starts
+        except (OSError, HTTPException, json.JSONDecodeError):
+            # nobody listens there yet, or the page says that Spark is starting
             return []
         finally:
             forward.terminate()

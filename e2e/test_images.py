@@ -139,7 +139,7 @@ def test_a_driver_and_its_executors_run_as_any_user(millstream: Namespace, names
     *submit, _, _ = driver["args"]
     script = f"id; printf '{WHERE}' > /tmp/where.py; exec {driver['command'][0]} \"$@\" /tmp/where.py"
     driver |= {"command": ["sh", "-c", script, "sh"], "args": submit}
-    said = run_pod(namespace, "driver", pod)
+    said = run_pod(namespace, "driver", pod, timeout=300)
     assert f"uid={USER}(assigned) gid=0(root)" in said
     assert "driver driver" in said
     assert f"executor {common.run_name(load)}-exec-1 {USER}" in said
@@ -157,11 +157,11 @@ def run_once(namespace: Namespace, security: Json, script: str) -> str:
     return run_pod(namespace, "client", {"restartPolicy": "Never", "containers": [container]})
 
 
-def run_pod(namespace: Namespace, name: str, spec: Json) -> str:
+def run_pod(namespace: Namespace, name: str, spec: Json, *, timeout: float = 120.0) -> str:
     """The pod's output, once it has succeeded."""
     namespace.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
     ended = ("Succeeded", "Failed")
-    until(f"{name} has ended", lambda: namespace.get("pod", name)["status"].get("phase") in ended)
+    until(f"{name} has ended", lambda: namespace.get("pod", name)["status"].get("phase") in ended, timeout)
     said = namespace.kubectl("logs", name)
     assert namespace.get("pod", name)["status"]["phase"] == "Succeeded", said
     return said

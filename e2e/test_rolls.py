@@ -36,6 +36,7 @@ from millstream_harness.rolls import (
     restarts,
     settled,
     under_load,
+    until_in_sync,
 )
 
 RUNBOOKS = ROOT / "docs/runbooks.md"
@@ -107,6 +108,7 @@ def test_the_zookeeper_servers(namespace: Namespace, paced: Paced) -> None:
 def test_a_broker_whose_process_is_killed(namespace: Namespace, paced: Paced, tmp_path: Path) -> None:
     """Its log is still there, by the command of docs/runbooks.md."""
     for name in pods(namespace):
+        until_in_sync(namespace)  # otherwise producers would wait for two brokers
         before, since = restarts(namespace, name), time.time()
         said = namespace.kubectl("logs", name)
         kill_broker(namespace, name)

@@ -42,8 +42,15 @@ def test_the_example_mirrors_west_into_east(namespace: Namespace) -> None:
     produce(namespace, "west", range(HALF))
     mirror = namespace.wait_condition(KIND, MIRROR, timeout=240)
     assert [one["name"] for one in mirror["status"]["sources"]] == ["west"]
-    namespace.wait_condition(KIND, MIRROR, "CaughtUp", timeout=240)
-    assert consume(namespace, "east", HALF) == consume(namespace, "west", HALF)
+    namespace.wait_condition(
+        KIND, MIRROR, "CaughtUp", timeout=240
+    )  # perhaps of a look before all was produced
+    until(
+        "all is in the east",
+        lambda: consume(namespace, "east", HALF) == consume(namespace, "west", HALF),
+        timeout=120,
+        every=3,
+    )
 
 
 def test_a_killed_worker_neither_loses_nor_repeats(namespace: Namespace) -> None:
@@ -83,6 +90,7 @@ def test_an_unreachable_source_says_so_and_heals(namespace: Namespace, tmp_path:
     (pod,) = namespace.list("pod", "-l", "millstream.dev/cluster=west,app.kubernetes.io/component=broker")
     # Paused, because the operator would put the broker back at once.
     namespace.kubectl("annotate", "cluster.millstream.dev", "west", "millstream.dev/paused=true")
+    namespace.wait_condition("cluster.millstream.dev", "west", "Paused", reason="ReconcilePaused")
     namespace.kubectl("scale", "statefulset/west-brokers", "--replicas=0")
     namespace.kubectl("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=60s")
     for condition in ("SourceReachable", "Ready"):

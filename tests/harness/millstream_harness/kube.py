@@ -46,8 +46,16 @@ def kubeconfig(file: Path, **contexts: str) -> None:
     file.write_text(json.dumps(config))
 
 
-def until(what: str, check: Callable[[], T | None], timeout: float = 120.0, every: float = 0.5) -> T:
-    """Poll ``check`` until it returns a true value; at the deadline, fail with the last error."""
+def until(
+    what: str,
+    check: Callable[[], T | None],
+    timeout: float = 120.0,
+    every: float = 0.5,
+    passing: tuple[type[Exception], ...] = (CommandFailed,),
+) -> T:
+    """Poll ``check`` until it returns a true value; at the deadline, fail with the last error.
+
+    ``passing``: exceptions that may pass; others end the test at once."""
     deadline = time.monotonic() + timeout
     last: object = None
     while time.monotonic() < deadline:
@@ -55,7 +63,7 @@ def until(what: str, check: Callable[[], T | None], timeout: float = 120.0, ever
             if found := check():
                 return found
             last = found
-        except CommandFailed as error:
+        except passing as error:
             last = error
         time.sleep(every)
     raise AssertionError(f"{what} did not come true in {timeout:.0f} s; last seen: {last}")

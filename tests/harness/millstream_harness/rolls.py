@@ -6,14 +6,18 @@ Kubernetes. Each step measures the longest time between two acknowledgements of 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka_records import AdminError
+
 from . import kill_in_pod, paced_producer
 from .chart import CLIENT
-from .kube import Json, Namespace, until
+from .kube import CommandFailed, Json, Namespace, until
 from .ledger import Ledger, Load, check
 
 KILLER = "killer"
@@ -171,6 +175,23 @@ def renewed(namespace: Namespace, before: set[str], count: int, labels: str = BR
     return check
 
 
+def until_in_sync(namespace: Namespace) -> None:
+    """Wait until every partition has three replicas in sync; the Cluster may be ready before."""
+    with contextlib.closing(KafkaAdmin(bootstrap(namespace))) as admin:
+
+        def in_sync() -> bool:
+            found = admin.replicas([TOPIC])
+            return bool(found) and all(len(one.isr) == 3 for one in found)
+
+        until("every replica in sync", in_sync, passing=(CommandFailed, AdminError))
+
+
+def bootstrap(namespace: Namespace) -> str:
+    """The brokers' address for this machine."""
+    (listener,) = namespace.get(KIND, CLUSTER)["status"]["listeners"]
+    return str(listener["bootstrap"])
+
+
 def kill_broker(namespace: Namespace, name: str) -> None:
     """Send SIGKILL to a broker's process.
 
@@ -222,8 +243,8 @@ def nothing_is_lost(namespace: Namespace, paced: Paced) -> None:
     paced.stop()
     assert paced.left == 0
     assert not paced.ledger.failed
-    (listener,) = namespace.get(KIND, CLUSTER)["status"]["listeners"]
-    load = Load(listener["bootstrap"], TOPIC, partitions=range(PARTITIONS), name=paced_producer.NAME)
+    address = bootstrap(namespace)
+    load = Load(address, TOPIC, partitions=range(PARTITIONS), name=paced_producer.NAME)
     load.ledger = paced.ledger
-    counts = check(listener["bootstrap"], TOPIC, [load])
+    counts = check(address, TOPIC, [load])
     assert sum(counts.values()) == paced.ledger.count
