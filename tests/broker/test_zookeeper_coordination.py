@@ -73,7 +73,7 @@ async def test_leaving_gives_everything_up_at_once(connect: str) -> None:
 
 
 async def test_a_broker_id_belongs_to_one_broker(connect: str) -> None:
-    async with members(connect, 1, session_s=1.0):
+    async with members(connect, 1):
         other = Member(connect, 1, session_s=1.0, directory="elsewhere")
         try:
             with pytest.raises(

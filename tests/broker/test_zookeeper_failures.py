@@ -290,7 +290,7 @@ async def test_leaving_keeps_its_deadline_though_zookeeper_hangs(tmp_path: Path)
         server.pause()
         began = time.monotonic()
         await member.coordination.leave()
-        assert time.monotonic() - began < module.LEAVE_S + 1
+        assert time.monotonic() - began < 15, "long before the session's end"
         server.resume()
 
 

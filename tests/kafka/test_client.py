@@ -158,16 +158,16 @@ async def test_an_address_that_does_not_answer_at_all(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "limit_s", "said"),
     [
-        (silent, "no connection within 0.2 s"),
-        (hang_up, "the broker closed the connection"),
+        (silent, 0.2, "no connection within 0.2 s"),
+        (hang_up, 20.0, "the broker closed the connection"),
     ],
 )
-async def test_what_does_not_speak_the_protocol(answer: Answer, said: str) -> None:
+async def test_what_does_not_speak_the_protocol(answer: Answer, limit_s: float, said: str) -> None:
     async with ScriptedBroker(answer, []).listening() as broker:
         with pytest.raises(ConnectFailed, match=said):
-            await broker.open(timeout=0.2)
+            await broker.open(timeout=limit_s)
 
 
 async def test_an_http_server_is_not_a_broker() -> None:
