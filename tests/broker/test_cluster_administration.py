@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from millstream_broker.forwarding import FORWARDED
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
-from millstream_harness.cluster_load import QUICK, Writer, create, read_all
+from millstream_harness.cluster_load import PATIENT, Writer, create, read_all
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.client import Connection
@@ -53,7 +53,7 @@ def test_a_topic_is_deleted_everywhere(standing: ClusterProcesses) -> None:
     Writer(standing, "doomed").write(100)
     logs = [one.data / f"doomed-{index}" for one in standing.brokers.values() for index in range(2)]
     until(lambda: all(path.exists() for path in logs), "every replica has a log")
-    admin = AdminClient({"bootstrap.servers": standing.bootstrap, **QUICK})
+    admin = AdminClient({"bootstrap.servers": standing.bootstrap, **PATIENT})
     admin.delete_topics(["doomed"])["doomed"].result(30)
     until(lambda: not any(path.exists() for path in logs), "no log is left")
     create(standing, "doomed", 1)
@@ -82,7 +82,7 @@ def test_replicas_are_spread_over_brokers_and_racks(standing: ClusterProcesses) 
 def test_what_cannot_be_created_is_said(
     standing: ClusterProcesses, new: Callable[[], Any], problem: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": standing.bootstrap, **QUICK})
+    admin = AdminClient({"bootstrap.servers": standing.bootstrap, **PATIENT})
     with pytest.raises(KafkaException, match=problem):
         admin.create_topics([new()])["bad"].result(30)
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
-from millstream_harness.cluster_load import QUICK, Writer, holds, read_all
+from millstream_harness.cluster_load import PATIENT, Writer, holds, read_all
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 PERIOD = {"replica.high.watermark.checkpoint.interval.ms": "200"}
@@ -21,7 +21,7 @@ PERIOD = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
     """Three brokers; topic t has a partition that broker 1 leads."""
     with ClusterProcesses(tmp_path, config=PERIOD, zookeeper=shared_zookeeper) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICK})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
         admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
         cluster.await_in_sync("t")
         yield cluster

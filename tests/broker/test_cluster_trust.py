@@ -22,6 +22,7 @@ from millstream_broker.coordination import BrokerRecord
 from millstream_broker.inter_broker import MECHANISM, InterBroker
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster_load import PATIENT
 from millstream_harness.ledger import Load, check
 from millstream_harness.process import resident_mb
 from millstream_harness.wire import Wire, produce_request, record
@@ -56,7 +57,6 @@ from millstream_kafka.protocol.update_metadata import (
     UpdateMetadataTopicState,
 )
 
-QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 
 
@@ -99,7 +99,7 @@ def known(cluster: ClusterProcesses) -> Known:
 
 
 def create(cluster: ClusterProcesses, name: str, partitions: int = 1, bootstrap: str | None = None) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap or cluster.bootstrap, **QUICK})
+    admin = AdminClient({"bootstrap.servers": bootstrap or cluster.bootstrap, **PATIENT})
     admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
     cluster.await_in_sync(name)
 

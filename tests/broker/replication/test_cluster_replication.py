@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster_load import PATIENT
 from millstream_harness.disk import small_disk
 from millstream_harness.ledger import Load, check, read
 from millstream_harness.wire import Wire, produce_request, record
@@ -27,19 +28,20 @@ from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import alter_partition_reassignments, elect_leaders, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
-QUICK = {"socket.timeout.ms": 5000, "log_level": 0}
-
 
 @pytest.fixture
-def patient(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """Sessions outlast every pause here: only the leader deals with a silent replica."""
-    config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "1000"}
+def patient(
+    request: pytest.FixtureRequest, shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> Iterator[ClusterProcesses]:
+    """Sessions outlast every pause here: only the leader deals with a silent replica, after the parameter's ms."""
+    lag_ms = getattr(request, "param", "30000")
+    config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": lag_ms}
     with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
         yield cluster
 
 
 def admin(cluster: ClusterProcesses) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICK})
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
 
 
 def create(
@@ -177,6 +179,7 @@ def _placed(batch: bytes, offset: int, epoch: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big") + batch[16:]
 
 
+@pytest.mark.parametrize("patient", ["1000"], indirect=True)
 def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProcesses) -> None:
     cluster = patient
     create(cluster)
@@ -225,6 +228,7 @@ def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
     same_everywhere(cluster)
 
 
+@pytest.mark.parametrize("patient", ["3000"], indirect=True)
 def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: ClusterProcesses) -> None:
     """An error that says "nobody has it" would make a client write its records twice."""
     cluster = patient

@@ -15,12 +15,14 @@ QUICK = {
     "reconnect.backoff.max.ms": 200,
     "log_level": 0,
 }
+PATIENT = {**QUICK, "socket.timeout.ms": 20_000}
+"""For an AdminClient, which repeats no call: this timeout ends a request even if the call itself allows more."""
 
 
 def create(
     cluster: ClusterProcesses, name: str, partitions: int = 3, replicas: int = 3, **config: str
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICK})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(30)
 

@@ -16,6 +16,7 @@ from typing import Self
 from millstream_harness.broker import fixed_port
 from millstream_harness.daemon import Daemon
 from millstream_harness.java import java_command
+from millstream_harness.scenario import eventually
 from millstream_operator.local import zookeeper as local
 
 TICK_MS = 200
@@ -130,7 +131,13 @@ class ZooKeeperEnsemble:
             server.kill()
 
     def leader(self) -> ZooKeeperProcess:
-        return next(server for server in self.servers if server.process is not None and server.leads())
+        """Wait for a leader: a server may answer late, or elections may go on."""
+        leading = eventually(
+            lambda: [one for one in self.servers if one.process is not None and one.leads()],
+            bool,
+            "the servers that lead",
+        )
+        return leading[0]
 
     def __enter__(self) -> Self:
         return self.start()
