@@ -142,7 +142,8 @@ async def test_an_async_block_whose_broker_was_killed_names_what_it_could_not_de
     create_topic(millstream.Cluster(broker.bootstrap), "orders", partitions=1)
 
     async def block() -> None:
-        async with millstream.AsyncProducer(broker.bootstrap, delivery_timeout_s=1) as producer:
+        # Long enough for the first record on a busy machine.
+        async with millstream.AsyncProducer(broker.bootstrap, delivery_timeout_s=5) as producer:
             await (await producer.submit("orders", b"first"))
             broker.kill()
             for number in range(3):
