@@ -53,7 +53,7 @@ def test_many_new_partitions_are_created_in_parts(
     produce(west, topics[0], range(larger), larger)
     arrived(east, topics[0], [2] * OF_EACH + [1] * (larger - OF_EACH))
     eventually(
-        lambda: conditions_of(mirror)["Ready"],
+        lambda: conditions_of(mirror).get("Ready", ("",) * 3),
         lambda ready: ready[:2] == ("True", "Mirroring"),
         "all is mirrored",
     )

@@ -223,11 +223,15 @@ def test_a_mirror_that_is_applied_again_overwrites_nothing_and_says_so(
     produce(west, other, range(30))
     arrived(east, other, [60])
     eventually(workers[0].status, lambda status: status["sources"][0]["promoted"] == [topic], "it is found")
-    one.look()
-    assert one.condition("Promoted") == (
-        "True", "PromotedBefore", f"{topic}: promoted earlier, and not mirrored any more"
-    )  # fmt: skip
-    assert (one.condition("Ready") or ())[:2] == ("False", "TopicPromoted")
+    found = (
+        ("True", "PromotedBefore", f"{topic}: promoted earlier, and not mirrored any more"),
+        ("False", "TopicPromoted"),
+    )
+    eventually(
+        lambda: (one.look(), one.condition("Promoted"), (one.condition("Ready") or ())[:2])[1:],
+        lambda told: told == found,
+        "the conditions say so",
+    )
     arrived(east, topic, [35])
     # deleted in the target, it is mirrored from its start; a finished request does not promote it again
     one.ask("r", topic)

@@ -178,7 +178,11 @@ def test_a_mirror_knows_for_how_long_it_is_behind(
     mirror.start()
     arrived(east, topic, [count])
     eventually(lambda: lag(mirror), lambda now: now == (0, 0.0), "it has caught up")
-    assert conditions_of(mirror)["CaughtUp"][:2] == ("True", "CaughtUp")
+    eventually(
+        lambda: conditions_of(mirror).get("CaughtUp", ("",))[:2],
+        lambda now: now == ("True", "CaughtUp"),
+        "the condition tells so",
+    )
 
 
 def lag(mirror: MirrorProcess) -> tuple[int, float]:

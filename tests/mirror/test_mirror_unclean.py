@@ -84,4 +84,6 @@ def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
     epochs = [header.partition_leader_epoch for _, header in iter_batches(copy)]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) > 1
-    eventually(lambda: conditions_of(mirror)["Ready"][0], lambda now: now == "True", "ready again", 30)
+    eventually(
+        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again", 30
+    )

@@ -97,7 +97,7 @@ class MirrorProcess(Daemon):
         return found is not None
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.http + path, timeout=5) as response:
+        with urllib.request.urlopen(self.http + path, timeout=30) as response:
             text: str = response.read().decode()
         return text
 
