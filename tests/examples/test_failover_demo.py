@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from millstream_harness.java import ROOT
 
 TIMEOUT_S = 100
 
 
+@pytest.mark.timeout(400)
 def test_the_failover_adds_up(tmp_path: Path) -> None:
     """Runs the Makefile's command in an empty folder; SIGTERM at the deadline makes it stop all its processes."""
     makefile = (ROOT / "Makefile").read_text()

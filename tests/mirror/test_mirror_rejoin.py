@@ -295,6 +295,7 @@ def test_an_old_copy_of_the_old_source_is_only_behind(
         west.kill()
 
 
+@pytest.mark.timeout(400)
 def test_killed_workers_set_each_record_aside_once(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:

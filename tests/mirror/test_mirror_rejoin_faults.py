@@ -20,6 +20,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
 from millstream_kafka.mirror_source import KEY
 
+pytestmark = pytest.mark.timeout(400)
+
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2
 LOST, LATER = 6000, 3000

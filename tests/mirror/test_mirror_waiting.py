@@ -276,6 +276,7 @@ def listed(topic: str, partitions: list[int]) -> str:
     return ", ".join(f"{topic}-{number}" for number in partitions)
 
 
+@pytest.mark.timeout(400)
 def test_partitions_that_lose_their_leader(
     west: BrokerProcess, cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
@@ -325,6 +326,7 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
         yield cluster
 
 
+@pytest.mark.timeout(400)
 def test_a_leader_that_nobody_reaches_holds_up_no_other(
     gated: GatedCluster, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:

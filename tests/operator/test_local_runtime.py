@@ -114,6 +114,7 @@ MANY = """{{brokers: {{replicas: {brokers}}}, zookeeper: {{replicas: 3}},
   config: {{min.insync.replicas: '2', offsets.topic.num.partitions: '4', num.partitions: '{partitions}'}}}}"""
 
 
+@pytest.mark.timeout(400)
 def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
     def cluster(brokers: int = 3, partitions: int = 1) -> None:
         sandbox.write(
