@@ -71,7 +71,7 @@ async def test_a_process_has_ended_when_nobody_or_another_listens(successor: boo
         return Response(b"this")
 
     server = HttpServer({"/instance": instance})
-    port = await server.start("127.0.0.1", 0)
+    port = await server.start("127.0.0.1", fixed_port())
     watching = asyncio.create_task(has_ended(Peer("a", "127.0.0.1", port, "this")))
     await asked.wait()
     await server.close()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream_harness.broker import fixed_port
 from millstream_harness.cluster_objects import (
     ENSEMBLE,
     a_cluster,
@@ -257,8 +258,7 @@ def test_a_broker_without_zookeeper_does_not_wait_for_it() -> None:
 
 
 def test_one_server_that_answers_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        gone = f"127.0.0.1:{closed.getsockname()[1]}"
+    gone = f"127.0.0.1:{fixed_port()}"
     cluster = a_cluster(zookeeper={"connect": f"{gone},nonsense:port/east"})
     problem = why_no_zookeeper(in_memory().services, cluster, None)
     assert problem is not None

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from millstream_harness.broker import fixed_port
 from millstream_operator.local import ports, processes
 from millstream_operator.local.processes import Daemon, StartFailed
 from millstream_operator.local.state import State, StateError, Store
@@ -204,8 +205,8 @@ def test_ports_are_those_asked_for_or_the_next_free_ones() -> None:
 
 def test_a_port_that_somebody_listens_on_is_not_free() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = fixed_port()
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         assert not ports.is_free(port)
     assert ports.is_free(port)

@@ -46,11 +46,12 @@ class Daemon:
         assert self.process is not None
         deadline = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline:
+            ended = self.process.poll()  # before the output, which is then complete
             said = self.output.read_bytes()[begun:].decode(errors="replace")
             if is_ready(said):
                 return
-            if self.process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with status {self.process.returncode}:\n{said}")
+            if ended is not None:
+                raise RuntimeError(f"{self.name} ended with status {ended}:\n{said}")
             time.sleep(0.01)
         self.kill()
         raise RuntimeError(f"{self.name} was not ready in {self.start_timeout_s} s:\n{said}")

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import re
-import socket
 import sys
 import time
 import urllib.request
@@ -29,6 +28,7 @@ from millstream_operator.models import Cluster
 from millstream_operator.scrape import parse_address
 from millstream_operator.services import Services
 
+from .broker import fixed_port
 from .daemon import Daemon
 
 LOOK_TIMEOUT_S = 40.0
@@ -70,8 +70,7 @@ class OperatorProcess(Daemon):
     def start(self) -> Self:
         """Start it and wait until its liveness endpoint responds."""
         self.begun = len(self.said())
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            port, self.metrics_port = one.getsockname()[1], other.getsockname()[1]
+        port, self.metrics_port = fixed_port(), fixed_port()
         self.liveness = f"http://127.0.0.1:{port}/healthz"
         addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
         metrics = f"127.0.0.1:{self.metrics_port}"
