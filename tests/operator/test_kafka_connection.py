@@ -17,32 +17,56 @@ from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
 
 
-def seconds_of_failure(admin: KafkaAdmin) -> float:
-    begun = time.monotonic()
-    with pytest.raises(AdminError):
+class Clock:
+    """The connection's clock. Only the test moves it, and each attempt to connect, which takes ``attempt_s``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, attempt_s: float) -> None:
+        self.now = 1000.0
+        self.attempts = 0
+        self._attempt_s = attempt_s
+        self._listens = kafka_connection._listens
+        monkeypatch.setattr(kafka_connection, "time", self)
+        monkeypatch.setattr(kafka_connection, "_listens", self.listens)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def listens(self, bootstrap: str) -> bool:
+        self.attempts += 1
+        self.now += self._attempt_s
+        return self._listens(bootstrap)
+
+
+def fails(admin: KafkaAdmin) -> None:
+    with pytest.raises(AdminError, match="no broker answers at"):
         admin.cluster_id()
-    return time.monotonic() - begun
 
 
 def test_a_failure_that_took_long_is_told_at_once_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_connection, "CONNECT_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(kafka_connection, "RETRY_AFTER_S", 0.1)
+    clock = Clock(monkeypatch, 4.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         admin = KafkaAdmin(f"127.0.0.1:{silent.getsockname()[1]}")
-        first = seconds_of_failure(admin)
-        assert first > 0.3
-        time.sleep(0.5)
-        assert seconds_of_failure(admin) < first / 2
-        time.sleep(kafka_connection.RETRY_FACTOR * first)
-        assert seconds_of_failure(admin) > 0.3
+        fails(admin)
+        until = clock.now + kafka_connection.RETRY_FACTOR * 4.0
+        assert admin._failed_until == until
+        clock.now = until - 0.5
+        fails(admin)
+        assert (clock.attempts, clock.now) == (1, until - 0.5)
+        clock.now = until
+        fails(admin)
+        assert clock.attempts == 2
         admin.close()
 
 
 def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_connection, "RETRY_AFTER_S", 0.1)
+    clock = Clock(monkeypatch, 0.1)
     admin = KafkaAdmin("127.0.0.1:1")
-    seconds_of_failure(admin)
-    assert admin._failed_until - time.monotonic() <= 0.1
+    fails(admin)
+    assert admin._failed_until == clock.now + kafka_connection.RETRY_AFTER_S
+    clock.now = admin._failed_until
+    fails(admin)
+    assert clock.attempts == 2
 
 
 def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: BrokerProcess) -> None:

@@ -156,6 +156,7 @@ def test_scaled_up_down_and_up_again_and_never_above_the_partitions(
         most = max(most, found, json.loads(said.read_text())["wanted"])
         return found
 
+    until("its first report", said.exists, 60)
     until("one", lambda: count() == 1, 60)
     produce(sandbox.bootstrap, "flights", 100)
     until("two", lambda: count() == 2, 60)
