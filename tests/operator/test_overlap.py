@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_operator.models import MirrorMaker, decode_as
-from millstream_operator.overlap import INTERNAL, Names, shared
+from millstream_operator.overlap import INTERNAL, Names, Shared, shared
 from millstream_operator.reconcile.mirror_rules import check_loop, endpoints_of
 
 LETTERS = "ab.-_0"
@@ -164,3 +164,11 @@ def test_no_circle_that_shares_a_topic_passes(data: st.DataObject, size: int, na
     if all(includes(Names(several), name) for several in patterns_of):
         assert refused == [f"m{size - 1}"], "the youngest closes the circle"
     assert refused in ([], [f"m{size - 1}"])
+
+
+def test_a_comparison_ends_however_large_its_patterns_are() -> None:
+    """Few tuples of states, each of thousands of states: the author of a mirror could fill the operator's memory."""
+    wanted = frozenset(
+        Names((f"(a|b)*a(a|b){{6}}{end}", f"([ab]?){{100}}{other}")) for end, other in ("xy", "zw")
+    )
+    assert shared(wanted) == Shared(None, "the patterns are too large to be compared")

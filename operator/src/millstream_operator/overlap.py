@@ -19,6 +19,8 @@ MOST_STATES = 30_000
 """Largest number of states of an automaton."""
 MOST_VISITED = 20_000
 """Largest number of states that a search visits."""
+MOST_STEPS = 1_000_000
+"""Largest number of states and edges that a comparison follows in all: less than a second and some MB."""
 INTERNAL = "__.*"
 """Topics that no worker mirrors."""
 
@@ -42,14 +44,27 @@ class _TooLarge(Exception):
     """An automaton or a search exceeds its limit."""
 
 
+class _Steps:
+    """What a comparison has left of its steps."""
+
+    def __init__(self) -> None:
+        self._left = MOST_STEPS
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise _TooLarge
+
+
 @functools.lru_cache(maxsize=1024)
 def shared(wanted: frozenset[Names]) -> Shared | None:
     """A name common to all of these; None if there is none."""
     unknown: dict[str, None] = {}
     runs = []
+    steps = _Steps()
     try:
         for names in sorted(wanted):
-            include, exclude = _Automaton(), _Automaton()
+            include, exclude = _Automaton(steps), _Automaton(steps)
             if odd := include.add(names.include):
                 include.add((".*",))
             unknown.update(dict.fromkeys((*odd, *exclude.add((*names.exclude, INTERNAL)))))
@@ -96,6 +111,7 @@ _FIRST, _LAST = 0, 1
 class _Automaton:
     """``edges`` are transitions by state and character; ``skips`` are empty ones, anywhere or at an edge of a name."""
 
+    steps: _Steps
     edges: list[list[tuple[frozenset[str], int]]] = field(default_factory=lambda: [[], []])
     skips: list[list[tuple[str, int]]] = field(default_factory=lambda: [[], []])
     _moves: dict[States, dict[str, States]] = field(default_factory=dict)
@@ -128,6 +144,7 @@ class _Automaton:
             found: dict[str, set[int]] = {}
             for state in states:
                 for characters, to in self.edges[state]:
+                    self.steps.take(len(characters))
                     for char in characters:
                         found.setdefault(char, set()).add(to)
             closures = {ends: self._closure(ends) for ends in set(map(frozenset, found.values()))}
@@ -142,6 +159,7 @@ class _Automaton:
                 if where in ("", at) and to not in found:
                     found.add(to)
                     left.append(to)
+        self.steps.take(len(found))
         return frozenset(found)
 
     def _build(self, node: Node, begin: int) -> int:
