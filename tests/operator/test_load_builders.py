@@ -17,6 +17,7 @@ from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
+from millstream_operator.local.workloads import expanded
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
 from millstream_operator.models.load import Asked, Committed
 from millstream_operator.resources import load as resources
@@ -244,6 +245,43 @@ def a_plain_executor() -> dict[str, Any]:
     template = yaml.safe_load(resources.config_map(a_load(), "b:9092", IMAGES)["data"]["executor.yaml"])
     container: dict[str, Any] = template["spec"]["containers"][0]
     return {"env": [], **container}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("$(AWS_SECRET_ACCESS_KEY)", "$(AWS_SECRET_ACCESS_KEY)"),
+        ("x$$$(CATALOG_TOKEN)y", "x$$(CATALOG_TOKEN)y"),
+        ("$$(CATALOG_TOKEN)", "$(CATALOG_TOKEN)"),
+        ("$(POD_IP):$(OTHER)", "10.0.0.1:$(OTHER)"),
+    ],
+)
+def test_a_templates_variable_shows_no_secret(value: str, shown: str) -> None:
+    """Kubernetes would put earlier variables of the container into its value."""
+    output = {
+        "path": "s3a://lake/flights",
+        "format": "Iceberg",
+        "table": "a.b",
+        "s3": {"credentialsSecret": "writer"},
+        "catalog": {"type": "JDBC", "uri": "jdbc:postgresql://c/d", "credentialsSecret": "catalog"},
+    }
+    env = [{"name": "TZ", "value": value}]
+    template = {"spec": {"containers": [{"name": "driver", "env": env}]}}
+    of_executor = {"spec": {"containers": [{"name": "executor", "env": env}]}}
+    load = a_load(
+        output=output, spark={"driver": {"template": template}, "executor": {"template": of_executor}}
+    )
+    pod = yaml.safe_load(resources.config_map(load, "b:9092", IMAGES)["data"]["executor.yaml"])
+    application = spark_application(load, IMAGES)["spec"]
+    containers = [driver_container(load), *pod["spec"]["containers"]]
+    containers += [
+        one for role in ("driver", "executor") for one in application[role]["template"]["spec"]["containers"]
+    ]
+    secret = dict.fromkeys((*resources.S3_CREDENTIALS, *resources.CATALOG_CREDENTIALS), "secret")
+    for container in containers:
+        assert {"AWS_SECRET_ACCESS_KEY", "CATALOG_TOKEN"} <= {one["name"] for one in container["env"]}
+        (told,) = (one["value"] for one in container["env"] if one["name"] == "TZ")
+        assert expanded(told, {**secret, "POD_IP": "10.0.0.1"}) == shown
 
 
 def test_binary_values_have_no_schema() -> None:

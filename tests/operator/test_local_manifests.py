@@ -74,6 +74,19 @@ def test_a_file_and_a_list_are_taken_too(tmp_path: Path) -> None:
             " spark: {conf: {spark.jars: /x.jar}}}",
             "spec.spark.conf: conf: a key is not allowed: it could change Spark's pods or load code",
         ),
+        *(
+            (
+                "BatchLoad",
+                "{clusterRef: {name: west}, topics: [a], value: {format: Binary}, output: {path: /x},"
+                f" spark: {{conf: {{{conf}}}}}}}",
+                "spec.spark.conf: conf: $( and ${ are not allowed: such a reference could show a Secret's value",
+            )
+            for conf in (
+                "spark.driver.maxResultSize: $(AWS_SECRET_ACCESS_KEY)",
+                "'spark.hadoop.fs.s3a.user.agent.prefix': '${env.AWS_SECRET_ACCESS_KEY}'",
+                "'spark.hadoop.fs.$(AWS_SECRET_ACCESS_KEY)': x",
+            )
+        ),
         (
             "Topic",
             "{clusterRef: {name: west}, partitions: many}",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Set
 from typing import Any, Literal
 
 import msgspec
@@ -65,6 +67,7 @@ NOT_INJECTED = {
     "labels": {"sidecar.istio.io/inject": "false"},
     "annotations": {"linkerd.io/inject": "disabled"},
 }
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")  # as Kubernetes reads them: $$ stands for $
 
 
 def labels(load: BatchLoad, component: str) -> dict[str, str]:
@@ -336,9 +339,27 @@ def as_user(load: BatchLoad, pod_spec: Manifest, images: Images) -> Manifest:
 
 
 def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: str) -> Manifest:
-    """A driver's or an executor's pod with the user's template applied."""
+    """A driver's or an executor's pod with the user's template applied.
+
+    A variable of the template cannot show a Secret's value: Kubernetes leaves references to such variables as they are.
+    """
     pod = merge(pod, {"metadata": NOT_INJECTED})
-    return with_template(pod, part(load, role).template, container=container, selector=labels(load, role))
+    pod = with_template(pod, part(load, role).template, container=container, selector=labels(load, role))
+    secret = {one["name"] for one in credentials(load)}
+    for one in pod["spec"]["containers"]:
+        for variable in one.get("env", ()):
+            if "value" in variable:
+                variable["value"] = without_references(variable["value"], secret)
+    return pod
+
+
+def without_references(text: str, names: Set[str]) -> str:
+    """The text with each reference $(NAME) to one of the variables as $$(NAME), which Kubernetes does not expand."""
+
+    def kept(found: re.Match[str]) -> str:
+        return f"${found[0]}" if found[1] in names else found[0]
+
+    return _REFERENCE.sub(kept, text)
 
 
 def part(load: BatchLoad, role: Role) -> SparkDriver | SparkExecutor:
