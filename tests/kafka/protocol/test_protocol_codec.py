@@ -18,7 +18,7 @@ from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
 from millstream_kafka.protocol import EncodeError, MalformedRequest, fetch, list_offsets, metadata, produce
 from millstream_kafka.protocol.api import FEW_ELEMENTS, Api
 from millstream_kafka.protocol.codec import Codec
-from millstream_kafka.protocol.compiler import write_varint
+from millstream_kafka.protocol.compiler import MAX_TAGS, write_varint
 from millstream_kafka.protocol.schema import (
     Bytes,
     Struct,
@@ -287,6 +287,50 @@ def test_absurd_counts_allocate_nothing() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def with_tags(encoded: bytes, count: int) -> bytes:
+    """The message with this many tagged fields at its end, all unknown and empty."""
+    assert encoded[-1:] == b"\0"
+    return encoded[:-1] + write_varint(count) + b"\x64\0" * count
+
+
+def test_tagged_fields_of_a_struct_are_limited() -> None:
+    for struct_type in (Everything, Inner):  # with known tagged fields, and without
+        codec, empty = Codec(struct_type, flexible=1), struct_type()
+        encoded = codec.encode(1, empty)
+        assert codec.decode(1, with_tags(encoded, MAX_TAGS)) == empty
+        with pytest.raises(MalformedRequest, match=f"has {MAX_TAGS + 1} tagged fields") as caught:
+            codec.decode(1, with_tags(encoded, MAX_TAGS + 1))
+        assert not isinstance(caught.value, TooManyElements)
+        with pytest.raises(MalformedRequest, match="has 1000000 tagged fields"):
+            codec.decode(1, encoded[:-1] + write_varint(1_000_000))
+
+
+def test_tagged_fields_count_as_elements() -> None:
+    for struct_type in (Everything, Inner):
+        codec, encoded = (
+            Codec(struct_type, flexible=1),
+            Codec(struct_type, flexible=1).encode(1, struct_type()),
+        )
+        assert codec.decode(1, with_tags(encoded, 10), few=10) == struct_type()
+        with pytest.raises(TooManyElements, match="has 11 elements or tagged fields"):
+            codec.decode(1, with_tags(encoded, 11), few=10)
+
+
+def test_tagged_fields_of_all_elements_are_limited_together() -> None:
+    codec = Codec(Everything, flexible=1, max_elements=3000)
+    inner = b"\x01\x02x\x00"
+    one = codec.encode(1, Everything(inners=[Inner(1, "x")]))
+
+    def inners(count: int) -> bytes:
+        return one.replace(b"\x02" + inner, write_varint(count + 1) + count * with_tags(inner, 999))
+
+    assert codec.decode(1, inners(3)).inners == [Inner(1, "x")] * 3
+    with pytest.raises(TooManyElements, match="inners has 999 elements or tagged fields"):
+        codec.decode(1, inners(4))
+    with pytest.raises(TooManyElements, match="inners has 999 elements or tagged fields"):
+        to_the_end(codec.decode_in_steps(1, inners(4)))
 
 
 # --- messages that cannot be written ---

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import MalformedRequest
+from millstream_kafka.protocol.compiler import MAX_TAGS, write_varint
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.header import (
     RequestHeader,
@@ -44,6 +45,16 @@ def test_unknown_tags_in_a_header_are_ignored() -> None:
     encoded = encode_request_header(RequestHeader(METADATA, 9, 7, None))[:-1] + b"\x01\x05\x03abc"
     assert decode_request_header(encoded)[1] == len(encoded)
     assert decode_response_header(b"\0\0\0\x07\x01\x05\x03abc", True) == (7, 10)
+
+
+def test_tagged_fields_of_a_header_are_limited() -> None:
+    encoded = encode_request_header(RequestHeader(METADATA, 9, 7, None))[:-1]
+    most, more = (write_varint(count) + b"\x05\0" * count for count in (MAX_TAGS, MAX_TAGS + 1))
+    assert decode_request_header(encoded + most)[1] == len(encoded + most)
+    with pytest.raises(MalformedRequest, match="request header: tagged fields: has 1001 tagged fields"):
+        decode_request_header(encoded + more)
+    with pytest.raises(MalformedRequest, match="response header: tagged fields: has 1001 tagged fields"):
+        decode_response_header(b"\0\0\0\x07" + more, True)
 
 
 @pytest.mark.parametrize("header", [(4711, 0), (METADATA, 99), (API_VERSIONS, 99)])

@@ -11,7 +11,8 @@ looks like this, much shortened::
 
 Invariants of every decoder: it reads nothing beyond the buffer; it allocates nothing before it knows that the bytes
 are there (it checks a count against the least size of an element, and all counts of a request together
-against a maximum, because an element of two bytes becomes an object of a hundred); anything else raises
+against a maximum, because an element of two bytes becomes an object of a hundred; tagged fields count, too);
+anything else raises
 MalformedRequest. The failed line of the generated source tells which field it was, so finding it costs nothing while
 all is well. Tracebacks and profilers show that source: every function has its own file name, such as
 `<encode FetchResponse v12>`, under which `linecache` has it.
@@ -45,6 +46,9 @@ FIXED: Final = {
 """The kinds of fixed size, as ``struct`` formats."""
 
 SMALL_VARINTS: Final = [bytes([n]) for n in range(128)]
+
+MAX_TAGS: Final = 1000
+"""Limit of the tagged fields of one struct, or of a header. No struct of Kafka's has ten."""
 
 
 class Malformed(Exception):
@@ -84,17 +88,28 @@ def finish_varint(b: memoryview, o: int, first: int) -> tuple[int, int]:
     return value, o
 
 
-def skip_tags(b: memoryview, o: int, count: int) -> int:
-    """Skip tagged fields, none of which this version knows (KIP-482 requires readers to ignore them)."""
+def finish_tag_count(b: memoryview, o: int, first: int) -> tuple[int, int]:
+    """The rest of a number of tagged fields, of more than one byte."""
+    count, o = finish_varint(b, o, first)
+    if count > MAX_TAGS:
+        raise Malformed(f"has {count} tagged fields, more than {MAX_TAGS}")
+    return count, o
+
+
+def skip_tags(b: memoryview, o: int, count: int) -> tuple[int, int]:
+    """Skip tagged fields, none of which this version knows (KIP-482 requires readers to ignore them).
+
+    Returns their number, and the position behind them.
+    """
     if count > 127:
-        count, o = finish_varint(b, o, count)
+        count, o = finish_tag_count(b, o, count)
     for _ in range(count):
         _, o = read_varint(b, o)
         size, o = read_varint(b, o)
         if size > len(b) - o:
             raise bad_length(size, len(b) - o)
         o += size
-    return o
+    return count, o
 
 
 def bad_length(length: int, left: int) -> Malformed:
@@ -116,7 +131,7 @@ class TooMany(Malformed):
 
 
 def too_many(count: int) -> Malformed:
-    return TooMany(f"has {count} elements, which makes too many in the message")
+    return TooMany(f"has {count} elements or tagged fields, which makes too many in the message")
 
 
 _RUNTIME: Final[dict[str, Any]] = {
@@ -125,6 +140,7 @@ _RUNTIME: Final[dict[str, Any]] = {
     "Encoded": Encoded,
     "bad_count": bad_count,
     "bad_length": bad_length,
+    "finish_tag_count": finish_tag_count,
     "finish_varint": finish_varint,
     "pack": struct.pack,
     "read_varint": read_varint,

@@ -134,8 +134,7 @@ class _DecoderSource(FunctionSource):
         def read() -> None:
             limit = f"{taken} > end - o" if nullable else f"not 0 <= {taken} <= end - o"
             self.add(f"if {limit}: raise bad_count({count}, end - o)")
-            if self.bounded:
-                self.add(f"if (room := room - {count}) < 0: raise too_many({count})")
+            self.take_room(count)
             if wire.kind in FIXED and wire.kind != "uuid":
                 self.add(f"{variable} = list(unpack_from(f'>{{{count}}}{FIXED[wire.kind]}', b, o))")
                 self.add(f"o += {taken}")
@@ -155,17 +154,24 @@ class _DecoderSource(FunctionSource):
             read()
         return variable
 
+    def take_room(self, count: str) -> None:
+        if self.bounded:
+            self.add(f"if (room := room - {count}) < 0: raise too_many({count})")
+
     def tags(self, tagged: list[tuple[str, FieldType, str]]) -> None:
         count = self.name("n")
         self.fixed("B", count)
         self.flush()
         if not tagged:
-            self.add(f"if {count}: o = skip_tags(b, o, {count})")
+            with self.block(f"if {count}:"):
+                self.add(f"{count}, o = skip_tags(b, o, {count})")
+                self.take_room(count)
             return
         for _, wire, variable in tagged:
             self.add(f"{variable} = {self.default(wire)}")
         with self.block(f"if {count}:"):
-            self.add(f"if {count} > 127: {count}, o = finish_varint(b, o, {count})")
+            self.add(f"if {count} > 127: {count}, o = finish_tag_count(b, o, {count})")
+            self.take_room(count)
             tag, size, stop = self.name("t"), self.name("n"), self.name("e")
             with self.block(f"for _ in range({count}):"):
                 self.add(f"{tag}, o = read_varint(b, o)")

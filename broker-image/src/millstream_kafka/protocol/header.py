@@ -76,8 +76,8 @@ def decode_response_header(buf: memoryview | bytes, flexible: bool) -> tuple[int
 def _skip_tags(buf: memoryview | bytes, offset: int, side: str) -> int:
     try:
         count = buf[offset]
-        return skip_tags(memoryview(buf), offset + 1, count) if count else offset + 1
+        return skip_tags(memoryview(buf), offset + 1, count)[1] if count else offset + 1
     except IndexError:
         raise MalformedRequest(f"{side} header: its tagged fields are cut off") from None
     except Malformed as error:
-        raise MalformedRequest(f"{side} header: a tagged field {error}") from None
+        raise MalformedRequest(f"{side} header: tagged fields: {error}") from None
