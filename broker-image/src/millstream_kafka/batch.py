@@ -44,6 +44,8 @@ LEAST_LENGTH = 14  # size of a message in any format
 LEAST_RECORD = 7  # length, attributes, two deltas, no key, no value, no headers: a byte each
 _LEAST_BODY = LEAST_RECORD - 1  # the part that its length counts
 MOST_RECORDS_A_BYTE = 16  # if records are compressed
+MOST_HEADERS_A_RECORD = 10_000  # that are read: 60 million empty ones are compressed to 4 KB
+MOST_HEADERS = 1_000_000  # in a batch, or one for each of its bytes: reading them takes half a second
 MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # in a batch, which has less than 2 GiB
 PLACEMENT = struct.Struct(">qii")  # the fields set by the broker: base offset, (length), leader epoch
 CRC_OFFSET = 17
@@ -128,6 +130,10 @@ class BatchHeader(NamedTuple):
 
 class HeaderRefusedError(ApiError):
     """The header alone does not qualify the batch; its records decide (``validator.admit`` with ``read``)."""
+
+
+class TooManyHeadersError(ApiError):
+    """INVALID_RECORD: a batch with more headers than are read. Its records may be whole (:func:`skim_records`)."""
 
 
 class Record(NamedTuple):
@@ -340,7 +346,7 @@ def empty_batch(header: BatchHeader) -> bytes:
 def read_records(batch: Buffer) -> Iterator[Record]:
     """The records of one whole batch (its CRC is not checked here), by ascending offsets within the batch's range.
 
-    INVALID_RECORD for any bytes that cannot be read.
+    INVALID_RECORD for any bytes that cannot be read; TooManyHeadersError.
     """
     view = memoryview(batch)
     header = read_header(view)
@@ -348,14 +354,19 @@ def read_records(batch: Buffer) -> Iterator[Record]:
         data = _plain_records(header, view)
         position = 0
         least, most = header.base_offset, header.last_offset
+        headers_left = most_headers(header)
         for _ in range(header.record_count):
-            record, position = _read_record(data, position, header)
+            record, position = _read_record(data, position, header, headers_left)
+            if record.headers:
+                headers_left -= len(record.headers)
             if not least <= record.offset <= most:
                 raise ValueError(f"offset {record.offset} where {least} to {most} may follow")
             least = record.offset + 1
             yield record
         if position != len(data):
             raise ValueError(f"{len(data) - position} bytes behind the last record")
+    except TooManyHeadersError:
+        raise
     except Exception as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
@@ -371,6 +382,7 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
     try:
         data = _plain_records(header, view)
         position = 0
+        headers_left = most_headers(header)
         for index in range(header.record_count):
             length, position = _read_varint(data, position)
             end = position + length
@@ -383,20 +395,76 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
             key, position = _read_varint(data, position)
             size, position = _read_varint(data, position + max(key, 0))
             count, position = _read_varint(data, position + max(size, 0))
-            position = _skip_headers(data, position, count)
+            if count:
+                headers_left -= count
+                if headers_left < 0 or not 0 <= count <= MOST_HEADERS_A_RECORD:
+                    _refuse_headers(header, count)
+                position = _skip_headers(data, position, count)
             if position != end:
                 raise ValueError(f"a record ends at byte {position}, its length says {end}")
             yield _int64(header.base_timestamp + time_delta), key >= 0
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes behind the last record")
+    except TooManyHeadersError:
+        raise
+    except Exception as error:
+        _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
+
+
+def skim_records(batch: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
+    """Timestamp, offset and key of each record of a stored batch, in the order of :func:`read_records`.
+
+    INVALID_RECORD if they cannot be read. What follows a key is skipped by the record's length and not checked, so it
+    takes no time, however many headers there are.
+    """
+    view = memoryview(batch)
+    header = read_header(view)
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    try:
+        data = _plain_records(header, view)
+        position = 0
+        least, most = header.base_offset, header.last_offset
+        for _ in range(header.record_count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            if length < _LEAST_BODY or end > len(data):
+                raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
+            time_delta, position = _read_varint(data, position + 1, _VARLONG)
+            offset, position = _read_varint(data, position)
+            offset += header.base_offset
+            if not least <= offset <= most:
+                raise ValueError(f"offset {offset} where {least} to {most} may follow")
+            least = offset + 1
+            key, position = _read_bytes(data, position)
+            if position > end:
+                raise ValueError(f"a key ends at byte {position}, its record at {end}")
+            position = end
+            timestamp = _int64(header.base_timestamp + time_delta) if append_time is None else append_time
+            yield timestamp, offset, key
         if position != len(data):
             raise ValueError(f"{len(data) - position} bytes behind the last record")
     except Exception as error:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
-def _skip_headers(data: bytes, position: int, count: int) -> int:
-    """The end of a record's headers, which begin at ``position``."""
+def most_headers(header: BatchHeader) -> int:
+    """How many headers are read in this batch; an uncompressed one cannot have more."""
+    return max(MOST_HEADERS, header.size)
+
+
+def _refuse_headers(header: BatchHeader, count: int) -> NoReturn:
+    """Refuse the number of headers that a record claims."""
     if count < 0:
         raise ValueError(f"{count} headers in a record")
+    few = f"{MOST_HEADERS_A_RECORD} in a record, {most_headers(header)} in the batch"
+    raise TooManyHeadersError(
+        ErrorCode.INVALID_RECORD,
+        f"batch at offset {header.base_offset}: too many headers, {count} in a record: at most {few}",
+    )
+
+
+def _skip_headers(data: bytes, position: int, count: int) -> int:
+    """The end of a record's headers, which begin at ``position``."""
     for _ in range(count):
         name, position = _read_varint(data, position)
         if name < 0:
@@ -426,7 +494,7 @@ def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_
     body += data
 
 
-def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Record, int]:
+def _read_record(data: bytes, position: int, header: BatchHeader, headers_left: int) -> tuple[Record, int]:
     length, position = _read_varint(data, position)
     end = position + length
     if length < _LEAST_BODY or end > len(data):
@@ -436,8 +504,8 @@ def _read_record(data: bytes, position: int, header: BatchHeader) -> tuple[Recor
     key, position = _read_bytes(data, position)
     value, position = _read_bytes(data, position)
     count, position = _read_varint(data, position)
-    if count < 0:
-        raise ValueError(f"{count} headers in a record")
+    if count and (not 0 <= count <= MOST_HEADERS_A_RECORD or count > headers_left):
+        _refuse_headers(header, count)
     headers = []
     for _ in range(count):
         name, position = _read_bytes(data, position)

@@ -50,11 +50,13 @@ from millstream_kafka.batch import (
     INT64_MAX,
     BatchHeader,
     Record,
+    TooManyHeadersError,
     build_batch,
     crc_matches,
     empty_batch,
     read_header,
     read_records,
+    skim_records,
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -173,6 +175,9 @@ class Compaction:
         self._done: tuple[list[Segment], Segment] | None = None
         self._replaced = False
         self._skipped = False
+        self._keeps_tombstones = (
+            False  # a batch before them stays whole, perhaps with values that they delete
+        )
 
     # -- in a thread ------------------------------------------------------------------------------------------
 
@@ -227,9 +232,9 @@ class Compaction:
                     return latest
                 self._throttle(header.size)
                 if not header.is_control:
-                    for record in read_records(_read(segment, position, header)):
-                        if record.key is not None:
-                            latest[_digest(record.key)] = record.offset
+                    for _, offset, key in skim_records(_read(segment, position, header)):
+                        if key is not None:
+                            latest[_digest(key)] = offset
                 self.clean_until = header.next_offset
                 self._rest()
         self.clean_until = self._end
@@ -305,7 +310,11 @@ class Compaction:
         if header.is_control or header.base_offset >= self.clean_until:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
-        kept = [record for record in read_records(batch) if self._stays(record, horizon)]
+        try:
+            kept = [record for record in read_records(batch) if self._stays(record, horizon)]
+        except TooManyHeadersError:  # appended when the topic was not compacted: it stays whole
+            self._keeps_tombstones = True
+            return batch
         tombstones = any(record.value is None for record in kept)
         if not kept and header.last_offset not in self._staying:
             return None
@@ -333,7 +342,8 @@ class Compaction:
         assert self._latest is not None
         if record.key is None or record.offset < self._latest.get(_digest(record.key), record.offset):
             return False
-        return record.value is not None or horizon is None or self._now_ms < horizon
+        is_due = horizon is not None and self._now_ms >= horizon
+        return record.value is not None or not is_due or self._keeps_tombstones
 
     def _rest(self) -> None:
         """Leave the processor to the loop for the rest of each period. A deleted log ends the pass here."""

@@ -347,20 +347,24 @@ class Log(LogState):
 
     # -- look-ups ---------------------------------------------------------------------------------------------
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, check: Callable[[], None] = lambda: None
+    ) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record not older than ``timestamp_ms``, or None.
+
+        ``check`` is called often, and raises to end the look-up.
 
         Blocking, in any thread. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; NOT_LEADER_OR_FOLLOWER
         if the log is truncated meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is deleted, even if another log
         has its folder by then.
         """
         return self._look_up(
-            lambda: timestamps.first_from(self.segments, timestamp_ms, self.log_start_offset)
+            lambda: timestamps.first_from(self.segments, timestamp_ms, self.log_start_offset, check)
         )
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
+    def max_timestamp(self, check: Callable[[], None] = lambda: None) -> tuple[int, int, int] | None:
         """Like :meth:`offset_for_timestamp`, for the first record with the largest timestamp."""
-        return self._look_up(lambda: timestamps.latest(self.segments))
+        return self._look_up(lambda: timestamps.latest(self.segments, check))
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
         """Run a look-up, then check that the log was not truncated or deleted meanwhile."""

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -29,7 +29,7 @@ from millstream_kafka.batch import (
     LOG_OVERHEAD,
     BatchHeader,
     read_header,
-    read_records,
+    skim_records,
 )
 
 from .files import FileCache, FileSlice, OpenFile, waiting
@@ -38,6 +38,7 @@ from .index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 SUFFIXES = (".log", ".index", ".timeindex")
 _PENDING_ENTRIES = 16  # written out together; after a crash, as many indexed batches must be verified
 _SCAN_BYTES = 8192  # read at once when walking headers
+_CHECK_RECORDS = 4096  # of a look-up, until it checks again whether it is still wanted
 _CRC_BYTES = 1 << 20  # read at once when checking CRCs
 _UNKNOWN = -2
 
@@ -294,18 +295,23 @@ class Segment:
             self._first_timestamp = header.max_timestamp if header else -1
         return self._first_timestamp
 
-    def records_from_timestamp(self, timestamp: int, start_offset: int) -> tuple[int, int, int] | None:
+    def records_from_timestamp(
+        self, timestamp: int, start_offset: int, check: Callable[[], None] = lambda: None
+    ) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record at or after ``timestamp``.
 
-        May decompress a batch. Blocking, in any thread.
+        May decompress a batch. Blocking, in any thread. ``check`` is called often, and raises to end it.
         """
         offset = self._offset_before(timestamp)
         for position, header in self.scan_from(max(offset, start_offset)):
+            check()
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            for record in read_records(self.read(position, header.size)):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return record.timestamp, record.offset, header.partition_leader_epoch
+            for index, (time, offset, _) in enumerate(skim_records(self.read(position, header.size)), 1):
+                if time >= timestamp and offset >= start_offset:
+                    return time, offset, header.partition_leader_epoch
+                if not index % _CHECK_RECORDS:
+                    check()
         return None
 
     def _offset_before(self, timestamp: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .segment import Segment
 from .segments import Segments
 
 Found = tuple[int, int, int]
@@ -19,13 +20,19 @@ Found = tuple[int, int, int]
 _ATTEMPTS = 20
 
 
-def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found | None:
-    """The first record from ``start_offset`` on that is not older than ``timestamp``. Blocking. OSError."""
+def first_from(
+    segments: Segments, timestamp: int, start_offset: int, check: Callable[[], None] = lambda: None
+) -> Found | None:
+    """The first record from ``start_offset`` on that is not older than ``timestamp``. Blocking. OSError.
+
+    ``check`` is called often, and raises to end the look-up.
+    """
 
     def find() -> Found | None:
         for segment in segments:
+            check()
             if segment.max_timestamp >= timestamp:
-                found = segment.records_from_timestamp(timestamp, start_offset)
+                found = segment.records_from_timestamp(timestamp, start_offset, check)
                 if found is not None:
                     return found
         return None
@@ -33,14 +40,18 @@ def first_from(segments: Segments, timestamp: int, start_offset: int) -> Found |
     return _while_segments_go(segments, find)
 
 
-def latest(segments: Segments) -> Found | None:
-    """The first record with the largest timestamp. Blocking. OSError."""
+def latest(segments: Segments, check: Callable[[], None] = lambda: None) -> Found | None:
+    """The first record with the largest timestamp. Blocking. OSError. ``check`` as in :func:`first_from`."""
+
+    def largest(segment: Segment) -> int:
+        check()
+        return segment.max_timestamp
 
     def find() -> Found | None:
-        segment = max(segments, key=lambda each: each.max_timestamp, default=None)  # the first of several
+        segment = max(segments, key=largest, default=None)  # the first of several
         if segment is None or segment.max_timestamp < 0:
             return None
-        return segment.records_from_timestamp(segment.max_timestamp, segment.base_offset)
+        return segment.records_from_timestamp(segment.max_timestamp, segment.base_offset, check)
 
     return _while_segments_go(segments, find)
 
