@@ -73,7 +73,8 @@ async def a_broker_that_logs_in(**answer: Any) -> AsyncIterator[str]:
             return sasl_authenticate.API, sasl_authenticate.SaslAuthenticateResponse(**fields)
         host, _, port = address.rpartition(":")
         brokers = [metadata.MetadataResponseBroker(1, host, int(port))]
-        return metadata.API, metadata.MetadataResponse(brokers=brokers, cluster_id="c" * 100_000)
+        topics = [metadata.MetadataResponseTopic(name=letter * 25_000) for letter in "abcd"]
+        return metadata.API, metadata.MetadataResponse(brokers=brokers, topics=topics)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -145,7 +146,8 @@ async def test_before_the_login_answers_are_small() -> None:
             a_broker_that_logs_in(pad=pad, session_lifetime_ms=lifetime_ms) as address,
             ClusterClient(address, security=Security(sasl=LOGIN)) as client,
         ):
-            assert len((await client.metadata([])).cluster_id or "") == 100_000
+            topics = (await client.metadata([])).topics
+            assert sum(len(topic.name or "") for topic in topics) == 100_000
     async with (
         a_broker_that_logs_in(pad=MAX_BEFORE_LOGIN) as address,
         ClusterClient(address, timeout=1.0, security=Security(sasl=LOGIN)) as client,

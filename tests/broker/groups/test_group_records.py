@@ -21,6 +21,7 @@ from millstream_broker.groups.records import (
     read_groups,
 )
 from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.compiler import write_varint
 
 
 def batch(*records: tuple[bytes, bytes | None], control: bool = False) -> bytes:
@@ -173,6 +174,14 @@ OFFSET_KEY, GROUP_KEY = offset_record("g", "t", 0, None)[0], group_tombstone("g"
 GOOD = offset_record("g", "t", 1, CommittedOffset(7, 0, "", 5))
 
 
+def with_metadata(text: str) -> tuple[bytes, bytes]:
+    """An offset of group g with a text of any length."""
+    key, value = offset_record("g", "t", 0, CommittedOffset(9, 0, "", 5))
+    assert value is not None
+    encoded = text.encode()
+    return key, value[:14] + write_varint(len(encoded) + 1) + encoded + value[15:]
+
+
 def group_value(generation: int, *members: bytes, claimed: int | None = None) -> bytes:
     """A GroupMetadataValue of version 3."""
     count = len(members) if claimed is None else claimed
@@ -203,9 +212,7 @@ GARBAGE = {
     "bad utf-8 in a key": (b"\x00\x01\x00\x02\xc3\x28\x00\x01t" + bytes(4), GOOD[1]),
     "bad utf-8 in a value": (OFFSET_KEY, (GOOD[1] or b"").replace(b"\x01\x00\x00", b"\x02\xff\x00\x00", 1)),
     "absurd length in a value": (OFFSET_KEY, b"\x00\x04" + bytes(12) + b"\xff\xff\xff\xff\x0f" + bytes(20)),
-    "metadata longer than a response can carry": offset_record(
-        "g", "t", 0, CommittedOffset(9, 0, "x" * 40_000, 5)
-    ),
+    "metadata longer than a response can carry": with_metadata("x" * 40_000),
     "group that is no group": (GROUP_KEY, b"\x00\x03" + b"\xff" * 10),
     "group with two billion members": (GROUP_KEY, group_value(1, claimed=2**31 - 1)),
     "group with a negative count of members": (GROUP_KEY, group_value(1, claimed=-2)),
@@ -251,7 +258,7 @@ def test_groups_that_belong_in_another_partition_are_skipped() -> None:
     ("metadata", "is_read"), [("x" * 32_767, True), ("x" * 32_768, False), ("é" * 16_384, False)]
 )
 def test_strings_are_as_long_as_a_response_can_carry(metadata: str, is_read: bool) -> None:
-    loaded = read_groups([batch(offset_record("g", "t", 0, CommittedOffset(9, 0, metadata, 5)))])
+    loaded = read_groups([batch(with_metadata(metadata))])
     assert (len(loaded.groups), loaded.unreadable) == ((1, 0) if is_read else (0, 1))
 
 

@@ -7,6 +7,7 @@ import re
 import traceback
 import tracemalloc
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
 from millstream_kafka.protocol import EncodeError, MalformedRequest, fetch, list_offsets, metadata, produce
 from millstream_kafka.protocol.api import FEW_ELEMENTS, Api
 from millstream_kafka.protocol.codec import Codec
-from millstream_kafka.protocol.compiler import MAX_TAGS, write_varint
+from millstream_kafka.protocol.compiler import MAX_STRING, MAX_TAGS, write_varint
 from millstream_kafka.protocol.schema import (
     Bytes,
     Struct,
@@ -331,6 +332,47 @@ def test_tagged_fields_of_all_elements_are_limited_together() -> None:
         codec.decode(1, inners(4))
     with pytest.raises(TooManyElements, match="inners has 999 elements or tagged fields"):
         to_the_end(codec.decode_in_steps(1, inners(4)))
+
+
+class Text(Struct):
+    needed: str = string()
+    maybe: str | None = string(nullable=0, default=None)
+    several: list[str] = array("string")
+    tagged: str = string(since=1, tag=0)
+
+
+TEXT = Codec(Text, flexible=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("needed", lambda text: text + b"\0\1\0"),
+        ("maybe", lambda text: b"\1" + text + b"\1\0"),
+        ("several", lambda text: b"\1\0\2" + text + b"\0"),
+        ("tagged", lambda text: b"\1\0\1\1\0" + write_varint(len(text)) + text),
+    ],
+)
+def test_a_string_is_as_long_in_flexible_versions_as_in_others(
+    name: str, whole: Callable[[bytes], bytes]
+) -> None:
+    def message(size: int) -> Text:
+        text = "x" * size
+        return Text(**{name: [text] if name == "several" else text})
+
+    def encoded(size: int) -> bytes:
+        return whole(write_varint(size + 1) + b"x" * size)
+
+    assert TEXT.decode(1, encoded(MAX_STRING)) == message(MAX_STRING)
+    assert TEXT.encode(1, message(MAX_STRING)) == encoded(MAX_STRING)
+    for size in (MAX_STRING + 1, 1_000_000):
+        with pytest.raises(MalformedRequest, match=f"{name} has the length {size}, more than 32767"):
+            TEXT.decode(1, encoded(size))
+        with pytest.raises(EncodeError, match=f"{name}: a string of {size} bytes, more than 32767"):
+            TEXT.encode(1, message(size))
+    if name != "tagged":
+        with pytest.raises(EncodeError, match=name):
+            TEXT.encode(0, message(MAX_STRING + 1))
 
 
 # --- messages that cannot be written ---

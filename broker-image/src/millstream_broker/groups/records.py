@@ -93,8 +93,6 @@ _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
-_LONGEST = 32_767
-"""Largest size in bytes of a string after an int16."""
 _EXAMPLES = 5
 
 
@@ -259,7 +257,6 @@ def _value_version(value: bytes) -> int:
 
 def _read_offset(value: bytes) -> CommittedOffset:
     read = _OFFSET_VALUE.decode(_value_version(value), value, 2)
-    _check_length(read.metadata)
     return CommittedOffset(
         read.offset,
         read.leader_epoch,
@@ -274,10 +271,8 @@ def _read_group(group_id: str, value: bytes) -> Group:
     read = _GROUP_VALUE.decode(_value_version(value), value, 2)
     if read.generation < 0:
         raise ValueError(f"group {group_id!r} has generation {read.generation}")
-    _check_length(read.protocol_type, read.protocol)
     group = Group(group_id, generation=read.generation, protocol=read.protocol)
     for each in read.members:
-        _check_length(each.member_id, each.group_instance_id, each.client_id, each.client_host)
         if each.member_id in group.members or each.group_instance_id in group.static:
             raise ValueError(f"group {group_id!r} has member {each.member_id!r} twice")
         member = Member(
@@ -299,10 +294,3 @@ def _read_group(group_id: str, value: bytes) -> Group:
     if read.leader in group.members:
         group.leader = read.leader
     return group
-
-
-def _check_length(*texts: str | None) -> None:
-    """Version 4 carries longer strings than responses, and the versions that we write, can."""
-    for text in texts:
-        if text is not None and len(text.encode()) > _LONGEST:
-            raise ValueError(f"a string of {len(text)} characters")

@@ -47,6 +47,8 @@ FIXED: Final = {
 
 SMALL_VARINTS: Final = [bytes([n]) for n in range(128)]
 
+MAX_STRING: Final = 32_767
+"""Limit of a string in bytes. Older versions have an int16 for it, and Kafka keeps the limit in flexible versions."""
 MAX_TAGS: Final = 1000
 """Limit of the tagged fields of one struct, or of a header. No struct of Kafka's has ten."""
 
@@ -86,6 +88,21 @@ def finish_varint(b: memoryview, o: int, first: int) -> tuple[int, int]:
         value |= (first & 127) << shift
         shift += 7
     return value, o
+
+
+def finish_string_length(b: memoryview, o: int, first: int) -> tuple[int, int]:
+    """The rest of a string's length + 1, of more than one byte."""
+    length, o = finish_varint(b, o, first)
+    if length > MAX_STRING + 1:
+        raise Malformed(f"has the length {length - 1}, more than {MAX_STRING}")
+    return length, o
+
+
+def write_string_length(value: int) -> bytes:
+    """Of a string's length + 1."""
+    if value > MAX_STRING + 1:
+        raise struct.error(f"a string of {value - 1} bytes, more than {MAX_STRING}")
+    return write_varint(value)
 
 
 def finish_tag_count(b: memoryview, o: int, first: int) -> tuple[int, int]:
@@ -140,11 +157,13 @@ _RUNTIME: Final[dict[str, Any]] = {
     "Encoded": Encoded,
     "bad_count": bad_count,
     "bad_length": bad_length,
+    "finish_string_length": finish_string_length,
     "finish_tag_count": finish_tag_count,
     "finish_varint": finish_varint,
     "pack": struct.pack,
     "read_varint": read_varint,
     "skip_tags": skip_tags,
+    "string_length": write_string_length,
     "too_many": too_many,
     "unpack_from": struct.unpack_from,
     "varint": write_varint,

@@ -112,7 +112,7 @@ class _DecoderSource(FunctionSource):
             self.add(f"raise bad_length({length}, end - o)")
 
     def length(self, layout: str) -> str:
-        """Read a length or count; -1 is null in either form."""
+        """Read a length or count; -1 is null in either form. Layout "h" is a string's."""
         variable = self.name("n")
         if not self.flexible:
             self.fixed(layout, variable)
@@ -120,7 +120,8 @@ class _DecoderSource(FunctionSource):
             return variable
         self.fixed("B", variable)
         self.flush()
-        self.add(f"if {variable} > 127: {variable}, o = finish_varint(b, o, {variable})")
+        finish = "finish_string_length" if layout == "h" else "finish_varint"
+        self.add(f"if {variable} > 127: {variable}, o = {finish}(b, o, {variable})")
         self.add(f"{variable} -= 1")
         return variable
 

@@ -82,7 +82,8 @@ class _EncoderSource(FunctionSource):
             self.fixed(layout, length)
             return
         self.flush()
-        self.add(f"{self.writer}(SMALL[{length}] if {length} < 128 else varint({length}))")
+        write = "string_length" if layout == "h" else "varint"
+        self.add(f"{self.writer}(SMALL[{length}] if {length} < 128 else {write}({length}))")
 
     def array(self, wire: FieldType, expression: str, nullable: bool) -> None:
         variable, count = self.name("v"), self.name("n")
