@@ -47,6 +47,7 @@ from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
 from .log.manager import LogManager
+from .look_ups import LookUps
 from .lost_data import LostData
 from .metrics import Metrics
 from .offsets_topic import BrokerOffsetsTopic
@@ -146,6 +147,7 @@ class Broker:
 
         # Reading and writing
         self._admissions = Admissions(memory, failure.fail)
+        self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
             self.replicas, coordination, self.stats, config.integer("replica.lag.time.max.ms") / 1000
         )
@@ -278,6 +280,7 @@ class Broker:
         await self.cluster.leave()
 
     async def _end(self) -> None:
+        self.look_ups.close()
         await supervision.cancel(self._tasks)
         await self._alter_partition.close()
         await self.replica_manager.close()

@@ -10,14 +10,15 @@ record: controllers use this (`controller.recovery`).
 A new leader's high watermark may lag its predecessor's: until its followers have reported theirs, it responds with
 OFFSET_NOT_AVAILABLE (v5, KIP-207; LEADER_NOT_AVAILABLE before).
 
-A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread,
-which only gets the log. Everything else runs on the loop, and waits for the look-ups of its request.
+A look-up by time may have to read the end of every segment's time index, and decompress a batch: it runs in a thread
+(`look_ups`), which only gets the log. Everything else runs on the loop, and waits for the look-ups of its request.
+Those take the thread for TURN_S at a time, so that a request with thousands does not keep the others waiting.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
+from collections import Counter, deque
+from time import monotonic
 from typing import Any, NamedTuple
 
 from millstream_kafka.protocol import list_offsets
@@ -36,12 +37,14 @@ from millstream_kafka.protocol.list_offsets import (
 
 from ..handlers import RequestContext, handler
 from ..log.log import Log
+from ..look_ups import Check, LookUps
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..steps import Steps
 
 MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5
+TURN_S = 0.02
 
 
 class LookUp(NamedTuple):
@@ -52,13 +55,13 @@ class LookUp(NamedTuple):
     timestamp: int
     high_watermark: int
 
-    def run(self) -> None:
-        """Blocking."""
+    def run(self, check: Check) -> None:
+        """Blocking. ``check`` raises to end it."""
         try:
             if self.timestamp == MAX_TIMESTAMP:
-                record = self.log.max_timestamp()
+                record = self.log.max_timestamp(check)
             else:
-                record = self.log.offset_for_timestamp(self.timestamp)
+                record = self.log.offset_for_timestamp(self.timestamp, check)
         except ApiError as error:
             self.found.error_code = error.code
             return
@@ -67,15 +70,25 @@ class LookUp(NamedTuple):
 
 
 @handler(list_offsets.API, ends_with_connection=True)
-def handle(replicas: Replicas, context: RequestContext, request: ListOffsetsRequest) -> Steps[Any]:
-    look_ups: list[LookUp] = []
-    response = yield from _answer(replicas, context, request, look_ups)
-    return asyncio.to_thread(_looked_up, response, look_ups) if look_ups else response
+def handle(
+    replicas: Replicas, look_ups: LookUps, context: RequestContext, request: ListOffsetsRequest
+) -> Steps[Any]:
+    wanted: list[LookUp] = []
+    response = yield from _answer(replicas, context, request, wanted)
+    return _looked_up(response, look_ups, deque(wanted)) if wanted else response
 
 
-def _looked_up(response: ListOffsetsResponse, look_ups: list[LookUp]) -> ListOffsetsResponse:
-    for look_up in look_ups:
-        look_up.run()
+async def _looked_up(
+    response: ListOffsetsResponse, look_ups: LookUps, wanted: deque[LookUp]
+) -> ListOffsetsResponse:
+    def take_a_turn(check: Check) -> None:
+        until = monotonic() + TURN_S
+        while wanted and monotonic() < until:
+            check()
+            wanted.popleft().run(check)
+
+    while wanted:
+        await look_ups.run(take_a_turn)
     return response
 
 
