@@ -42,6 +42,7 @@ _XERIAL = struct.Struct(">8sii")
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_BLOCK = 32 * 1024
 _LENGTH = struct.Struct(">i")
+_LEAST_SLICE, _LARGEST_SLICE = 1024, 64 * 1024
 
 
 def compress(codec: Compression, data: bytes | bytearray, level: int | None = None) -> bytes:
@@ -91,16 +92,21 @@ def _into_bounded(decompress_into: Callable[[bytes, Any], int], data: bytes) -> 
 
 
 def _gunzip(data: memoryview) -> bytes:
-    plain = b""
-    rest: bytes | memoryview = data
+    """Feed each member small slices, then larger ones: zlib copies what follows the member's end in a slice."""
+    plain = bytearray()
+    position = 0
     while True:
         member = zlib.decompressobj(wbits=31)
-        plain += member.decompress(rest, MAX_DECOMPRESSED + 1 - len(plain))
-        if len(plain) > MAX_DECOMPRESSED or not member.eof:
-            raise EOFError(f"{len(plain)} bytes and no end")
-        rest = member.unused_data
-        if not rest:
-            return plain
+        size = _LEAST_SLICE
+        while not member.eof:
+            taken = data[position : position + size]
+            plain += member.decompress(taken, MAX_DECOMPRESSED + 1 - len(plain))
+            if not taken or len(plain) > MAX_DECOMPRESSED:
+                raise EOFError(f"{len(plain)} bytes and no end")
+            position += len(taken) - len(member.unused_data)
+            size = min(2 * size, _LARGEST_SLICE)
+        if position == len(data):
+            return bytes(plain)
 
 
 def _snappy(data: bytes) -> bytes:

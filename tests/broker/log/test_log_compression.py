@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+import time
 import tracemalloc
 import zlib
 
@@ -81,6 +83,30 @@ def test_all_members_of_gzip_together_are_limited(monkeypatch: pytest.MonkeyPatc
 def test_gzip_may_have_several_members() -> None:
     data = compress(Compression.GZIP, b"one") + compress(Compression.GZIP, b"two")
     assert decompress(Compression.GZIP, memoryview(data)) == b"onetwo"
+    for broken in (data[:-1], data + b"\0", data + data[:5]):
+        with pytest.raises(ValueError, match="gzip"):
+            decompress(Compression.GZIP, memoryview(broken))
+
+
+@given(st.lists(st.binary(max_size=3) | st.integers(0, 300_000).map(random.Random(1).randbytes), max_size=5))
+@settings(deadline=None, max_examples=30)
+def test_gzip_may_have_members_of_any_size(parts: list[bytes]) -> None:
+    data = b"".join(compress(Compression.GZIP, part) for part in (*parts, b"x"))
+    assert decompress(Compression.GZIP, memoryview(data)) == b"".join(parts) + b"x"
+
+
+def test_many_gzip_members_take_no_longer_than_their_bytes() -> None:
+    """Each used to copy all that followed it: four times the members took sixteen times as long."""
+    empty = compress(Compression.GZIP, b"")
+
+    def seconds(members: int) -> float:
+        data = memoryview(empty * members + compress(Compression.GZIP, b"x"))
+        begun = time.process_time()
+        assert decompress(Compression.GZIP, data) == b"x"
+        return time.process_time() - begun
+
+    few, many = (min(seconds(members) for _ in range(3)) for members in (10_000, 40_000))
+    assert many < 9 * few
 
 
 def test_equal_records_give_equal_bytes() -> None:
