@@ -11,7 +11,7 @@ import pytest
 from millstream_broker.config import BrokerConfig, TopicConfig
 from millstream_broker.log import validator
 from millstream_broker.log.config import FOREVER, LogConfig
-from millstream_broker.log.validator import RecordsRefusedError
+from millstream_broker.log.validator import MOST_RECORD_ERRORS, RecordsRefusedError
 from millstream_broker.topic_logs import log_config
 from millstream_kafka.batch import (
     INT32_MAX,
@@ -185,6 +185,22 @@ def test_refused_records_are_counted_through_the_whole_request() -> None:
         "One or more records have been rejected due to 4 record errors in total, "
         f"and only showing the first three errors at most: [{shown}]"
     )
+
+
+def test_not_every_refused_record_is_named() -> None:
+    """Their texts would be a hundred times as large as the request."""
+    keyless = build_batch([Record(None, b"v", NOW)] * 3000)
+    old = build_batch([Record(b"k", b"v", NOW - 2000)])
+    config = LogConfig(cleanup_policy="compact", message_timestamp_before_max_ms=1000)
+    with pytest.raises(RecordsRefusedError) as caught:
+        validator.admit(keyless + keyless, config, NOW, where="/logs/t-3")
+    assert [index for index, _ in caught.value.records] == list(range(MOST_RECORD_ERRORS))
+    assert "due to 6000 record errors in total" in caught.value.message
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    with pytest.raises(RecordsRefusedError) as caught:
+        validator.admit(keyless + old, config, NOW, where="/logs/t-3")
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP, "all are read"
+    assert len(caught.value.records) == MOST_RECORD_ERRORS
 
 
 @pytest.mark.parametrize(

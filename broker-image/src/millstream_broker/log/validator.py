@@ -49,8 +49,12 @@ Admitted = tuple[memoryview, list[BatchHeader], int]
 """Batches to store, still without offsets; and the append time, -1 unless message.timestamp.type=LogAppendTime."""
 
 
+MOST_RECORD_ERRORS = 100
+"""Refused records of a partition that a response names: a batch of 1 MB can have a million, with a text for each."""
+
+
 class RecordsRefusedError(ApiError):
-    """Some records, and so all, are refused: their positions in the request, and their errors (KIP-467)."""
+    """Some records, and so all, are refused: positions in the request, and errors, of the first ones (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, records: list[tuple[int, str]]) -> None:
         super().__init__(code, message)
@@ -115,7 +119,8 @@ def _check_records(
     stamp = config.message_timestamp_type == "LogAppendTime"
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    refused: list[tuple[int, str]] = []
+    named: list[tuple[int, str]] = []
+    refused = 0
     code = ErrorCode.INVALID_RECORD
     first = position = 0
     for header in headers:
@@ -124,24 +129,21 @@ def _check_records(
         for index, (timestamp, has_key) in enumerate(scan_records(batch), first):
             if not has_key and config.compacts:
                 partition = where.rpartition("/")[2]
-                refused.append(
-                    (
-                        index,
-                        f"Compacted topic cannot accept message without key in topic partition {partition}",
-                    )
-                )
+                text = f"Compacted topic cannot accept message without key in topic partition {partition}"
             elif is_append_time:
                 code = ErrorCode.INVALID_TIMESTAMP
-                refused.append((index, "Producer should not set timestamp type to LogAppendTime."))
+                text = "Producer should not set timestamp type to LogAppendTime."
             elif not stamp and timestamp != -1 and not earliest <= timestamp <= latest:
                 code = ErrorCode.INVALID_TIMESTAMP
-                refused.append(
-                    (
-                        index,
-                        f"Timestamp {timestamp} of message with offset {index} is out of range. "
-                        f"The timestamp should be within [{earliest}, {latest}]",
-                    )
+                text = (
+                    f"Timestamp {timestamp} of message with offset {index} is out of range. "
+                    f"The timestamp should be within [{earliest}, {latest}]"
                 )
+            else:
+                continue
+            refused += 1
+            if refused <= MOST_RECORD_ERRORS:
+                named.append((index, text))
         first += header.record_count
         position += header.size
     if not refused:
@@ -149,12 +151,12 @@ def _check_records(
     if code is ErrorCode.INVALID_TIMESTAMP:
         message = "One or more records have been rejected due to invalid timestamp"
     else:
-        shown = ", ".join(f"RecordError(batchIndex={index}, message={text!r})" for index, text in refused[:3])
+        shown = ", ".join(f"RecordError(batchIndex={index}, message={text!r})" for index, text in named[:3])
         message = (
-            f"One or more records have been rejected due to {len(refused)} record errors in total, "
+            f"One or more records have been rejected due to {refused} record errors in total, "
             f"and only showing the first three errors at most: [{shown}]"
         )
-    raise RecordsRefusedError(code, message, refused)
+    raise RecordsRefusedError(code, message, named)
 
 
 def _recompress(
