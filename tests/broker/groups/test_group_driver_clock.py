@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.messages import LeavingMember, Sync
-from millstream_harness.group_drivers import SharedTopic, assembled, drivers, joining
+from millstream_broker.groups.messages import Commit, LeavingMember, OffsetToCommit, Sync
+from millstream_harness.group_drivers import SharedTopic, assembled, committing, drivers, joining
 from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import EncodeError
 
 EARLY_S = 0.0015
 
@@ -60,6 +64,68 @@ def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
                 assert (await driver.sync(sync)).error is ErrorCode.NONE
             assert driver.describe("g").state is GroupState.STABLE
             assert len(driver.describe("g").members) == 2, static
+
+    run(play())
+
+
+def test_the_clock_survives_a_timer_that_fails() -> None:
+    """A group with a defect, or the check for expired positions, must not keep others' sessions alive."""
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        failures: list[str] = []
+        loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+        async with drivers(SharedTopic(), 1) as (driver,):
+            await assembled(driver)
+            coordinator = driver._coordinator
+            advance = coordinator.advance
+
+            def fail(now: int, wall_clock: int) -> None:
+                coordinator.advance = advance  # type: ignore[method-assign]
+                raise RuntimeError("one timer fails")
+
+            coordinator.advance = fail  # type: ignore[method-assign]
+            await asyncio.sleep(100)  # no event meanwhile, so only timers end the sessions, of a minute
+            assert failures == ["one timer fails"]
+            assert driver.describe("g").state is GroupState.EMPTY
+
+    run(play())
+
+
+def test_an_event_that_fails_leaves_no_reply_behind() -> None:
+    async def play() -> None:
+        async with drivers(SharedTopic(), 1) as (driver,):
+            leader, _ = await assembled(driver)
+            rejoining = asyncio.create_task(driver.join(joining(leader.member_id)))
+            await asyncio.sleep(0)  # it waits for the static member
+
+            def fail() -> None:
+                driver._coordinator.answer_all(ErrorCode.NOT_COORDINATOR)
+                raise RuntimeError("an event fails")
+
+            with pytest.raises(RuntimeError, match="an event fails"):
+                driver._event(fail)
+            await asyncio.sleep(0)
+            assert rejoining.done()
+
+    run(play())
+
+
+def test_what_cannot_be_written_leaves_no_group() -> None:
+    """Such as a name with a lone surrogate; no request can contain one."""
+
+    async def play() -> None:
+        async with drivers(SharedTopic(), 1) as (driver,):
+            with pytest.raises(EncodeError):
+                await driver.join(replace(joining(), group_id="\ud800"))
+            with pytest.raises(EncodeError):
+                await driver.commit(replace(committing(1), group_id="\ud800"))
+            assert driver.all() == []
+            assert (await driver.commit(committing(1))) == {("t", 0): ErrorCode.NONE}
+            (group,) = driver.all()
+            with pytest.raises(EncodeError):
+                await driver.commit(Commit("simple", [OffsetToCommit("\ud800", 0, 1)]))
+            assert not group.commits_in_flight
 
     run(play())
 

@@ -134,10 +134,11 @@ class GroupCoordinator(Membership):
             self._reply(caller, {(each.topic, each.partition): error for each in event.offsets})
             return
         if group is None:
-            group = self.groups[event.group_id] = Group(event.group_id)
+            group = Group(event.group_id)
         if event.member_id in group.members:
             self._restart_session(group, group.members[event.member_id])
         self._store_offsets(caller, group, event)
+        self.groups[event.group_id] = group
 
     def _check_commit(self, group: Group | None, event: Commit) -> ErrorCode:
         if event.generation < 0 and (group is None or group.state is GroupState.EMPTY):
@@ -186,8 +187,8 @@ class GroupCoordinator(Membership):
                 self._forget_void(group, committed)
             self._reply(caller, results)
 
-        group.commits_in_flight.update(committed.keys())
         records = [offset_record(group.group_id, *where, offset) for where, offset in committed.items()]
+        group.commits_in_flight.update(committed.keys())
         self._store(group.group_id, records, stored)
 
     def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:

@@ -236,8 +236,14 @@ class GroupDriver:
 
     def _event(self, event: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
-        self._coordinator.advance(int(loop.time() * 1000), int(time.time() * 1000))
-        answer = event()
+        try:
+            self._coordinator.advance(int(loop.time() * 1000), int(time.time() * 1000))
+            return event()
+        finally:  # a defect that shows in one group must not stop the clock of all
+            self._set_timer(loop)
+            self._carry_out()
+
+    def _carry_out(self) -> None:
         for effect in self._coordinator.take_effects():
             if isinstance(effect, Reply):
                 assert isinstance(effect.caller, asyncio.Future)
@@ -245,8 +251,6 @@ class GroupDriver:
                     effect.caller.set_result(effect.result)
             else:
                 self._writer.write(effect)
-        self._set_timer(loop)
-        return answer
 
     def _stored(self, writes: list[int], error: ErrorCode) -> None:
         self._event(lambda: self._coordinator.stored(writes, error))

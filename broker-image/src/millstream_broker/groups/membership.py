@@ -51,8 +51,9 @@ class Membership(CoordinatorState):
             return
         group = self.groups.get(event.group_id)
         if group is None:
-            group = self.groups[event.group_id] = Group(event.group_id, state_timestamp=self.wall_clock)
+            group = Group(event.group_id, state_timestamp=self.wall_clock)
             self._store_group(group, lambda error: None)
+            self.groups[event.group_id] = group
         if not self._has_room(group, event.member_id):
             if event.member_id in group.members:
                 self._drop(group, event.member_id)
