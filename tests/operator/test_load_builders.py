@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from millstream_harness import loads
 from millstream_harness.spark import ROOT
 from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
@@ -19,7 +20,9 @@ from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
 from millstream_operator.local.workloads import expanded
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
-from millstream_operator.models.load import Asked, Committed
+from millstream_operator.models.load import Asked, Committed, Unsettled
+from millstream_operator.reconcile.load import RunState, Seen
+from millstream_operator.reconcile.load_ranges import Ends
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
@@ -115,7 +118,12 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
     elsewhere = msgspec.structs.replace(here, path="/lake/others")
     assert told(a_load(), asked=asked, committed=elsewhere)[1] == "New"
     rerun = Run(name="daily-0001-u-1", trigger="Rerun")
-    assert told(a_load(), asked=asked, last_run=rerun)[1] == "Append", "it adds rows again"
+    assert told(a_load(), asked=asked, last_run=rerun)[1] == "New", "nothing was loaded before"
+    assert told(a_load(), asked=asked, committed=here, last_run=rerun)[1] == "Append", "it adds rows again"
+    failed = Unsettled(id="daily-0000-u-1", path="/lake/flights", positions="others", offsets=offsets)
+    assert told(a_load(), asked=asked, committed=here, unsettled=failed)[1] == "New", "it may have published"
+    repeated = msgspec.structs.replace(failed, id="daily-0001-u-1")
+    assert told(a_load(), asked=asked, committed=here, unsettled=repeated)[1] == "Append"
     again = a_load(**{"from": {"position": "Earliest", "requestId": "1"}})
     assert told(again, asked=asked)[1] == "Append"
 
@@ -451,3 +459,31 @@ def test_the_driver_asks_for_rights_on_pods_only() -> None:
         "reusePersistentVolumeClaim",
     ):
         assert conf[f"spark.kubernetes.driver.{key}"] == "false"
+
+
+def mode_of(load: BatchLoad) -> str:
+    return str(resources.run_file(load, "b:1", result="")["output"].get("mode", "Append"))
+
+
+@pytest.mark.parametrize("edit", [{"topics": ["flights", "other"]}, {"until": {"position": "Latest"}}])
+def test_a_run_looks_for_the_rows_of_a_failed_one_that_it_does_not_repeat(edit: dict[str, Any]) -> None:
+    """The failed run may have published; an edit of `from` says that records may come twice, no other edit does."""
+    until = {"position": "Timestamp", "timestamp": "2036-01-01T00:00:00Z"}
+    load = loads.ended(loads.started(loads.a_load(until=until)), until=until, value={"format": "Binary"})
+    load = loads.started(load, partitions=loads.MORE)
+    failed = load.status.last_run
+    assert failed is not None
+    assert mode_of(load) == "Append"
+    lost = Seen(RunState.FAILED, error="the driver is lost")
+    load = loads.ended(load, lost, **({"until": until, "value": {"format": "Binary"}} | edit))
+    repeated = loads.started(
+        loads.edited(load, until=until, value={"format": "Binary"}), partitions=loads.MORE
+    )
+    assert loads.run_of(repeated).id == failed.id
+    load = loads.started(load, partitions=loads.MORE)
+    assert (loads.run_of(load).id, mode_of(load)) == (loads.run_of(load).name, "New")
+    again = loads.started(loads.ended(load, lost, **edit, spark={}), partitions=loads.MORE)
+    assert mode_of(again) == "New", "it looks for both failed runs' rows"
+    done = loads.ended(again, value={"format": "Text"}, **edit)
+    later = {**loads.MORE, ("flights", 0): Ends(0, 200, topic_id="T1")}
+    assert mode_of(loads.started(done, partitions=later)) == "Append"

@@ -2,7 +2,8 @@
 
 Hypothesis plays a load with a schedule: records arrive; time passes and jumps, even over changes of summer time; the
 operator reconciles, and dies before or after writing a status; the driver publishes, ends, or dies before or after
-publishing; and the spec is edited. After every step the rows themselves are checked.
+publishing, or finds rows that should not be there (mode New); and the spec is edited. After every step the rows
+themselves are checked.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from millstream_harness.loads import a_load, edited, run_of
 from millstream_operator.models import BatchLoadStatus
 from millstream_operator.reconcile import load as runs
 from millstream_operator.reconcile.load import RunState, Seen
-from millstream_operator.reconcile.load_ranges import Ends
+from millstream_operator.reconcile.load_ranges import Ends, digest_of_positions
 from millstream_operator.reconcile.load_story import tell
+from millstream_operator.resources import load as resources
 
 PARTITIONS = 2
+LATER = {"position": "Timestamp", "timestamp": "2036-01-01T00:00:00Z"}
 Ranges = tuple[tuple[int, int], ...]
 BEGINNINGS = (datetime(2026, 3, 29, 0, 10), datetime(2026, 10, 24, 23, 50), datetime(2026, 11, 21, 8, 0))
 
@@ -44,7 +47,7 @@ class Story(RuleBasedStateMachine):
         self.load = a_load(**self.spec)
         self.ends = [0] * PARTITIONS
         self.table: dict[str, Ranges] = {}
-        self.drivers: dict[str, tuple[str, Ranges]] = {}  # the running ones, by their run's name
+        self.drivers: dict[str, tuple[str, Ranges, bool]] = {}  # the running ones, by their run's name
         self.reported: dict[str, RunState] = {}
 
     # The world
@@ -61,7 +64,7 @@ class Story(RuleBasedStateMachine):
     def the_clock_jumps(self, hours: int) -> None:
         self.now += timedelta(hours=hours)
 
-    @rule(edit=st.sampled_from(["memory", "value", "suspend", "cron"]))
+    @rule(edit=st.sampled_from(["memory", "value", "suspend", "cron", "until"]))
     def somebody_edits(self, edit: str) -> None:
         self.spec = dict(self.spec)
         if edit == "memory":
@@ -72,6 +75,8 @@ class Story(RuleBasedStateMachine):
         elif edit == "suspend":
             suspended = self.spec["schedule"].get("suspend", False)
             self.spec["schedule"] = {**self.spec["schedule"], "suspend": not suspended}
+        elif edit == "until":  # the same end in other words, so the failed run is not repeated
+            self.spec["until"] = {} if self.spec.get("until") else LATER
         else:
             self.spec["schedule"] = {**self.spec["schedule"], "cron": "*/5 * * * *"}
         self.load = edited(self.load, **self.spec)
@@ -81,11 +86,19 @@ class Story(RuleBasedStateMachine):
     def a_driver_ends(self, data: st.DataObject, ends: str) -> None:
         """The run may have been stopped, or have ended long ago in the operator's view."""
         name = data.draw(st.sampled_from(sorted(self.drivers)))
-        rows, ranges = self.drivers.pop(name)
-        if ends != "dies":
-            there = self.table.setdefault(rows, ranges)
-            assert there == ranges, "the rows of a name are always the same"
-        self.reported[name] = RunState.SUCCEEDED if ends == "well" else RunState.FAILED
+        published = ends != "dies" and self.published(*self.drivers.pop(name))
+        self.drivers.pop(name, None)
+        self.reported[name] = RunState.SUCCEEDED if ends == "well" and published else RunState.FAILED
+
+    def published(self, rows: str, ranges: Ranges, is_new: bool) -> bool:
+        """Publish the rows; False if others of these records are there, for which the run looks (mode New)."""
+        others = [there for name, there in self.table.items() if name != rows]
+        if is_new and rows not in self.table:
+            for there in others:
+                if any(max(a, c) < min(b, d) for (a, b), (c, d) in zip(there, ranges, strict=True)):
+                    return False
+        assert self.table.setdefault(rows, ranges) == ranges, "the rows of a name are always the same"
+        return True
 
     @precondition(lambda self: self.drivers)
     @rule(data=st.data())
@@ -118,7 +131,8 @@ class Story(RuleBasedStateMachine):
             edited_meanwhile = runs.superseded(load)
             if edited_meanwhile is None:
                 ranges = tuple((part.from_, part.until) for part in load.status.offsets)
-                self.drivers[name] = (rows, ranges)
+                output = resources.run_file(load, "b:1", result="")["output"]
+                self.drivers[name] = (rows, ranges, output.get("mode") == "New")
             seen = edited_meanwhile or Seen(RunState.PENDING)
         if not seen.state.ended:
             seen = runs.overdue(load, self.now) or seen
@@ -166,13 +180,17 @@ class Story(RuleBasedStateMachine):
         if not hasattr(self, "load"):
             return
         self.spec["schedule"] = {"cron": "*/5 * * * *"}
-        self.load = edited(self.load, **self.spec)
+        unsettled = self.load.status.unsettled
+        for until in ({}, LATER):  # the edit is undone, if a failed run waits for that
+            self.spec["until"] = until
+            self.load = edited(self.load, **self.spec)
+            if unsettled is not None and unsettled.positions == digest_of_positions(self.load):
+                break
         for _ in range(40):
             self.the_operator_makes_a_pass("")
             for name in sorted(self.drivers):
-                rows, ranges = self.drivers.pop(name)
-                assert self.table.setdefault(rows, ranges) == ranges
-                self.reported[name] = RunState.SUCCEEDED
+                published = self.published(*self.drivers.pop(name))
+                self.reported[name] = RunState.SUCCEEDED if published else RunState.FAILED
             self.now += timedelta(minutes=5)
             self.no_record_is_there_twice()
             self.what_is_committed_is_there()

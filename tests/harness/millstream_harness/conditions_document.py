@@ -122,7 +122,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.TOPIC_REPLACED: ("BatchLoad, MirrorMaker", "The topic was deleted and created again, so its offsets mean other records.", "Load: set `from` with a new `requestId`. Mirror: delete the copy, or exclude the topic."),
     R.OFFSETS_GONE: ("BatchLoad", "Retention deleted records before they were loaded.", "Set `from` with a new `requestId`, and raise the topic's retention."),
     R.CONFLICTING_TABLE: ("BatchLoad", "An older BatchLoad has the same `output.path`, or one inside or around it, or the table names another load as its owner.", "Use another path."),
-    R.ALREADY_LOADED: ("BatchLoad", "The table has records of the load's first run, such as those of a deleted load of the same name.", "Use another path, let `from` begin where the table ends, or give `from` a `requestId` to add them again ([why](../loads.md#what-starts-a-run))."),
+    R.ALREADY_LOADED: ("BatchLoad", "The table has records of the load's first run, such as those of a deleted load of the same name; or of a failed run before `topics` or `until` were edited.", "Undo such an edit. Otherwise use another path, let `from` begin where the table ends, or give `from` a `requestId` to add them again ([why](../loads.md#what-starts-a-run))."),
     R.RUN_PENDING: ("BatchLoad", "A run begins.", ""),
     R.PODS_PENDING: ("BatchLoad", "Kubernetes cannot start the run's driver, or none of its executors.", "The message has Kubernetes' reason: no room, no image, no volume, a quota."),
     R.RUNNING: ("BatchLoad", "Spark runs.", ""),

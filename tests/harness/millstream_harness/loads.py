@@ -22,7 +22,7 @@ MORE = {("flights", 0): Ends(0, 130, topic_id="T1"), ("flights", 1): Ends(20, 50
 def conf_rule() -> str:
     """The rule for keys of ``spec.spark.conf``, in CEL."""
     spec = crd_schemas()["BatchLoad"]["properties"]["spec"]
-    (rule,) = spec["properties"]["spark"]["properties"]["conf"]["x-kubernetes-validations"]
+    rule, _ = spec["properties"]["spark"]["properties"]["conf"]["x-kubernetes-validations"]
     return str(rule["rule"])
 
 

@@ -34,12 +34,13 @@ from ..models import (
     Asked,
     BatchLoad,
     BatchLoadStatus,
+    Committed,
     OffsetRange,
     Run,
     ScheduleStatus,
     Unsettled,
 )
-from ..resources.load import run_id
+from ..resources.load import follows_unsettled, run_id
 from .load_ranges import (
     Partitions,
     check_size,
@@ -317,7 +318,10 @@ def _pinned(load: BatchLoad, asks: Request, run: Run, offsets: tuple[OffsetRange
         return replace(status, rerun_id=run.request_id)
     if asks.scheduled is not None:
         status = replace(status, schedule=_acted(status, asks.scheduled))
-    return replace(status, asked=_asked(load))
+    asked = _asked(load)
+    if status.asked is not None and status.asked.from_ != asked.from_:
+        status = replace(status, unsettled=None)  # who edits `from` may load records twice
+    return replace(status, asked=asked)
 
 
 def _asked(load: BatchLoad) -> Asked:
@@ -358,6 +362,14 @@ def _why(seen: Seen) -> Reason:
     if seen.reason is not None:
         return seen.reason
     return Reason.OUTPUT_NOT_WRITABLE if seen.error.startswith("output.") else Reason.RUN_FAILED
+
+
+def _settles(committed: Committed, last: Unsettled | None) -> bool:
+    """Whether later runs have loaded, or found missing, all that a failed run may have published."""
+    ends = {(one.topic, one.partition): one.offset for one in committed.offsets}
+    return last is None or all(
+        ends.get((one.topic, one.partition), 0) >= one.until for one in last.offsets if one.from_ < one.until
+    )
 
 
 def overdue(load: BatchLoad, now: datetime) -> Seen | None:
@@ -420,6 +432,13 @@ def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
     status = replace(status, asked=replace(asked, succeeded=succeeded))
     if succeeded:
         committed = committed_by(load, asked.path, offsets, asked.from_)
-        return replace(status, committed=committed, unsettled=None)
+        left = (
+            status.unsettled
+            if follows_unsettled(load) and not _settles(committed, status.unsettled)
+            else None
+        )
+        return replace(status, committed=committed, unsettled=left)
+    if follows_unsettled(load):
+        return status  # the next run must look for the rows of that one, too
     last = Unsettled(id=run_id(load), path=asked.path, positions=asked.positions, offsets=offsets)
     return replace(status, unsettled=last)

@@ -160,19 +160,25 @@ def output_of(load: BatchLoad, path: str) -> Manifest:
 
 
 def _begins_a_table(load: BatchLoad) -> bool:
-    """Whether the run must find none of its records in the table, because it is the load's first there.
+    """Whether the run must find none of its records in the table: it is the load's first there, or follows a failed
+    run that may have published its rows.
 
     Its status decides: a load that was deleted and created again does not know its predecessor's rows.
     """
     status, run = load.status, load.status.last_run
-    if (
-        load.spec.from_.request_id is not None
-        or run is None
-        or run.trigger == "Rerun"
-        or status.asked is None
-    ):
+    if load.spec.from_.request_id is not None or run is None:
         return False
-    return status.committed is None or status.committed.path != status.asked.path
+    if run.trigger == "Rerun":
+        return status.committed is None
+    if status.asked is None:
+        return False
+    return status.committed is None or status.committed.path != status.asked.path or follows_unsettled(load)
+
+
+def follows_unsettled(load: BatchLoad) -> bool:
+    """Whether the last run left out a failed run of the same table, as `topics` or `until` were edited since."""
+    last, asked = load.status.unsettled, load.status.asked
+    return last is not None and asked is not None and last.path == asked.path and last.id != run_id(load)
 
 
 def credentials(load: BatchLoad) -> list[Manifest]:
