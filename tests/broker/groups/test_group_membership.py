@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.messages import GroupConfig, LeavingMember
+from millstream_broker.groups.membership import LONGEST_NAME
+from millstream_broker.groups.messages import GroupConfig, Join, JoinResult, LeavingMember, Reply
 from millstream_harness.group_machine import Machine
+from millstream_kafka.protocol.compiler import MAX_STRING
 from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -88,6 +90,25 @@ def test_member_id_is_required_from_dynamic_members_only() -> None:
     static = machine.join(group="other", instance="i", id_required=True).joined
     assert static.error is NONE
     assert static.member_id.startswith("i-")
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_member_id_is_never_too_long_to_be_sent(is_static: bool) -> None:
+    """It is made of the client's own name, of up to 32,767 bytes, and an id."""
+    machine = Machine()
+
+    def join(name: str) -> JoinResult:
+        instance = name if is_static else None
+        event = Join("g", "", name, "/h", 10_000, 10_000, "consumer", (("range", b""),), instance_id=instance)
+        machine.coordinator.join("caller", event)
+        (result,) = (each.result for each in machine.coordinator.take_effects() if isinstance(each, Reply))
+        assert isinstance(result, JoinResult)
+        return result
+
+    for name in ("x" * (LONGEST_NAME + 1), "é" * (LONGEST_NAME // 2 + 1)):
+        assert join(name).error is ErrorCode.INVALID_REQUEST
+        assert not machine.coordinator.groups
+    assert len(join("x" * LONGEST_NAME).member_id) < MAX_STRING
 
 
 def test_member_id_that_is_not_used_expires_and_then_no_longer_holds_the_others_up() -> None:

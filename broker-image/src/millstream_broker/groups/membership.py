@@ -32,6 +32,8 @@ from .state import CoordinatorState
 
 UNDELAYED = ("mirror",)
 """Protocol types of groups whose first members need not wait for others."""
+LONGEST_NAME = 32_000
+"""Limit in bytes of the name in a new member's id, as a string of the protocol must hold both."""
 _PREPARING = GroupState.PREPARING_REBALANCE
 _COMPLETING = GroupState.COMPLETING_REBALANCE
 
@@ -46,6 +48,8 @@ class Membership(CoordinatorState):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
         if not error and event.member_id and event.group_id not in self.groups:
             error = ErrorCode.UNKNOWN_MEMBER_ID
+        if not error and len((event.instance_id or event.client_id).encode()) > LONGEST_NAME:
+            error = ErrorCode.INVALID_REQUEST
         if error:
             self._reply(caller, JoinResult(error, event.member_id))
             return
