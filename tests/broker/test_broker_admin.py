@@ -314,6 +314,17 @@ def test_a_topic_config_takes_effect_at_once(wire: Wire, topic: str) -> None:
     assert wire.produce(topic, [record("x" * 200)]).error_code == 0
 
 
+def test_a_list_stays_short_enough_to_be_shown(wire: Wire, topic: str) -> None:
+    """Requests and responses have strings of at most 32,767 bytes; a list could grow beyond by appending."""
+    key = "leader.replication.throttled.replicas"
+    first, more = (",".join(f"{one}:1" for one in range(start, start + 4000)) for start in (0, 4000))
+    assert alter(wire, TOPIC, topic, (key, SET, first)) == (0, "")
+    code, message = alter(wire, TOPIC, topic, (key, APPEND, more))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert message.startswith(f"{key} would have ")
+    assert described(wire, TOPIC, topic)[key].value == first
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from millstream_kafka.protocol import incremental_alter_configs
+from millstream_kafka.protocol.compiler import MAX_STRING
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.incremental_alter_configs import (
     AlterableConfig,
@@ -96,6 +97,9 @@ def _apply(config: BrokerConfig, overrides: Overrides, one: AlterableConfig, *, 
             items += [item for item in given if item not in items]
         else:
             items = [item for item in items if item not in given]
-        overrides[one.name] = ",".join(items)
+        if (size := len((text := ",".join(items)).encode())) > MAX_STRING:
+            message = f"{one.name} would have {size} bytes, more than {MAX_STRING}: no response could show it"
+            raise ApiError(ErrorCode.INVALID_CONFIG, message)
+        overrides[one.name] = text
     else:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{one.name}: unknown operation {one.config_operation}")
