@@ -148,7 +148,7 @@ class TooMany(Malformed):
 
 
 def too_many(count: int) -> Malformed:
-    return TooMany(f"has {count} elements or tagged fields, which makes too many in the message")
+    return TooMany(f"has {count} elements, which makes too many in the message")
 
 
 _RUNTIME: Final[dict[str, Any]] = {
