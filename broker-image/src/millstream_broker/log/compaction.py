@@ -175,9 +175,8 @@ class Compaction:
         self._done: tuple[list[Segment], Segment] | None = None
         self._replaced = False
         self._skipped = False
-        self._keeps_tombstones = (
-            False  # a batch before them stays whole, perhaps with values that they delete
-        )
+        self._keeps_tombstones = False
+        """A batch before them stays whole, perhaps with values that they delete."""
 
     # -- in a thread ------------------------------------------------------------------------------------------
 
