@@ -46,6 +46,7 @@ _LEAST_BODY = LEAST_RECORD - 1  # the part that its length counts
 MOST_RECORDS_A_BYTE = 16  # if records are compressed
 MOST_HEADERS_A_RECORD = 10_000  # that are read: 60 million empty ones are compressed to 4 KB
 MOST_HEADERS = 1_000_000  # in a batch, or one for each of its bytes: reading them takes half a second
+MOST_BATCHES = 20_000  # of a partition in a request: 1 MiB, which a mirror fetches at once, cannot have more
 MOST_OFFSETS = 0x7FFFFFFF // LEAST_RECORD  # in a batch, which has less than 2 GiB
 PLACEMENT = struct.Struct(">qii")  # the fields set by the broker: base offset, (length), leader epoch
 CRC_OFFSET = 17
@@ -211,6 +212,10 @@ def validate(buffer: Buffer, max_message_bytes: int = INT32_MAX, *, read: bool =
             _refuse(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the batch")
         _check_client_header(fields, read)
         headers.append(tuple.__new__(BatchHeader, fields))
+        if len(headers) > MOST_BATCHES:
+            _refuse(
+                ErrorCode.INVALID_RECORD, f"more than {MOST_BATCHES} batches for a partition in one request"
+            )
         position += size
     return headers
 

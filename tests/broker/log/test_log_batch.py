@@ -21,6 +21,7 @@ from millstream_kafka.batch import (
     HEADER_SIZE,
     INT32_MAX,
     LEAST_RECORD,
+    MOST_BATCHES,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -179,6 +180,15 @@ def test_the_limit_is_on_each_batch() -> None:
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert int(caught.value.code) == 10
     assert f"max.message.bytes={len(batch) - 1}" in caught.value.message
+
+
+def test_a_partition_takes_as_many_batches_as_a_mebibyte_has() -> None:
+    """A mirror sends at once what it has fetched at once; more would hold the loop, and take memory."""
+    batch = build_batch([Record(None, b"", NOW)])
+    assert len(validate(batch * MOST_BATCHES)) == MOST_BATCHES > (1 << 20) // HEADER_SIZE
+    with pytest.raises(ApiError, match="more than 20000 batches for a partition") as caught:
+        validate(batch * (MOST_BATCHES + 1))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
 @given(st.binary(max_size=200))
