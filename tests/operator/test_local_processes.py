@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import pytest
 
 from millstream_harness.broker import fixed_port
 from millstream_operator.local import ports, processes
+from millstream_operator.local.clusters import LocalCluster
 from millstream_operator.local.processes import Daemon, StartFailed
 from millstream_operator.local.state import State, StateError, Store
 
@@ -210,3 +212,22 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
         taken.listen()
         assert not ports.is_free(port)
     assert ports.is_free(port)
+
+
+def test_a_port_that_another_process_had_for_a_moment_is_tried_again() -> None:
+    """It was free when it was chosen, taken when the broker wanted it, and is free again."""
+    failures = [
+        "http.listener=127.0.0.1:9404: cannot listen there: Address already in use. Stop that process",
+        "",
+    ]
+    owner: Any = SimpleNamespace(data=SimpleNamespace(stop=lambda key: None), state=SimpleNamespace(ports={}))
+
+    def launch() -> None:
+        if words := failures.pop(0):
+            raise StartFailed(words)
+
+    LocalCluster._launch(owner, "broker/default/west/0", [("http", fixed_port())], launch)
+    assert failures == []
+    failures = ["log.dirs: no space left", ""]
+    with pytest.raises(StartFailed, match="no space left"):
+        LocalCluster._launch(owner, "broker/default/west/0", [("http", fixed_port())], launch)

@@ -11,6 +11,8 @@ the plan of a roll (reconcile/rolling.py): only while every partition keeps its 
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -255,9 +257,10 @@ class LocalCluster:
             try:
                 with processes.files_of_a_start():
                     launch()
-            except StartFailed:
-                # Between our check of a port and its use, another process may have taken it.
-                if tries_left and not all(map(ports.is_free, self.state.ports[key].values())):
+            except StartFailed as error:
+                # Between our check of a port and its use, another process may have taken it, perhaps for a moment.
+                was_taken = os.strerror(errno.EADDRINUSE) in str(error)
+                if tries_left and (was_taken or not all(map(ports.is_free, self.state.ports[key].values()))):
                     continue
                 raise
             return
