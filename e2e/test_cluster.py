@@ -21,6 +21,7 @@ from millstream_harness.kube import until as kube_until
 from millstream_harness.kubernetes_pages import CLEAN_UP, THREE_BROKERS, VOLUMES
 from millstream_harness.ledger import Load, check
 from millstream_harness.pages import run_command
+from millstream_harness.rolls import in_sync, ready, resource
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
 
@@ -31,10 +32,6 @@ PARTITIONS = range(6)
 
 until = functools.partial(kube_until, passing=(CommandFailed, AdminError))
 """Nodes may lead to a pod that has just left, for a moment."""
-
-
-def resource(kind: str, name: str, spec: Json) -> Json:
-    return {"apiVersion": "millstream.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def topic(name: str, factor: int, partitions: int) -> Json:
@@ -97,12 +94,6 @@ def ids(namespace: Namespace) -> dict[str, str]:
     return {name: one["metadata"]["uid"] for name, one in pods(namespace).items()}
 
 
-def ready(pod: Json) -> bool:
-    return "deletionTimestamp" not in pod["metadata"] and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ())
-    )
-
-
 def settled(namespace: Namespace, *without: str) -> Callable[[], bool]:
     """A check that the Cluster is ready, in its present generation, without any of these conditions."""
 
@@ -113,11 +104,6 @@ def settled(namespace: Namespace, *without: str) -> Callable[[], bool]:
         return current and conditions["Ready"]["status"] == "True" and not conditions.keys() & set(without)
 
     return check
-
-
-def in_sync(admin: KafkaAdmin, factor: int, name: str = "orders") -> bool:
-    found = admin.replicas([name])
-    return bool(found) and all(len(one.isr) == len(one.replicas) == factor for one in found)
 
 
 def test_three_brokers_form_a_cluster(namespace: Namespace, admin: KafkaAdmin) -> None:
@@ -133,7 +119,7 @@ def test_three_brokers_form_a_cluster(namespace: Namespace, admin: KafkaAdmin) -
     )
     status = namespace.wait_condition(TOPIC_KIND, "orders")["status"]
     assert (status["partitions"], status["replicationFactor"]) == (len(PARTITIONS), 3)
-    until("every replica in sync", lambda: in_sync(admin, 3))
+    until("every replica in sync", lambda: in_sync(admin, 3, "orders"))
 
 
 def test_more_replicas_than_brokers_is_said(namespace: Namespace) -> None:
@@ -167,7 +153,7 @@ def test_a_changed_configuration_restarts_one_broker_after_the_other(
     events = namespace.list("event", "--field-selector=reason=ConfigurationChanged")
     assert sorted(one["message"] for one in events) == [f"restarting three-brokers-{n}" for n in range(3)]
     load.until(load.ledger.count + 100)
-    until("every replica in sync", lambda: in_sync(admin, 3))
+    until("every replica in sync", lambda: in_sync(admin, 3, "orders"))
 
 
 def test_what_brokers_take_live_restarts_none(namespace: Namespace, admin: KafkaAdmin) -> None:
@@ -193,7 +179,7 @@ def test_another_replication_factor(namespace: Namespace, admin: KafkaAdmin, fol
     namespace.apply(topic("small", 3, 2))
     command = """kubectl patch mst orders --type merge -p '{"spec":{"replicationFactor":2}}'"""
     run_command(PAGE, folder, command)
-    until("two replicas", lambda: in_sync(admin, 2), timeout=60)
+    until("two replicas", lambda: in_sync(admin, 2, "orders"), timeout=60)
     run_command(PAGE, folder, command, replace={":2": ":3"})  # "the same with `3`"
     for name in ("small", "orders"):
         until_three_replicas(namespace, admin, name)
@@ -240,7 +226,7 @@ def test_a_broker_with_an_empty_volume_copies_its_replicas(
 ) -> None:
     """As docs/troubleshooting.md replaces a broken disk."""
     page, names = ROOT / "docs/troubleshooting.md", {"NAME": "three", "-N": "-1"}
-    until("every replica in sync", lambda: in_sync(admin, 3))
+    until("every replica in sync", lambda: in_sync(admin, 3, "orders"))
     before = namespace.get("pvc", "data-three-brokers-1")["metadata"]["uid"]
     run_command(page, folder, "kubectl delete pvc data-NAME-brokers-N --wait=false", replace=names)
     run_command(page, folder, "kubectl delete pod NAME-brokers-N", replace=names)
@@ -249,7 +235,7 @@ def test_a_broker_with_an_empty_volume_copies_its_replicas(
         lambda: len(pods(namespace)) == 3 and all(map(ready, pods(namespace).values())),
     )
     assert namespace.get("pvc", "data-three-brokers-1")["metadata"]["uid"] != before
-    until("every replica in sync again", lambda: in_sync(admin, 3))
+    until("every replica in sync again", lambda: in_sync(admin, 3, "orders"))
 
 
 def test_every_record_that_was_acknowledged_is_there(bootstrap: str, loads: list[Load]) -> None:

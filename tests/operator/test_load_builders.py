@@ -18,11 +18,11 @@ from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
-from millstream_operator.local.workloads import expanded
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
 from millstream_operator.models.load import Asked, Committed, Unsettled
 from millstream_operator.reconcile.load import RunState, Seen
 from millstream_operator.reconcile.load_ranges import Ends
+from millstream_operator.references import expanded
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job

@@ -16,7 +16,7 @@ from millstream_harness.local import Sandbox, produce
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.local import processes
 from millstream_operator.local.consumers import Consumer, Told, pause_after
-from millstream_operator.local.workloads import expanded
+from millstream_operator.references import expanded
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSUMER = """

@@ -389,21 +389,15 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
         position = 0
         headers_left = most_headers(header)
         for index in range(header.record_count):
-            length, position = _read_varint(data, position)
-            end = position + length
-            if length < _LEAST_BODY or end > len(data):
-                raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-            time_delta, position = _read_varint(data, position + 1, _VARLONG)
-            offset, position = _read_varint(data, position)
+            end, time_delta, offset, position = _begin_record(data, position)
             if offset != index:
                 raise ValueError(f"record {index} has the offset delta {offset}")
             key, position = _read_varint(data, position)
             size, position = _read_varint(data, position + max(key, 0))
             count, position = _read_varint(data, position + max(size, 0))
             if count:
+                _check_headers(header, count, headers_left)
                 headers_left -= count
-                if headers_left < 0 or not 0 <= count <= MOST_HEADERS_A_RECORD:
-                    _refuse_headers(header, count)
                 position = _skip_headers(data, position, count)
             if position != end:
                 raise ValueError(f"a record ends at byte {position}, its length says {end}")
@@ -430,12 +424,7 @@ def skim_records(batch: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
         position = 0
         least, most = header.base_offset, header.last_offset
         for _ in range(header.record_count):
-            length, position = _read_varint(data, position)
-            end = position + length
-            if length < _LEAST_BODY or end > len(data):
-                raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-            time_delta, position = _read_varint(data, position + 1, _VARLONG)
-            offset, position = _read_varint(data, position)
+            end, time_delta, offset, position = _begin_record(data, position)
             offset += header.base_offset
             if not least <= offset <= most:
                 raise ValueError(f"offset {offset} where {least} to {most} may follow")
@@ -457,8 +446,10 @@ def most_headers(header: BatchHeader) -> int:
     return max(MOST_HEADERS, header.size)
 
 
-def _refuse_headers(header: BatchHeader, count: int) -> NoReturn:
-    """Refuse the number of headers that a record claims."""
+def _check_headers(header: BatchHeader, count: int, left: int) -> None:
+    """Check the number of headers that a record claims; the batch may have ``left`` more."""
+    if 0 <= count <= min(MOST_HEADERS_A_RECORD, left):
+        return
     if count < 0:
         raise ValueError(f"{count} headers in a record")
     few = f"{MOST_HEADERS_A_RECORD} in a record, {most_headers(header)} in the batch"
@@ -499,18 +490,24 @@ def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_
     body += data
 
 
-def _read_record(data: bytes, position: int, header: BatchHeader, headers_left: int) -> tuple[Record, int]:
+def _begin_record(data: bytes, position: int) -> tuple[int, int, int, int]:
+    """The end of a record, its timestamp and offset deltas, and the position of its key."""
     length, position = _read_varint(data, position)
     end = position + length
     if length < _LEAST_BODY or end > len(data):
         raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-    timestamp_delta, position = _read_varint(data, position + 1, _VARLONG)
+    time_delta, position = _read_varint(data, position + 1, _VARLONG)
     offset_delta, position = _read_varint(data, position)
+    return end, time_delta, offset_delta, position
+
+
+def _read_record(data: bytes, position: int, header: BatchHeader, headers_left: int) -> tuple[Record, int]:
+    end, timestamp_delta, offset_delta, position = _begin_record(data, position)
     key, position = _read_bytes(data, position)
     value, position = _read_bytes(data, position)
     count, position = _read_varint(data, position)
-    if count and (not 0 <= count <= MOST_HEADERS_A_RECORD or count > headers_left):
-        _refuse_headers(header, count)
+    if count:
+        _check_headers(header, count, headers_left)
     headers = []
     for _ in range(count):
         name, position = _read_bytes(data, position)

@@ -178,12 +178,13 @@ def renewed(namespace: Namespace, before: set[str], count: int, labels: str = BR
 def until_in_sync(namespace: Namespace) -> None:
     """Wait until every partition has three replicas in sync; the Cluster may be ready before."""
     with contextlib.closing(KafkaAdmin(bootstrap(namespace))) as admin:
+        until("every replica in sync", lambda: in_sync(admin, 3, TOPIC), passing=(CommandFailed, AdminError))
 
-        def in_sync() -> bool:
-            found = admin.replicas([TOPIC])
-            return bool(found) and all(len(one.isr) == 3 for one in found)
 
-        until("every replica in sync", in_sync, passing=(CommandFailed, AdminError))
+def in_sync(admin: KafkaAdmin, factor: int, topic: str) -> bool:
+    """Whether each partition of the topic has so many replicas, all in sync."""
+    found = admin.replicas([topic])
+    return bool(found) and all(len(one.isr) == len(one.replicas) == factor for one in found)
 
 
 def bootstrap(namespace: Namespace) -> str:

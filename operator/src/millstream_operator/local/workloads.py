@@ -9,10 +9,8 @@ working folder is that of the command that starts the workload.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +19,7 @@ from ..conditions import Reason
 from ..models import ConsumerGroup
 from ..reconcile.group_workload import Consumers, Decide
 from ..reconcile.problem import Problem
+from ..references import expanded
 from ..resources.workload import environment, selector
 from ..services import Services
 from . import consumers, processes
@@ -32,12 +31,6 @@ from .processes import Daemon, StartFailed
 SETTLE_S = 5.0
 GRACE_S = 30.0  # Kubernetes' default
 STOP_EXTRA_S = 10.0
-_REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
-
-
-def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """The text with $(NAME) replaced, as in Kubernetes: $$ is $, and an unknown name stays."""
-    return _REFERENCE.sub(lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text)
 
 
 def stop_all(daemon: Daemon) -> bool:

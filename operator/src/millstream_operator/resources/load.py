@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Set
 from typing import Any, Literal
 
 import msgspec
@@ -22,6 +20,7 @@ import yaml
 from ..models import API_VERSION, BatchLoad
 from ..models.load import SparkDriver, SparkExecutor
 from ..quantity import parse_quantity
+from ..references import without_references
 from .images import Images, SparkRole
 from .load_value import reading, value
 from .merge import merge
@@ -67,7 +66,6 @@ NOT_INJECTED = {
     "labels": {"sidecar.istio.io/inject": "false"},
     "annotations": {"linkerd.io/inject": "disabled"},
 }
-_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")  # as Kubernetes reads them: $$ stands for $
 
 
 def labels(load: BatchLoad, component: str) -> dict[str, str]:
@@ -357,15 +355,6 @@ def with_user_template(load: BatchLoad, role: Role, pod: Manifest, container: st
             if "value" in variable:
                 variable["value"] = without_references(variable["value"], secret)
     return pod
-
-
-def without_references(text: str, names: Set[str]) -> str:
-    """The text with each reference $(NAME) to one of the variables as $$(NAME), which Kubernetes does not expand."""
-
-    def kept(found: re.Match[str]) -> str:
-        return f"${found[0]}" if found[1] in names else found[0]
-
-    return _REFERENCE.sub(kept, text)
 
 
 def part(load: BatchLoad, role: Role) -> SparkDriver | SparkExecutor:
