@@ -11,11 +11,20 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.mirror import (
+    MirrorProcess,
+    Peer,
+    admin,
+    arrived,
+    create,
+    numbers,
+    produce,
+    read_batches,
+)
 from millstream_harness.mirror_groups import commit, committed, follows, values
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire
-from millstream_kafka.batch import BatchHeader, Record, build_batch, read_header, read_records
+from millstream_kafka.batch import BatchHeader, Record, build_batch, read_header
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_mirror.others import progress_of
@@ -37,15 +46,6 @@ def set_policy(broker: Peer, topic: str, policy: str) -> None:
     entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin(broker).incremental_alter_configs([resource])[resource].result(20)
-
-
-def numbers(broker: Peer, topic: str) -> list[int]:
-    """Of the records, as `produce` numbers them."""
-    return [
-        int((record.value or b"").removeprefix(b"value-"))
-        for batch in asyncio.run(read_batches(broker.bootstrap, topic, 0))
-        for record in read_records(batch)
-    ]
 
 
 def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) -> int:

@@ -11,7 +11,16 @@ import pytest
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.ledger import Load
-from millstream_harness.mirror import MirrorProcess, Peer, arrived, create, produce, read_batches
+from millstream_harness.mirror import (
+    MirrorProcess,
+    Peer,
+    admin,
+    arrived,
+    create,
+    numbers,
+    produce,
+    read_batches,
+)
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record, read_records
 
@@ -53,6 +62,24 @@ def test_timestamps_that_the_source_has_set_arrive_in_kafka(
     start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
     arrived(kafka, topic, [100])
     assert records_of(kafka, topic, 0) == records_of(west, topic, 0)
+
+
+def test_a_topic_that_was_created_again_in_kafka_gets_every_record(
+    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
+) -> None:
+    """Kafka takes the numbers that follow in the new topic, too: only its id tells that the records are gone."""
+    topic = unique("again")
+    create(west, topic)
+    produce(west, topic, range(100))
+    mirror = start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
+    arrived(kafka, topic, [100])
+    mirror.stop()
+    admin(kafka).delete_topics([topic])[topic].result(20)
+    create(kafka, topic)
+    produce(west, topic, range(100, 150))
+    mirror.start()
+    arrived(kafka, topic, [150])
+    assert numbers(kafka, topic) == [*range(150)]
 
 
 @pytest.mark.timeout(400)

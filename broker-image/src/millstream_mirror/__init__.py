@@ -26,6 +26,10 @@ A source topic with cleanup.policy=compact may lose records between a crash and 
 what was sent. Before a lane of such a topic sends again, it looks at what it has in the target, and compares records
 with the source's, by their contents (aligning.py).
 
+A source may lose records that were mirrored, and give their offsets to others. A lane waits if its source does not have
+the last mirrored batch any more (history.py). If a worker died before it committed, the same sequence number may stand
+for another record then, so the lane compares the target's last record before it passes its number.
+
 Not covered are a target that lost acknowledged records, and one whose copy is compacted in that time, too, so that it
 lacks records that were sent. Both are noticed; the lane may then repeat records.
 
@@ -49,7 +53,8 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     fetching.py fetch sessions (no I/O)
     rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
                 set_aside.py for records that only the target has
-    sent.py     what a lane has sent, compared with a source that was compacted, by aligning.py (no I/O)
+    history.py  whether the source still has what was mirrored; together.py asks for many lanes at once
+    sent.py     what a lane has sent, compared with the source by aligning.py (no I/O)
     producer_ids.py new producer ids from the target
     reading.py  reads logs; committed.py reads and commits offsets of groups
     throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)

@@ -82,6 +82,10 @@ class Alignment:
         self._is_over = True
 
     @property
+    def has_found_all(self) -> bool:
+        return len(self._found) == len(self._sent)
+
+    @property
     def next_offset(self) -> int:
         """Behind the last record of the source that was sent."""
         index_of = {place: index for index, (_, place) in enumerate(self._found)}

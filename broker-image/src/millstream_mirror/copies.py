@@ -7,14 +7,10 @@ that are repeated, late, or sent by two workers change nothing.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from millstream_kafka.batch import CONTROL, TRANSACTIONAL, iter_batches
-from millstream_kafka.client import Connection
 from millstream_kafka.protocol import mirror_append
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
@@ -72,8 +68,6 @@ class CopyLane(Lane):
     target_start: int = 0
     repeats: bool = False
     """Failed requests may be repeated without comparing the logs: the target accepts batches only where they belong."""
-    compared_at: float = 0.0
-    """When the logs were last compared (seconds of the monotonic clock)."""
 
     def __post_init__(self) -> None:
         Lane.__post_init__(self)
@@ -132,11 +126,6 @@ class CopyLane(Lane):
 class CopyFlow(Flow):
     """Forwards the lanes of one source to MirrorAppend."""
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._opened: dict[Connection, float] = {}
-        """Connections to the source, and when they were first seen."""
-
     def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
         """The next batches, unchanged; none if only the start of the source's log has moved."""
         assert isinstance(lane, CopyLane)
@@ -161,21 +150,6 @@ class CopyFlow(Flow):
             end = at + header.size
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
         return [(batches, fetched[begin:end])] if batches else []
-
-    async def _connect(self, node: int) -> None:
-        """The lanes' first comparison then covers this connection."""
-        self._may_use(await self._fetching.connection(node), [])
-
-    def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
-        """After a reconnect the source may have another history: lanes compare the logs again before they fetch."""
-        self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
-        opened = self._opened.setdefault(connection, time.monotonic())
-        outdated = [lane for lane in lanes if isinstance(lane, CopyLane) and lane.compared_at < opened]
-        for lane in outdated:
-            lane.fail(lane.error, reason=lane.reason, side=lane.side)
-        if outdated:
-            self._wake.set()
-        return not outdated
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         topics: dict[str, MirrorTopic] = {}

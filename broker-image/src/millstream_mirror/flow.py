@@ -99,6 +99,8 @@ class Flow(ABC):
         self._rack = rack
         self._bucket: TokenBucket | None = None
         self._turns = itertools.count(1)
+        self._opened: dict[Connection, float] = {}
+        """Connections to the source, and when they were first seen."""
         self._wake = asyncio.Event()
         """Wakes the supervisor: a lane failed, or needs its leader."""
         self._progress = Bell()
@@ -132,7 +134,7 @@ class Flow(ABC):
             lanes = list(self.lanes.values())
             self._workers = {key: task for key, task in self._workers.items() if not task.done()}
             for lane in lanes:
-                if lane.failed and not lane.in_flight and not lane.recovering:
+                if lane.is_stopped and not lane.in_flight and not lane.recovering:
                     lane.recovering = True
                     self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
             all_found = await self._locate(
@@ -150,8 +152,8 @@ class Flow(ABC):
         self._wake.set()
 
     async def _connect(self, node: int) -> None:
-        """Prepare to fetch from a broker, before its lanes open. Raises BrokerError."""
-        await self._fetching.connection(node)
+        """Connect to a broker before its lanes open: their first comparison then covers it. Raises BrokerError."""
+        self._may_use(await self._fetching.connection(node), [])
 
     async def _locate(self, lost: list[Lane]) -> bool:
         """Find the brokers of the source that lead these lanes; False if one has no leader now.
@@ -185,7 +187,8 @@ class Flow(ABC):
 
     async def _recover(self, lane: Lane) -> None:
         pause = min(BACKOFF_S * 2 ** min(lane.failures, 10), BACKOFF_MAX_S) if lane.failures else 0.0
-        lane.failures += 1
+        if lane.failed or lane.error:
+            lane.failures += 1
         while True:
             await asyncio.sleep(pause)
             try:
@@ -342,8 +345,18 @@ class Flow(ABC):
         return used
 
     def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
-        """Whether to fetch these lanes over a connection, which may be a new one."""
-        return True
+        """Whether to fetch these lanes over a connection.
+
+        After a reconnect the source may have another history: lanes compare before they fetch.
+        """
+        self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
+        opened = self._opened.setdefault(connection, time.monotonic())
+        outdated = [lane for lane in lanes if lane.compared_at < opened]
+        for lane in outdated:
+            lane.compare_again()
+        if outdated:
+            self._wake.set()
+        return not outdated
 
     async def _some_progress(self) -> None:
         """Wait until a response or a recovery may have made a lane ready."""
@@ -417,8 +430,7 @@ class Flow(ABC):
         self._wake.set()
 
     def _fetch_refused(self, lane: Lane, error: ErrorCode) -> None:
-        what = f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}"
-        lane.fail(what, side="source")
+        lane.compare_again(f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}")
         lane.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
         self._fetching.forget_leaders(lane.topic)
         if not lane.out_of_range:
@@ -484,5 +496,5 @@ class Flow(ABC):
         finally:
             self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
             self._progress.ring()
-            if any(lane.failed for lane, _, _ in parts):
+            if any(lane.is_stopped for lane, _, _ in parts):
                 self._wake.set()

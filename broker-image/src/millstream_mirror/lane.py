@@ -17,8 +17,9 @@ from typing import Literal
 from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.topic_partition import TopicPartition
 
+from .aligning import Fingerprint
 from .offsets import OffsetMap, Span, spans_of
-from .progress import Gap, Progress
+from .progress import Gap, LastBatch, Progress
 from .rewrite import Outgoing
 
 HALF_OF_SEQUENCES = 1 << 30
@@ -30,6 +31,9 @@ ONE_BY_ONE_BYTES = 1 << 20
 FETCH_BYTES, LEAST_FETCH_BYTES = 1 << 20, 16 << 10
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
 """Conditions' reasons for a lane that waits for a user's action."""
+
+MISMATCH = "the last record in the target is another one than the source's"
+"""Why a lane compares records, if the records of source and target differ at the same number."""
 
 Side = Literal["source", "target", ""]
 """A cluster of the mirror; empty if unknown."""
@@ -53,6 +57,7 @@ class Sent:
     size: int
     batches: int
     spans: tuple[Span, ...] = ()
+    last: LastBatch | None = None
     target_offset: int | None = None
     """Set when it is acknowledged: the offset after it in the target, -1 if unknown."""
 
@@ -75,6 +80,10 @@ class Lane:
     """The target refused a number as out of order: compare with its log before sending again."""
     refused_at: int | None = None
     """The acknowledged number at the time when the target refused the next one."""
+    must_compare: bool = False
+    """The source may have another history than before: the lane compares before it fetches on."""
+    compared_at: float = 0.0
+    """When it was last compared (seconds of the monotonic clock)."""
     out_of_range: bool = False
     stopped_at: Gap | None = None
     """The gap at which it waits for a user's decision (onGap: Stop)."""
@@ -89,6 +98,8 @@ class Lane:
     """Why numbers do not tell what the target has, if they do not: compare the records."""
     skip_to: int | None = None
     """The target has everything before this number: skip it without sending."""
+    last_there: Fingerprint | None = None
+    """The record before ``skip_to``, as the target has it; None if it was not read."""
     one_by_one: bool = False
     """The target accepts only one batch for each request."""
     fetch_bytes: int = FETCH_BYTES
@@ -147,8 +158,13 @@ class Lane:
         """Whether it has work even if the source has no news."""
         return self.skip_to is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it needs a recovery, once nothing is in flight."""
+        return self.failed or self.must_compare
+
     def may_fetch(self, limit: int) -> bool:
-        if self.recovering or self.failed or (self.probing and self.in_flight):
+        if self.recovering or self.is_stopped or (self.probing and self.in_flight):
             return False
         if self.one_by_one:
             if len(self.in_flight) > ONE_BY_ONE_AT_ONCE // 2:
@@ -158,7 +174,7 @@ class Lane:
 
     def is_full(self, limit: int) -> bool:
         """Whether it may fetch again as soon as responses arrive, without a recovery."""
-        return bool(self.in_flight) and not (self.failed or self.recovering or self.may_fetch(limit))
+        return bool(self.in_flight) and not (self.is_stopped or self.recovering or self.may_fetch(limit))
 
     def take(self, batches: list[Outgoing]) -> list[Outgoing]:
         """As many of the batches as may be sent one by one now; the others are fetched again."""
@@ -177,8 +193,9 @@ class Lane:
         self.offsets.rewound(to)
         self.position, self.sequence = to.offset, to.sequence
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
+        self.must_compare = False
         self.misfits = self.other_id = ""
-        self.skip_to = None
+        self.skip_to = self.last_there = None
         self.probing = True
 
     def skip(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
@@ -191,17 +208,16 @@ class Lane:
                 break
             if ahead >= HALF_OF_SEQUENCES:
                 return None
-            self.passed(rest.pop(0))
-        if self.skip_to == self.sequence:
-            self.skip_to = None
+            passed = rest.pop(0)
+            self.position, self.sequence = passed.next_offset, passed.next_sequence
+            if self.skip_to == self.sequence:  # only now: the last record tells whether these are the same
+                self.skip_to = None
+                self.acknowledged = replace(
+                    self.acknowledged, offset=self.position, sequence=self.sequence, last=passed.source
+                )
         if not rest:
             self.position = position
         return rest
-
-    def passed(self, batch: Outgoing) -> None:
-        """Count a batch that the target has although its acknowledgement is missing."""
-        self.position, self.sequence = batch.next_offset, batch.next_sequence
-        self.acknowledged = replace(self.acknowledged, offset=batch.next_offset, sequence=batch.next_sequence)
 
     def send(self, batches: list[Outgoing]) -> Sent:
         """Record that these batches are sent now, in one request."""
@@ -213,6 +229,7 @@ class Lane:
             sum(len(batch.data) for batch in batches),
             len(batches),
             spans_of(batches, self.position),
+            last.source,
         )
         self.position, self.sequence = last.next_offset, last.next_sequence
         self.in_flight.append(sent)
@@ -222,7 +239,8 @@ class Lane:
     def moved_on(self, position: int) -> None:
         """Skip to ``position`` without sending: over control batches and aborted transactions."""
         self.position = position
-        if not self.in_flight and not self.failed and position > self.acknowledged.offset:
+        is_idle = not (self.in_flight or self.failed) and self.skip_to is None
+        if is_idle and position > self.acknowledged.offset:
             self.acknowledged = replace(self.acknowledged, offset=position)
 
     def succeeded(self, sent: Sent, base_offset: int) -> None:
@@ -231,6 +249,10 @@ class Lane:
         sent.target_offset = base_offset + sent.records if base_offset >= 0 else -1
         if self.failed:
             self._drop(sent)
+            return
+        if 0 <= base_offset < self.acknowledged.target_offset:
+            self.fail(f"{self}: the target's log is another one than before", sent)
+            self.target_missing = True
             return
         while self.in_flight and (target_offset := self.in_flight[0].target_offset) is not None:
             first = self.in_flight.popleft()
@@ -242,6 +264,7 @@ class Lane:
                 offset=first.next_offset,
                 sequence=first.next_sequence,
                 target_offset=max(self.acknowledged.target_offset, target_offset),
+                last=first.last or self.acknowledged.last,
             )
             self.probing = False
             self.failures = 0
@@ -265,6 +288,12 @@ class Lane:
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
             self._drop(one)
 
+    def compare_again(self, error: str = "") -> None:
+        """Stop fetching, and compare with the source before it continues; responses of the target still count."""
+        self.must_compare = True
+        if error:
+            self.error, self.side, self.reason = error, "source", ""
+
     def _drop(self, sent: Sent) -> None:
         self.in_flight.remove(sent)
         self.bytes_in_flight -= sent.size
@@ -278,8 +307,9 @@ class Lane:
         if high_watermark != self.high_watermark:
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
         self._note_lag()
-        if not self.failed and (self._is_over() or not (self.lag or self.in_flight)):
+        if not self.is_stopped and (self._is_over() or not (self.lag or self.in_flight)):
             self.error = self.reason = ""
+            self.failures = 0
 
     def _is_over(self) -> bool:
         """Whether a response of the source ends the present error."""

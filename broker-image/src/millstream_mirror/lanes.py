@@ -9,22 +9,25 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from millstream_kafka.batch import INT32_MAX, advance_sequence
+from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from . import topics
+from .aligning import Fingerprint
 from .config import OnGap
-from .lane import HALF_OF_SEQUENCES, Lane, Side
+from .history import Diverged, History
+from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, Lane, Side
 from .member import LaneName
 from .opening import Keeper
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
-from .reading import EARLIEST, LATEST, headers_in, offset_at, read
-from .sent import sent_since, unsent_from
+from .reading import EARLIEST, LATEST, offset_at, read, records_in
+from .sent import Producer, last_record, next_numbers, sent_since, unsent_from
 from .stats import Counters
+from .together import Together
 from .topics import id_of, is_same
 from .waiting import Cause, failed
 
@@ -34,8 +37,8 @@ STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
 LAST_EPOCH = 32767
-REMOVAL_LOOK_S = 2.0
-"""How often the lane of a replaced topic checks whether the old topic's copy is deleted."""
+LOOK_AGAIN_S = 2.0
+"""How often a lane that waits checks whether the target's topic is deleted, or the source has its records again."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ class LaneKeeper(Keeper):
         self._store = store
         self._commit = commit
         self._counters = counters
+        self._history = History(at_source)
+        self._next_numbers = Together(lambda producers: next_numbers(at_target, producers))
 
     # ---- opening
 
@@ -77,10 +82,23 @@ class LaneKeeper(Keeper):
         new = []
         for name in names:
             progress = stored.get((name.target_topic, name.partition))
+            if progress is not None and not is_same(progress.target_id, name.target_id):
+                logger.error(
+                    "%s-%d: topic %s was deleted and created again in the target: mirroring it from its start",
+                    *(name.topic, name.partition, name.target_topic),
+                )
+                progress = None
             if progress is None:
                 new.append(name)
             elif is_same(progress.topic_id, name.topic_id) and is_same(progress.cluster_id, cluster_id):
-                lane = Lane(name.topic, name.partition, name.target_topic, progress, committed=progress)
+                lane = Lane(
+                    name.topic,
+                    name.partition,
+                    name.target_topic,
+                    replace(progress, target_id=name.target_id or progress.target_id),
+                    committed=progress,
+                )
+                lane.must_compare = True
                 lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
                 lanes[name] = lane
             else:
@@ -88,7 +106,6 @@ class LaneKeeper(Keeper):
                 lane = Lane(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
                 lane.replaced = lane.failed = True
                 lanes[name] = lane
-        taken_over = {name for name, lane in lanes.items() if not lane.replaced}
         lanes |= await self._begin(new, cluster_id, waiting)
         compacted = await topics.compacted(self._at_source, {lane.topic for lane in lanes.values()})
 
@@ -97,8 +114,6 @@ class LaneKeeper(Keeper):
             lane.is_compacted = lane.topic in compacted
             with _at("source"):
                 lane.saw(await offset_at(self._at_source, lane.source, LATEST))
-            if name in taken_over and (lane.suspicious or lane.is_compacted):
-                await self._continue(lane)
             lane.recovering = False
             return lane
 
@@ -110,7 +125,9 @@ class LaneKeeper(Keeper):
         """Open new lanes; their progress is committed before they send anything. Adds the others to ``waiting``."""
 
         async def begin(name: LaneName) -> Lane:
+            compared_at = time.monotonic()
             with _at("source"):
+                epoch = await self._history.epoch((name.topic, name.partition))
                 start = await offset_at(self._at_source, (name.topic, name.partition), EARLIEST)
             with _at("target"):
                 end = await offset_at(self._at_target, (name.target_topic, name.partition), LATEST)
@@ -126,8 +143,11 @@ class LaneKeeper(Keeper):
                 _now_ms(),
                 first=start,
                 origins=self._origins(name.topic),
+                target_id=name.target_id,
             )
-            return Lane(name.topic, name.partition, name.target_topic, progress)
+            lane = Lane(name.topic, name.partition, name.target_topic, progress)
+            lane.source_epoch, lane.compared_at = epoch, compared_at
+            return lane
 
         lanes = await _each(names, begin, waiting)
         if lanes:
@@ -143,10 +163,36 @@ class LaneKeeper(Keeper):
     # ---- after a failure
 
     async def recover(self, lane: Lane) -> None:
-        """Prepare the lane to fetch and send again; nothing is in flight."""
+        """Prepare the lane to fetch and send again; nothing is in flight.
+
+        Waits while the source lacks records that were mirrored, until it has them again, or the target deleted the
+        progress with the topic.
+        """
+        while True:
+            try:
+                await self._recover(lane)
+                break
+            except Diverged as diverged:
+                lane.must_compare = lane.suspicious = True
+                error = _diverged(lane, diverged)
+            if lane.error != error:
+                logger.error("%s", error)
+            lane.error, lane.side, lane.reason = error, "source", DIVERGED
+            await asyncio.sleep(LOOK_AGAIN_S)
+            if not await self._store.read([lane.target]):
+                await self._begin_again(lane, "its progress was deleted")
+                break
+        if lane.reason == DIVERGED:
+            lane.error = lane.reason = ""
+
+    async def _recover(self, lane: Lane) -> None:
+        """Raises Diverged."""
         if lane.replaced or (lane.other_id and await self._is_replaced(lane)):
             await self._wait_for_removal(lane)
-        elif lane.out_of_range:
+            return
+        if lane.must_compare:
+            await self._history.check(lane)
+        if lane.out_of_range:
             await self._pass_gap(lane)
         elif lane.misfits:
             await self._align(lane, lane.misfits)
@@ -156,14 +202,25 @@ class LaneKeeper(Keeper):
             await self._continue(lane)
 
     async def _continue(self, lane: Lane) -> None:
-        if lane.suspicious or lane.is_compacted:
+        if lane.suspicious or lane.is_compacted or not await self._is_settled(lane):
             await self._compare(lane)
         else:
             lane.rewind(lane.acknowledged)
 
+    async def _is_settled(self, lane: Lane) -> bool:
+        """Whether the numbers that follow the progress stand for no other records of the source.
+
+        If the source may have lost records, the same number may stand for another record now.
+        """
+        if not lane.must_compare or not (lane.failed or lane.probing):
+            return True
+        here = lane.acknowledged
+        following = await self._next_numbers.get(Producer(lane.target, here.producer_id, here.producer_epoch))
+        return following == here.sequence or (following == -1 and not here.sequence)
+
     async def _compare(self, lane: Lane) -> None:
         """Continue after the lane's last batch in the target."""
-        there, is_cut = await self._next_sequence(lane)
+        there, is_cut, last = await self._next_sequence(lane)
         here = lane.acknowledged
         if there is None and is_cut:
             await self._begin_again(lane, "the target's partition is empty")
@@ -183,7 +240,7 @@ class LaneKeeper(Keeper):
         elif ahead < HALF_OF_SEQUENCES:
             logger.info("%s: the target has %d records more than the progress says", lane, ahead)
             lane.rewind(here)
-            lane.skip_to = there
+            lane.skip_to, lane.last_there = there, last
         else:
             lost = (here.sequence - (there or 0)) & INT32_MAX
             logger.error(
@@ -199,6 +256,8 @@ class LaneKeeper(Keeper):
         """
         here = lane.acknowledged
         sent = await sent_since(self._at_target, lane)
+        if sent is None and why == MISMATCH:
+            raise Diverged(MISMATCH)
         if sent is None:
             await self._renumber(lane, f"{why}, and the target has too many records to compare them")
             return
@@ -214,12 +273,14 @@ class LaneKeeper(Keeper):
         behind = replace(here, offset=offset, target_offset=sent.target_offset)
         await self._resume(lane, await self._under_next_epoch(behind))
 
-    async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool]:
-        """The number after the lane's last batch in the target; None if the target has none after the progress.
+    async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool, Fingerprint | None]:
+        """The number after the lane's last batch in the target, and the record before it.
 
-        The flag is True if the target's log ends before the progress's offset; then the lane reads it from its start.
+        None if the target has no batch after the progress. The flag is True if the target's log ends before the
+        progress's offset; then the lane reads it from its start.
         """
         progress, found, is_cut = lane.acknowledged, None, False
+        last: Fingerprint | None = None
         offset = progress.target_offset
         while True:
             answer = await read(self._at_target, lane.target, offset, SCAN_BYTES)
@@ -228,20 +289,25 @@ class LaneKeeper(Keeper):
                 is_cut = is_cut or start < offset
                 offset = start
                 continue
-            before = offset
-            for header in headers_in(answer):
+            before, data = offset, records_in(answer)
+            ours: memoryview | None = None
+            for start, header in iter_batches(data):
                 if (header.producer_id, header.producer_epoch) == (
                     progress.producer_id,
                     progress.producer_epoch,
                 ):
                     found = advance_sequence(header.last_sequence, 1)
+                    ours = data[start : start + header.size]
                 offset = header.next_offset
+            last = last_record(ours) if ours is not None else last
             if offset == before or offset >= answer.high_watermark:
-                return found, is_cut
+                return found, is_cut, last
 
     async def _reopen(self, lane: Lane) -> None:
-        """The target's topic is missing. If it was deleted, its progress is gone, too, and the lane starts again."""
-        if await self._store.read([lane.target]):
+        """The target's topic is missing, or a new one: then the lane starts again. Its progress may be gone, too."""
+        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
+        is_new = not is_same(ids.get(lane.target_topic, ""), lane.acknowledged.target_id)
+        if not is_new and await self._store.read([lane.target]):
             await self._continue(lane)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
@@ -260,7 +326,7 @@ class LaneKeeper(Keeper):
         while True:
             if not await self._store.read([lane.target]):
                 break
-            await asyncio.sleep(REMOVAL_LOOK_S)
+            await asyncio.sleep(LOOK_AGAIN_S)
         await self._begin_again(lane, "the copy of the old topic was deleted")
         lane.error = ""
 
@@ -277,6 +343,7 @@ class LaneKeeper(Keeper):
     async def _begin_again(self, lane: Lane, why: str) -> None:
         start = await offset_at(self._at_source, lane.source, EARLIEST)
         end = await offset_at(self._at_target, lane.target, LATEST)
+        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
         logger.error("%s: %s: mirroring it from its start", lane, why)
         again = replace(
             lane.acknowledged,
@@ -286,6 +353,8 @@ class LaneKeeper(Keeper):
             sequence=0,
             target_offset=end,
             first=start,
+            last=None,
+            target_id=ids.get(lane.target_topic, ""),
         )
         await self._resume(lane, again)
 
@@ -311,17 +380,14 @@ class LaneKeeper(Keeper):
         if await self._is_replaced(lane):  # requested after the offsets, which are then the old topic's
             await self._wait_for_removal(lane)
             return
-        there, _ = await self._next_sequence(lane)
+        there, _, _ = await self._next_sequence(lane)
         here = lane.acknowledged
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if 0 < ahead < HALF_OF_SEQUENCES:
             here = replace(here, offset=here.offset + ahead, sequence=there or 0)
         if here.offset > end:
-            logger.error(
-                "%s: the source ends at %d, before %d: mirroring it from its start", lane, end, here.offset
-            )
-            here = replace(here, offset=start)
-        elif here.offset < start:
+            raise Diverged(f"the source ends at offset {end}, and was mirrored up to {here.offset}")
+        if here.offset < start:
             gap = Gap(here.offset, start, _now_ms())
             lost = f"{lane}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
             if self._on_gap is OnGap.STOP:
@@ -341,6 +407,14 @@ class LaneKeeper(Keeper):
         lane.committed = progress
         lane.refused_at = None
         lane.rewind(progress)
+
+
+def _diverged(lane: Lane, what: Diverged) -> str:
+    return (
+        f"{lane}: diverged: {what}: the source lost records, or was restored from an older copy. Nothing is mirrored"
+        f" until the source has these records again: start the broker that has them, or delete topic"
+        f" {lane.target_topic} in the target to mirror the source from its start"
+    )
 
 
 def _now_ms() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -15,9 +16,11 @@ from millstream_kafka.protocol.produce import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
+from .aligning import Fingerprint
 from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
-from .lane import BATCH_NOT_MIRRORED, RECORD_TOO_LARGE, Lane, Sent
+from .lane import BATCH_NOT_MIRRORED, MISMATCH, RECORD_TOO_LARGE, Lane, Sent
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
+from .sent import last_record
 
 _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 _TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
@@ -57,6 +60,9 @@ class NumberingFlow(Flow):
             return []
         batches = rewritten.batches
         if lane.skip_to is not None:
+            if lane.last_there is not None and not _has(batches, lane.skip_to, lane.last_there):
+                self._misfits(lane, MISMATCH)
+                return []
             rest = lane.skip(batches, rewritten.position) if rewritten.is_dense else None
             if rest is None:
                 self._misfits(lane, "its numbers do not fit the source's offsets")
@@ -132,3 +138,12 @@ class NumberingFlow(Flow):
             lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._producing.forget_leaders(lane.target_topic)
             self._failure(lane.error)
+
+
+def _has(batches: Sequence[Outgoing], number: int, record: Fingerprint) -> bool:
+    """Whether the record before this number is the given one, if it ends one of the batches."""
+    for batch in batches:
+        if batch.next_sequence == number:
+            there = last_record(batch.data)
+            return there is None or there.equals(record)
+    return True

@@ -5,7 +5,7 @@ as the offset, and as metadata a JSON object:
 
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
      "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"], "rejoin": "…", "begun": true,
-     "left": true, "source": [end, ms]}
+     "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…"}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import offset_fetch
@@ -43,6 +43,16 @@ class Gap:
     next_offset: int
     at_ms: int
     """When it was passed, or found by a lane that stopped there."""
+
+
+class LastBatch(NamedTuple):
+    """The last batch that was mirrored, as it is in the source."""
+
+    offset: int
+    """Its first offset."""
+    crc: int
+    epoch: int
+    """Its leader epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,10 @@ class Progress:
     """When that end was first seen."""
     is_left: bool = False
     """The mirror's patterns no longer select the topic (leaving.py)."""
+    last: LastBatch | None = None
+    """Tells whether the source still has what was mirrored (history.py); None before the first batch."""
+    target_id: str = ""
+    """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
@@ -84,8 +98,12 @@ class Progress:
         begun = {"begun": True} if self.is_begun else {}
         left = {"left": True} if self.is_left else {}
         source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
+        last = {"last": self.last} if self.last else {}
+        target = {"target": self.target_id} if self.target_id else {}
         return json.dumps(
             {
+                **last,
+                **target,
                 **gap,
                 **origins,
                 **rejoin,
@@ -132,6 +150,10 @@ class Progress:
                 _number("source", source_end, 63),
                 _number("source", seen_ms, 63),
                 stored.get("left", False) is True,
+                LastBatch(*(_number("last", one, 63) for one in stored["last"]))
+                if "last" in stored
+                else None,
+                _text("target", stored.get("target", "")),
             )
         except RecursionError:
             problem = "nested too deeply"

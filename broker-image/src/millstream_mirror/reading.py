@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from millstream_kafka.batch import BatchHeader, iter_batches
+from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, iter_batches
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import fetch, list_offsets
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -62,9 +62,18 @@ async def read(
     return answer
 
 
+def records_in(answer: PartitionData) -> memoryview:
+    """The batches of a response; empty if it has none."""
+    return answer.records if isinstance(answer.records, memoryview) else memoryview(b"")
+
+
 def headers_in(answer: PartitionData) -> list[BatchHeader]:
-    records = answer.records
-    return [header for _, header in iter_batches(records if isinstance(records, memoryview) else b"")]
+    return [header for _, header in iter_batches(records_in(answer))]
+
+
+def may_be_compacted(header: BatchHeader) -> bool:
+    """Whether compaction may have rewritten the batch."""
+    return header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON)
 
 
 async def headers(

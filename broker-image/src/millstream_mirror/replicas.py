@@ -80,7 +80,6 @@ class ReplicaKeeper(TopicKeeper):
         self._rejoiner = rejoiner
         self._promoted = promoted
         self._compared_at = -CONFIG_S
-        self._target_ids: dict[str, str] = {}
         self._checked: dict[str, MirrorSource] = {}
         """The source of each topic of the target, as of the last comparison."""
         self._rejoining: dict[str, MetadataResponseTopic] = {}
@@ -135,13 +134,6 @@ class ReplicaKeeper(TopicKeeper):
             for name, topic in sorted(ours.items())
             if name in present
         ]
-
-    async def _present(self, names: Collection[str]) -> dict[str, int]:
-        if not names:
-            return {}
-        topics = [topic for topic in (await self._at_target.metadata(names)).topics if not topic.error_code]
-        self._target_ids = {topic.name or "": id_of(topic) for topic in topics}
-        return {topic.name or "": len(topic.partitions) for topic in topics}
 
     def _source_of(self, topic: MetadataResponseTopic) -> MirrorSource:
         return MirrorSource(self._at_source.cluster_id or "", topic.topic_id)

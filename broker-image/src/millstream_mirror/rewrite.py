@@ -34,6 +34,8 @@ from millstream_kafka.batch import (
 )
 from millstream_kafka.protocol.fetch import AbortedTransaction
 
+from .progress import LastBatch
+
 _EPOCH = struct.Struct(">i")
 _EPOCH_OFFSET = 12
 _ATTRIBUTES = struct.Struct(">h")
@@ -60,6 +62,8 @@ class Outgoing:
     next_sequence: int
     next_offset: int
     records: int
+    source: LastBatch | None = None
+    """The batch as it is in the source; None in mode Identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ def rewrite(
                 )
                 following = advance_sequence(sequence, count)
                 where = -1 if rebuilt else start
-                batches.append(Outgoing(data, where, sequence, following, header.next_offset, count))
+                source = LastBatch(header.base_offset, header.crc, header.partition_leader_epoch)
+                batches.append(Outgoing(data, where, sequence, following, header.next_offset, count, source))
                 sequence = following
         position = header.next_offset
     return Rewritten(batches, position, is_dense)

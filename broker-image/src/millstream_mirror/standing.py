@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from millstream_kafka.batch import DELETE_HORIZON, HEADER_SIZE, BatchHeader, read_header
+from millstream_kafka.batch import HEADER_SIZE, read_header
 from millstream_kafka.client import BrokerError, ClusterClient
 from millstream_kafka.protocol import list_offsets, mirror_append, offset_for_leader_epoch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -51,7 +51,7 @@ from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane
 from .member import LaneName
 from .opening import Keeper, Leaders
 from .progress import Gap, Progress, ProgressStore, target_number
-from .reading import EARLIEST, LATEST, headers_in, read
+from .reading import EARLIEST, LATEST, headers_in, may_be_compacted, read
 from .stats import Counters
 from .topics import leaders_of
 from .waiting import Cause, no_leader
@@ -131,7 +131,7 @@ class CopyKeeper(Keeper):
     async def recover(self, lane: Lane) -> None:
         """Prepare the lane to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
         assert isinstance(lane, CopyLane)
-        if lane.repeats:
+        if lane.repeats and not lane.must_compare:
             lane.rewind(lane.acknowledged)
             return
         while (problem := await self._look_together(lane)) is not None:
@@ -282,7 +282,7 @@ class CopyKeeper(Keeper):
         if not (found := headers_in(answer)):
             return  # the source has deleted it
         theirs = found[0]
-        if theirs.base_offset > ours.last_offset or _is_compacted(ours) or _is_compacted(theirs):
+        if theirs.base_offset > ours.last_offset or may_be_compacted(ours) or may_be_compacted(theirs):
             return
         if (ours.base_offset, ours.crc) != (theirs.base_offset, theirs.crc):
             raise _diverged(
@@ -443,11 +443,6 @@ def _diverged(lane: CopyLane, what: str) -> MustWait:
         " the source from its start",
         DIVERGED,
     )
-
-
-def _is_compacted(header: BatchHeader) -> bool:
-    """Whether compaction may have rewritten the batch, in one of the two logs."""
-    return header.record_count <= header.last_offset_delta or bool(header.attributes & DELETE_HORIZON)
 
 
 def replaced(topic: str, target_topic: str) -> str:

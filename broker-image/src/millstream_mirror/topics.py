@@ -63,7 +63,7 @@ class MirroredTopic:
     topic_id: str
     partitions: int
     target_id: str = ""
-    """Id of the target's topic, in mode Identity: lanes start again when it changes."""
+    """Id of the target's topic: lanes start again when it changes."""
 
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
@@ -184,6 +184,8 @@ class TopicKeeper:
         """Topics that wait because they were deleted and created again in the source."""
         self.rejoining: dict[str, str] = {}
         """Messages about topics that are to become replicas, and are not yet."""
+        self._target_ids: dict[str, str] = {}
+        """Ids of the target's topics, as last looked up."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         """Create and grow topics as needed; returns those that can be mirrored now."""
@@ -208,16 +210,20 @@ class TopicKeeper:
                 name,
                 id_of(topic),
                 min(present[name], len(topic.partitions)),
+                self._target_ids[name],
             )
             for name, topic in sorted(wanted.items())
             if name in present
         ]
 
     async def _present(self, names: Collection[str]) -> dict[str, int]:
+        """The topics of the target, of those with these names, and their numbers of partitions."""
         if not names:
             return {}
         cluster = await self._at_target.metadata(names)
-        return {topic.name or "": len(topic.partitions) for topic in cluster.topics if not topic.error_code}
+        topics = [topic for topic in cluster.topics if not topic.error_code]
+        self._target_ids = {topic.name or "": id_of(topic) for topic in topics}
+        return {topic.name or "": len(topic.partitions) for topic in topics}
 
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
         configs = await self._configs([topic.name or "" for topic in missing.values()])

@@ -53,6 +53,7 @@ LONG = {
         "tests/mirror/test_mirror_problems.py",
         "tests/mirror/test_mirror_promotion.py",
         "tests/mirror/test_mirror_racks.py",
+        "tests/mirror/test_mirror_source_loss.py",
         "tests/mirror/test_mirror_status_command.py",
         "tests/mirror/test_mirror_throttle.py",
         "tests/mirror/test_mirror_unclean.py",

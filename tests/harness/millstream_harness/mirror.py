@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, Protocol, Self
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from millstream_kafka.batch import iter_batches
+from millstream_kafka.batch import iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_mirror.reading import EARLIEST, offset_at, read
 
@@ -135,6 +136,15 @@ async def batches_from(cluster: ClusterClient, where: tuple[str, int], offset: i
             offset = header.next_offset
         if offset == before:
             return batches
+
+
+def numbers(broker: Peer, topic: str, partition: int = 0) -> list[int]:
+    """Of the partition's records, as `produce` numbers them."""
+    return [
+        int((record.value or b"").removeprefix(b"value-"))
+        for batch in asyncio.run(read_batches(broker.bootstrap, topic, partition))
+        for record in read_records(batch)
+    ]
 
 
 def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:

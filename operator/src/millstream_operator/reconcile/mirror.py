@@ -297,6 +297,10 @@ def _caught_up(lag: Lag | None, unknown: str, reached: Told, reports: Sequence[W
         return ConditionType.CAUGHT_UP, None, reason, message
     if rejoining := _said(reports, REJOINING):
         return ConditionType.CAUGHT_UP, False, Reason.REJOINING, rejoining
+    if diverged := _said(
+        reports, "Diverged"
+    ):  # its lag says nothing about the records that source and target share
+        return ConditionType.CAUGHT_UP, False, Reason.DIVERGED, diverged
     if lag is None:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, unknown
     records, seconds = lag.records or 0, lag.seconds or 0

@@ -1,0 +1,272 @@
+"""Mode Aggregate when the source loses records that were mirrored: the partition waits, and two histories never mix."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, numbers, produce
+from millstream_harness.mirror_conditions import conditions_of, is_degraded
+from millstream_harness.scenario import eventually, unique
+from millstream_kafka.client import ClusterClient
+from millstream_mirror.others import progress_of
+from millstream_mirror.progress import Progress, ProgressStore
+
+StartMirror = Callable[..., MirrorProcess]
+TENS = {"batch_num_messages": 10, "linger_ms": 200}
+"""Batches of ten records, so those of two histories lie at the same offsets."""
+
+
+class Source(BrokerProcess):
+    """A broker whose disk can be copied, and replaced by the copy."""
+
+    def copy(self) -> None:
+        self.stop()
+        shutil.copytree(self.data, self.data.parent / "copy")
+        self.start()
+
+    def restore(self) -> None:
+        """It does not run afterwards."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(self.data.parent / "copy", self.data)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    broker = Source(tmp_path / "source")
+    broker.keep_port().start()
+    yield broker
+    broker.kill()
+
+
+def has_diverged(mirror: MirrorProcess, topic: str) -> str:
+    message = is_degraded(mirror, "Diverged")
+    assert message.startswith(f"{topic}-0: diverged: the source ")
+    assert f"delete topic {topic} in the target to mirror the source from its start" in message
+    assert conditions_of(mirror)["CaughtUp"][:2] == ("False", "Diverged")
+    assert mirror.status()["sources"][0]["lastError"] == message
+    return message
+
+
+def is_ready(mirror: MirrorProcess) -> None:
+    eventually(
+        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again", 30
+    )
+
+
+@pytest.mark.parametrize("worker", ["runs", "starts later"])
+@pytest.mark.parametrize(
+    ("added", "said"), [(0, "ends before offset 1"), (10, "ends before"), (300, "another batch")]
+)
+def test_a_source_from_an_older_copy(
+    source: Source, east: BrokerProcess, start_mirror: StartMirror, worker: str, added: int, said: str
+) -> None:
+    """It lacks 60 records, and has ``added`` others in their place."""
+    topic = unique("restored")
+    create(source, topic, 2)
+    produce(source, topic, range(100), 2, **TENS)
+    config: dict[str, Any] = {"name": topic, "topics": {"include": [topic]}}
+    mirror = start_mirror({"source": source.bootstrap}, east.bootstrap, **config)
+    arrived(east, topic, [50, 50])
+    source.copy()
+    produce(source, topic, range(100, 160), 1, **TENS)  # to the first partition
+    arrived(east, topic, [110, 50])
+    if worker == "runs":
+        mirror.pause()
+    else:
+        mirror.stop()
+    source.restore()
+    source.start()
+    produce(source, topic, range(1000, 1000 + added), 1, **TENS)
+    produce(source, topic, range(2001, 2100, 2), 2, **TENS)  # to the second partition
+    if worker == "runs":
+        mirror.resume()
+    else:
+        mirror.start()
+    arrived(east, topic, [110, 100])
+    assert said in has_diverged(mirror, topic)
+    assert numbers(east, topic) == [*range(0, 100, 2), *range(100, 160)]
+
+    produce(source, topic, range(3000, 3400), 1, **TENS)  # also if its log is the longer one now
+    mirror.kill()
+    mirror.start()
+    has_diverged(mirror, topic)
+    assert numbers(east, topic) == [*range(0, 100, 2), *range(100, 160)]
+    admin(east).delete_topics([topic])[topic].result(20)
+    arrived(east, topic, [50 + added + 400, 100])
+    assert numbers(east, topic) == numbers(source, topic)
+    is_ready(mirror)
+
+
+def test_a_source_that_gets_its_records_back(
+    source: Source, east: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
+) -> None:
+    topic = unique("returned")
+    create(source, topic)
+    produce(source, topic, range(50))
+    mirror = start_mirror(
+        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
+    )
+    source.copy()
+    produce(source, topic, range(50, 100))
+    arrived(east, topic, [100])
+    source.stop()
+    shutil.copytree(source.data, tmp_path / "whole")
+    source.restore()
+    source.start()
+    has_diverged(mirror, topic)
+    source.kill()
+    shutil.rmtree(source.data)
+    (tmp_path / "whole").rename(source.data)
+    source.start()
+    is_ready(mirror)
+    produce(source, topic, range(100, 150))
+    arrived(east, topic, [150])
+    assert numbers(east, topic) == [*range(150)]
+
+
+@pytest.mark.parametrize(
+    "batches", [TENS, {"batch_num_messages": 7, "linger_ms": 200}], ids=["same", "other"]
+)
+def test_what_was_sent_after_the_last_commit(
+    source: Source, east: BrokerProcess, start_mirror: StartMirror, batches: dict[str, int]
+) -> None:
+    """The worker dies before it commits, and the source has other records, also in other batches, when it returns."""
+    topic = unique("uncommitted")
+    create(source, topic)
+    produce(source, topic, range(50), **TENS)
+    mirror = start_mirror(
+        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
+    )
+    arrived(east, topic, [50])
+    source.copy()
+    group = f"millstream-mirror.{topic}.source"
+    before = progress(east, group, topic)
+    produce(source, topic, range(50, 90), **TENS)
+    arrived(east, topic, [90])
+    mirror.stop()
+    commit(east, group, topic, before)  # as if it had died before this
+    source.restore()
+    source.start()
+    produce(source, topic, range(1000, 1100), **batches)
+    mirror.start()
+    assert "lacks records from offset 50 on" in has_diverged(mirror, topic)
+    assert numbers(east, topic) == [*range(90)]
+
+
+def test_what_was_sent_after_the_last_commit_is_sent_once(
+    source: Source, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """The same without a loss: the worker that takes over finds its records in the target."""
+    topic = unique("taken")
+    create(source, topic)
+    produce(source, topic, range(50), **TENS)
+    mirror = start_mirror(
+        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
+    )
+    arrived(east, topic, [50])
+    group = f"millstream-mirror.{topic}.source"
+    before = progress(east, group, topic)
+    produce(source, topic, range(50, 250), **TENS)
+    arrived(east, topic, [250])
+    mirror.stop()
+    commit(east, group, topic, before)
+    produce(source, topic, range(250, 300), **TENS)
+    mirror.start()
+    arrived(east, topic, [300])
+    assert numbers(east, topic) == [*range(300)]
+    is_ready(mirror)
+
+
+def test_an_unclean_leader(tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror) -> None:
+    topic = unique("unclean")
+    settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    with ClusterProcesses(tmp_path / "source") as source:
+        admin(source).create_topics([NewTopic(topic, 1, 3, config=settings)])[topic].result(30)
+        source.await_in_sync(topic)
+        mirror = start_mirror(
+            {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
+        )
+        produce(source, topic, range(100), **TENS)
+        arrived(east, topic, [100])
+        first = source.leader(topic)
+        second, third = (broker for broker in source.brokers.values() if broker is not first)
+        for follower in (second, third):
+            follower.kill()
+        until(
+            lambda: [len(one.isr_nodes) for one in source.partitions(topic, first)] == [1],
+            "the leader is alone in sync",
+        )
+        produce(first, topic, range(100, 150), **TENS)
+        arrived(east, topic, [150])
+        first.kill()
+        for follower in (second, third):
+            follower.start()
+        until(lambda: source.leader(topic) in (second, third), "an unclean leader")
+        produce(second, topic, range(1000, 1100), **TENS)
+        has_diverged(mirror, topic)
+        first.start()  # it truncates its log to the second history
+        source.await_in_sync(topic)
+        produce(first, topic, range(1100, 1200), **TENS)
+        has_diverged(mirror, topic)
+        assert numbers(east, topic) == [*range(150)]
+        admin(east).delete_topics([topic])[topic].result(20)
+        arrived(east, topic, [300])
+        assert numbers(east, topic) == [*range(100), *range(1000, 1200)]
+        is_ready(mirror)
+
+
+def test_clean_elections_hold_nothing_up(
+    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """Leaders that change hands have the same history: the mirror continues, and never reports a divergence."""
+    topic = unique("clean")
+    with ClusterProcesses(tmp_path / "source") as source:
+        admin(source).create_topics([NewTopic(topic, 2, 3)])[topic].result(30)
+        source.await_in_sync(topic)
+        mirror = start_mirror(
+            {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
+        )
+        for number in range(3):
+            produce(source, topic, range(number * 200, number * 200 + 200), 2, **TENS)
+            leader = source.leader(topic)
+            leader.kill()
+            until(lambda gone=leader: source.leader(topic) is not gone, "another leader")
+            produce(source, topic, range(1000 + number * 200, 1200 + number * 200), 2, **TENS)
+            arrived(east, topic, [(number + 1) * 200] * 2)
+            leader.start()
+            source.await_in_sync(topic)
+        assert numbers(east, topic) == numbers(source, topic)
+        assert "diverged" not in mirror.said()
+        is_ready(mirror)
+
+
+def progress(target: BrokerProcess, group: str, topic: str) -> Progress:
+    """The progress that is committed at offset 50."""
+
+    async def committed() -> Progress | None:
+        async with ClusterClient(target.bootstrap) as cluster:
+            return (await progress_of(cluster, group)).get((topic, 0))
+
+    found = eventually(
+        lambda: asyncio.run(committed()), lambda now: now is not None and now.offset == 50, "a commit", 20
+    )
+    assert found is not None
+    return found
+
+
+def commit(target: BrokerProcess, group: str, topic: str, one: Progress) -> None:
+    async def store() -> None:
+        async with ClusterClient(target.bootstrap) as cluster:
+            await ProgressStore(cluster, group).commit({(topic, 0): one}, "", -1)
+
+    asyncio.run(store())

@@ -1,0 +1,48 @@
+"""Mode Aggregate when the topic in the target is deleted, or created again: the new one gets every record once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, numbers, produce
+from millstream_harness.scenario import unique
+
+StartMirror = Callable[..., MirrorProcess]
+
+
+def create_again(broker: Peer, topic: str) -> None:
+    """Unless the mirror was faster."""
+    try:
+        create(broker, topic, 2)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
+@pytest.mark.parametrize("worker", ["runs", "starts later"])
+def test_the_topic_of_an_idle_mirror(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, worker: str, again: bool
+) -> None:
+    """Nothing arrives in the source afterwards."""
+    topic = unique("lost")
+    create(west, topic, 2)
+    produce(west, topic, range(100), 2)
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]})
+    arrived(east, topic, [50, 50])
+    if worker == "starts later":
+        mirror.stop()
+    admin(east).delete_topics([topic])[topic].result(20)
+    if again:
+        create_again(east, topic)
+    if worker == "starts later":
+        mirror.start()
+    arrived(east, topic, [50, 50])
+    assert numbers(east, topic) == [*range(0, 100, 2)]
+    produce(west, topic, range(100, 200), 2)
+    arrived(east, topic, [100, 100])
+    assert numbers(east, topic, 1) == [*range(1, 200, 2)]
