@@ -39,6 +39,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
+DAY = 24 * HOUR  # further ahead than a log accepts, however long the tests before these take
 CONFIG = {
     "log.cleaner.backoff.ms": "100",
     "log.cleaner.dedupe.buffer.size": "1100000",  # the least that Kafka takes is 1 MiB
@@ -163,7 +164,7 @@ CASES: dict[str, tuple[dict[str, str], bytes]] = {
         {"segment.bytes": str(1 << 20), "max.message.bytes": "2000000"},
         build_batch([record(value=bytes(1_100_000))]),
     ),
-    "the future": ({}, build_batch([record(), record(NOW + 2 * HOUR), record(), record(NOW + 3 * HOUR)])),
+    "the future": ({}, build_batch([record(), record(NOW + DAY), record(), record(NOW + DAY + HOUR)])),
     "the past": (PAST, build_batch([record(), record(NOW - 2 * HOUR), record(), record(NOW - 3 * HOUR)])),
     "the past, compressed": (
         PAST,
@@ -172,14 +173,14 @@ CASES: dict[str, tuple[dict[str, str], bytes]] = {
     "no timestamp": (PAST, build_batch([record(-1), record()])),
     "the future, but the broker stamps": (
         {"message.timestamp.type": "LogAppendTime"},
-        build_batch([record(NOW + 2 * HOUR)]),
+        build_batch([record(NOW + DAY)]),
     ),
     "stamped already": (
         {"message.timestamp.type": "LogAppendTime"},
         resealed(GOOD, attributes=LOG_APPEND_TIME),
     ),
     "no key": (COMPACT, build_batch([record(), *[record(key=None)] * 4, record()])),
-    "no key, and the future": (COMPACT, build_batch([record(key=None), record(NOW + 2 * HOUR)])),
+    "no key, and the future": (COMPACT, build_batch([record(key=None), record(NOW + DAY)])),
     "records that are none": (COMPACT, of_body(b"\x7f\x01\x02")),
     "more records than said": (COMPACT, of_body(GOOD[HEADER_SIZE:], 1)),
     "fewer records than said": (COMPACT, of_body(GOOD[HEADER_SIZE:], 5)),

@@ -28,6 +28,8 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 NOW = int(time.time() * 1000)
 HOUR_MS = 3_600_000
+TOO_LATE = NOW + 24 * HOUR_MS
+"""Further ahead than a broker accepts (one hour), however long the tests before this one take."""
 Response = produce.PartitionProduceResponse
 
 
@@ -121,11 +123,11 @@ async def test_a_batch_waits_behind_one_whose_records_are_read_to_refuse_them(
     async with running(tmp_path) as broker, connected(broker) as one, connected(broker) as other:
         await create(one, "t")
         held = HeldAdmission(monkeypatch)
-        late = begin(one, "t", batch(0, 3, timestamp=NOW + 2 * HOUR_MS))
+        late = begin(one, "t", batch(0, 3, timestamp=TOO_LATE))
         await held.entered()
         # A new setting allows the timestamp before the batch's turn, so it is stored before the next batch.
         async with connected(broker) as admin:
-            await configure(admin, "t", message_timestamp_after_max_ms=str(10 * HOUR_MS))
+            await configure(admin, "t", message_timestamp_after_max_ms=str(48 * HOUR_MS))
         async with arriving(broker, batch(3)):
             next_one = begin(other, "t", batch(3))
         held.release()
@@ -139,7 +141,7 @@ async def test_a_refusal_by_the_header_names_the_records(tmp_path: Path) -> None
         await create(client, "t")
         for _ in range(2):  # the second takes the shortcut
             assert (await send(client, "t", build_batch([Record(b"k", b"v", NOW)]))).error_code == 0
-        records = [Record(b"k", b"0", NOW), Record(b"k", b"1", NOW + 2 * HOUR_MS)]
+        records = [Record(b"k", b"0", NOW), Record(b"k", b"1", TOO_LATE)]
         answer = await send(client, "t", build_batch(records))
         assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
         assert [error.batch_index for error in answer.record_errors] == [1]
