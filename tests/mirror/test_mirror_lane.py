@@ -132,3 +132,20 @@ def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: in
         assert of.acknowledged.offset <= 100 + len(stored)
     assert stored == list(range(100, 100 + len(stored)))
     assert len(stored) > 50
+
+
+def test_a_lane_that_never_catches_up_is_behind_by_its_oldest_missing_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000_000.0
+    monkeypatch.setattr("millstream_mirror.lane.time.time", lambda: now)
+    of = lane()
+    of.saw(100)
+    for second in range(100):
+        now += 1
+        sent = of.send(batches(of, 10))
+        of.saw(of.position + 10)  # ten records arrive before the last ten are acknowledged
+        of.succeeded(sent, 10 * second)
+        assert (of.lag, of.lag_seconds(int(now * 1000))) == (10, 0)
+        now += 1
+        assert of.lag_seconds(int(now * 1000)) == 1

@@ -97,13 +97,17 @@ def test_what_is_not_mirrored_is_named(reason: str) -> None:
     assert found["Ready"].message == "what to do"
 
 
-def test_of_several_problems_the_worst_is_the_reason() -> None:
+def test_of_several_problems_all_are_named_and_the_worst_is_the_reason() -> None:
     problems = [
         ProblemReport(reason, reason.lower()) for reason in ("MirrorLoop", "TopicRefused", "Diverged")
     ]
     source = SourceReport("west", reachable=True, problems=tuple(problems))
     found = conditions_by_type(Workers(1, 1, (WorkerReport(sources=(source,)),)))
-    assert (found["Degraded"].reason, found["Degraded"].message) == ("Diverged", "diverged")
+    assert (found["Degraded"].reason, found["Degraded"].message) == (
+        "Diverged",
+        "diverged; also: topicrefused; also: mirrorloop",
+    )
+    assert (found["CaughtUp"].status, found["CaughtUp"].reason) == ("False", "Diverged")
 
 
 def test_a_topic_that_rejoins_is_not_caught_up_although_it_has_no_lag() -> None:
@@ -248,7 +252,8 @@ def test_records_that_the_source_deleted_first_are_named() -> None:
     stopped = told(GapReport("orders-0", 100, 150, False), GapReport("orders-1", 7, 8, True))
     words = (
         "west deleted offsets 7 to 7 of orders-1 before they were mirrored; mirroring of these partitions stopped: set"
-        " spec.onGap: SkipToEarliest to continue with the remaining records"
+        " spec.onGap: SkipToEarliest to continue with the remaining records; also: west deleted offsets 100 to 149 of"
+        " orders-0 before they were mirrored, in the last 24 hours: raise retention there"
     )
     assert stopped["Degraded"] == ("True", "StoppedAtGap", words)
     assert stopped["Ready"] == ("False", "StoppedAtGap", words)

@@ -28,6 +28,7 @@ from millstream_process.logs import FORMATS
 
 from .credentials import security_of
 from .fields import MirrorConfigError, a_text, an_object, wrong
+from .patterns import Pattern
 
 MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
@@ -71,12 +72,12 @@ class MirrorConfig:
     sources: tuple[Source, ...]
     target: str
     target_security: Security | None
-    include: tuple[re.Pattern[str], ...]
-    exclude: tuple[re.Pattern[str], ...]
-    groups_include: tuple[re.Pattern[str], ...]
-    groups_exclude: tuple[re.Pattern[str], ...]
-    configs_include: tuple[re.Pattern[str], ...]
-    configs_exclude: tuple[re.Pattern[str], ...]
+    include: tuple[Pattern, ...]
+    exclude: tuple[Pattern, ...]
+    groups_include: tuple[Pattern, ...]
+    groups_exclude: tuple[Pattern, ...]
+    configs_include: tuple[Pattern, ...]
+    configs_exclude: tuple[Pattern, ...]
     mode: Mode
     naming: Naming
     on_gap: OnGap
@@ -115,9 +116,9 @@ class MirrorConfig:
         return _matches(key, self.configs_include, self.configs_exclude)
 
 
-def _matches(name: str, include: tuple[re.Pattern[str], ...], exclude: tuple[re.Pattern[str], ...]) -> bool:
-    included = any(pattern.fullmatch(name) for pattern in include)
-    return included and not any(pattern.fullmatch(name) for pattern in exclude)
+def _matches(name: str, include: tuple[Pattern, ...], exclude: tuple[Pattern, ...]) -> bool:
+    included = any(pattern.matches(name) for pattern in include)
+    return included and not any(pattern.matches(name) for pattern in exclude)
 
 
 def parse(text: str) -> MirrorConfig:
@@ -248,13 +249,13 @@ def _address(field: str, value: Any) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _patterns(field: str, value: Any) -> tuple[re.Pattern[str], ...]:
+def _patterns(field: str, value: Any) -> tuple[Pattern, ...]:
     if not isinstance(value, list):
         raise wrong(field, value, "a list of regular expressions")
     patterns = []
     for index, each in enumerate(value):
         try:
-            patterns.append(re.compile(a_text(f"{field}[{index}]", each)))
-        except re.error as error:
+            patterns.append(Pattern(a_text(f"{field}[{index}]", each)))
+        except ValueError as error:
             raise wrong(f"{field}[{index}]", each, f"a regular expression ({error})") from None
     return tuple(patterns)

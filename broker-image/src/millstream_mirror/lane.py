@@ -21,6 +21,7 @@ from .aligning import Fingerprint
 from .offsets import OffsetMap, Span, spans_of
 from .progress import Gap, LastBatch, Progress
 from .rewrite import Outgoing
+from .seen_ends import SeenEnds
 
 HALF_OF_SEQUENCES = 1 << 30
 ONE_BY_ONE_AT_ONCE = 128
@@ -113,6 +114,7 @@ class Lane:
     seen_ms: int = 0
     """When the high watermark was last seen."""
     caught_up_ms: int = 0
+    """Up to when everything that arrived in the source is mirrored, as far as it was seen."""
     leader: int = -1
     """The broker to fetch from: the leader, or a follower until ``replica_until``."""
     source_epoch: int = -1
@@ -131,12 +133,14 @@ class Lane:
     source: TopicPartition = field(init=False)
     target: TopicPartition = field(init=False)
     offsets: OffsetMap = field(init=False)
+    ends: SeenEnds = field(init=False)
     origins: tuple[str, ...] = field(init=False)
     """Ids of the clusters from which the topic's records came to the source; committed with the progress."""
 
     def __post_init__(self) -> None:
         self.source, self.target = (self.topic, self.partition), (self.target_topic, self.partition)
         self.offsets = OffsetMap(self.acknowledged)
+        self.ends = SeenEnds()
         self.origins = self.acknowledged.origins
         self.rewind(self.acknowledged)
         self.caught_up_ms = self.acknowledged.caught_up_ms
@@ -150,7 +154,7 @@ class Lane:
         return max(0, self.high_watermark - self.acknowledged.offset) if self.high_watermark >= 0 else 0
 
     def lag_seconds(self, now_ms: int) -> float:
-        """Seconds since the lane was last caught up."""
+        """The age of the oldest record that is missing, in seconds since it was first seen."""
         return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
 
     @property
@@ -305,7 +309,10 @@ class Lane:
         """
         self.seen_ms = int(time.time() * 1000)
         if high_watermark != self.high_watermark:
+            is_first = self.high_watermark < 0
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
+            if self.lag:  # what has arrived before the worker did is as old as the progress
+                self.ends.saw(high_watermark, self.caught_up_ms if is_first else self.seen_ms)
         self._note_lag()
         if not self.is_stopped and (self._is_over() or not (self.lag or self.in_flight)):
             self.error = self.reason = ""
@@ -318,6 +325,8 @@ class Lane:
     def _note_lag(self) -> None:
         if not self.lag:
             self.caught_up_ms = int(time.time() * 1000)
+        elif (since := self.ends.behind_since(self.acknowledged.offset)) is not None:
+            self.caught_up_ms = since
 
     def to_commit(self) -> Progress | None:
         """The progress to commit, or None if it is committed."""

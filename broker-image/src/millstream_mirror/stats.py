@@ -324,7 +324,7 @@ TABLE = (
         "millstream_mirror_lag_seconds",
         "gauge",
         "seconds",
-        "Time since this worker last caught up with the source.",
+        "Age of the oldest record that the target does not have yet, since this worker saw it.",
         SOURCE,
     ),
     Metric(
@@ -366,7 +366,7 @@ TABLE = (
         "millstream_mirror_topic_lag_seconds",
         "gauge",
         "seconds",
-        "Time since this worker last caught up, by topic of the target; of the"
+        "Age of the oldest record that the target does not have yet, by topic of the target; of the"
         f" {MOST_TOPICS} topics that are furthest behind.",
         TOPIC,
     ),

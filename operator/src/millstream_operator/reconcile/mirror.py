@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -312,6 +312,14 @@ def _caught_up(lag: Lag | None, unknown: str, reached: Told, reports: Sequence[W
 def _degraded(reports: Sequence[WorkerReport]) -> Told:
     if not reports:
         return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has reported yet"
+    if not (found := list(_degradations(reports))):
+        nothing = "no record was deleted before it was mirrored"
+        return ConditionType.DEGRADED, False, Reason.NOTHING_MISSING, nothing
+    return ConditionType.DEGRADED, True, found[0][0], "; also: ".join(message for _, message in found)
+
+
+def _degradations(reports: Sequence[WorkerReport]) -> Iterator[tuple[Reason, str]]:
+    """The reason and message of each problem; the worst first."""
     replaced = sorted(
         {
             f"{topic} of {source.name}"
@@ -326,7 +334,7 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
             " topic's copy: delete the copy in the target to mirror the new topic, or add the topic to"
             " spec.topics.exclude"
         )
-        return ConditionType.DEGRADED, True, Reason.TOPIC_REPLACED, message
+        yield Reason.TOPIC_REPLACED, message
     gaps = [(source.name, gap) for report in reports for source in report.sources for gap in source.gaps]
     stopped = [one for one in gaps if one[1].stopped]
     if stopped:
@@ -334,19 +342,13 @@ def _degraded(reports: Sequence[WorkerReport]) -> Told:
             f"{_listed(stopped)} before they were mirrored; mirroring of these partitions stopped: set spec.onGap:"
             " SkipToEarliest to continue with the remaining records"
         )
-        return ConditionType.DEGRADED, True, Reason.STOPPED_AT_GAP, message
+        yield Reason.STOPPED_AT_GAP, message
     for word, reason in PROBLEMS.items():
         if found := _said(reports, word):
-            return ConditionType.DEGRADED, True, reason, found
-    if gaps:
-        message = f"{_listed(gaps)} before they were mirrored, in the last 24 hours: raise retention there"
-        return ConditionType.DEGRADED, True, Reason.RECORDS_MISSING, message
-    return (
-        ConditionType.DEGRADED,
-        False,
-        Reason.NOTHING_MISSING,
-        "no record was deleted before it was mirrored",
-    )
+            yield reason, found
+    if passed := [one for one in gaps if not one[1].stopped]:
+        message = f"{_listed(passed)} before they were mirrored, in the last 24 hours: raise retention there"
+        yield Reason.RECORDS_MISSING, message
 
 
 def _said(reports: Iterable[WorkerReport], word: str) -> str:

@@ -1,0 +1,49 @@
+"""Since when a lane is behind: never later than the oldest missing record was seen, and hardly earlier."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+
+import pytest
+
+from millstream_mirror.seen_ends import MOST, SeenEnds
+
+
+def test_a_lane_that_never_catches_up_is_behind_by_what_is_missing() -> None:
+    ends = SeenEnds()
+    for second in range(1000):
+        ends.saw(100 * (second + 1), 1000 * second)
+        assert ends.behind_since(100 * second) == 1000 * second
+
+
+def test_a_lane_that_has_everything_is_not_behind() -> None:
+    ends = SeenEnds()
+    assert ends.behind_since(0) is None
+    ends.saw(10, 5)
+    assert ends.behind_since(9) == 5
+    assert ends.behind_since(10) is None
+    ends.saw(10, 9)
+    assert ends.behind_since(10) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_times_are_never_too_late_and_few_are_kept(seed: int) -> None:
+    some = random.Random(seed)
+    ends, seen = SeenEnds(), [(0, 0)]
+    now = end = offset = 0
+    for _ in range(5000):
+        now += some.randrange(1, 400)
+        end += some.randrange(0, 20)
+        ends.saw(end, now)
+        if end > seen[-1][0]:
+            seen.append((end, now))
+        offset = min(end, offset + some.randrange(0, 19))
+        since = ends.behind_since(offset)
+        if offset == end:
+            assert since is None
+        else:
+            assert since is not None
+            exact = seen[bisect_right(seen, (offset, 1 << 60))][1]
+            assert exact - 1000 - (now - since) // 50 <= since <= exact
+        assert len(ends._ends) <= MOST
