@@ -8,9 +8,10 @@ import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_mirror.lane import RECORD_TOO_LARGE, Lane, Sent
-from millstream_mirror.progress import Progress
+from millstream_mirror.progress import LastBatch, Progress
 from millstream_mirror.rewrite import Outgoing
 
+MARKER = LastBatch(116, 7, 0)
 START = Progress(100, 7, 0, INT32_MAX - 20, 0, "topic", "cluster", 0)
 
 
@@ -92,10 +93,11 @@ def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:
 def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> None:
     of = lane()
     sent = of.send(batches(of, 10))
-    of.moved_on(117)
+    of.moved_on(117, MARKER)
     assert of.acknowledged.offset == 100
     of.succeeded(sent, 0)
     assert (of.acknowledged.offset, of.acknowledged.sequence) == (117, INT32_MAX - 10)
+    assert of.acknowledged.last == MARKER
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import BrokerProcess, CopiedBroker
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, numbers, produce
 from millstream_harness.scenario import unique
 
 StartMirror = Callable[..., MirrorProcess]
+TENS = {"batch_num_messages": 10, "linger_ms": 200}
 
 
 def create_again(broker: Peer, topic: str) -> None:
@@ -46,3 +48,34 @@ def test_the_topic_of_an_idle_mirror(
     produce(west, topic, range(100, 200), 2)
     arrived(east, topic, [100, 100])
     assert numbers(east, topic, 1) == [*range(1, 200, 2)]
+
+
+def test_a_target_from_an_older_copy_gets_its_records_again(
+    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+) -> None:
+    """The running worker knows that they were acknowledged, and sends them again."""
+    topic = unique("restored")
+    create(west, topic)
+    target = CopiedBroker(tmp_path / "target")
+    target.keep_port().start()
+    try:
+        mirror = start_mirror(
+            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
+        )
+        produce(west, topic, range(100), **TENS)
+        arrived(target, topic, [100])
+        target.copy()
+        produce(west, topic, range(100, 160), **TENS)
+        arrived(target, topic, [160])
+        mirror.pause()
+        target.restore()
+        target.start()
+        mirror.resume()
+        produce(west, topic, range(160, 200), **TENS)
+        arrived(target, topic, [200])
+        assert numbers(target, topic) == [*range(200)]
+        produce(west, topic, range(200, 300), **TENS)
+        arrived(target, topic, [300])
+        assert numbers(target, topic) == [*range(300)]
+    finally:
+        target.kill()

@@ -350,7 +350,10 @@ class Flow(ABC):
         After a reconnect the source may have another history: lanes compare before they fetch.
         """
         self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
-        opened = self._opened.setdefault(connection, time.monotonic())
+        where = connection.host, connection.port
+        open_before = (at for one, at in self._opened.items() if (one.host, one.port) == where)
+        # One that replaces a connection before its session ends reaches the same process.
+        opened = self._opened.setdefault(connection, next(open_before, time.monotonic()))
         outdated = [lane for lane in lanes if lane.compared_at < opened]
         for lane in outdated:
             lane.compare_again()

@@ -121,7 +121,7 @@ class GroupSync:
         now = time.monotonic()
         for where, position in positions.items():
             lane = lanes.get(where)
-            if lane is None or lane.recovering:
+            if lane is None or lane.recovering or lane.must_compare:
                 continue
             progress = lane.acknowledged
             identity = (progress.producer_id, progress.producer_epoch)

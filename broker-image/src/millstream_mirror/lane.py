@@ -72,6 +72,8 @@ class Lane:
     committed: Progress | None = None
     position: int = 0
     sequence: int = 0
+    left_out: LastBatch | None = None
+    """The last batch before ``position``, if it is not sent."""
     in_flight: deque[Sent] = field(default_factory=deque)
     bytes_in_flight: int = 0
     failed: bool = False
@@ -114,7 +116,7 @@ class Lane:
     seen_ms: int = 0
     """When the high watermark was last seen."""
     caught_up_ms: int = 0
-    """Up to when everything that arrived in the source is mirrored, as far as it was seen."""
+    """When the oldest record that is missing in the target was first seen; the present if none is."""
     leader: int = -1
     """The broker to fetch from: the leader, or a follower until ``replica_until``."""
     source_epoch: int = -1
@@ -195,7 +197,7 @@ class Lane:
         assert not self.in_flight
         self.acknowledged = to
         self.offsets.rewound(to)
-        self.position, self.sequence = to.offset, to.sequence
+        self.position, self.sequence, self.left_out = to.offset, to.sequence, None
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
         self.must_compare = False
         self.misfits = self.other_id = ""
@@ -235,17 +237,19 @@ class Lane:
             spans_of(batches, self.position),
             last.source,
         )
-        self.position, self.sequence = last.next_offset, last.next_sequence
+        self.position, self.sequence, self.left_out = last.next_offset, last.next_sequence, None
         self.in_flight.append(sent)
         self.bytes_in_flight += sent.size
         return sent
 
-    def moved_on(self, position: int) -> None:
-        """Skip to ``position`` without sending: over control batches and aborted transactions."""
-        self.position = position
+    def moved_on(self, position: int, last: LastBatch | None) -> None:
+        """Skip to ``position`` without sending, over control batches and aborted transactions; ``last`` ends there."""
+        self.position, self.left_out = position, last
         is_idle = not (self.in_flight or self.failed) and self.skip_to is None
         if is_idle and position > self.acknowledged.offset:
-            self.acknowledged = replace(self.acknowledged, offset=position)
+            self.acknowledged = replace(
+                self.acknowledged, offset=position, last=last or self.acknowledged.last
+            )
 
     def succeeded(self, sent: Sent, base_offset: int) -> None:
         if sent not in self.in_flight:
@@ -276,7 +280,7 @@ class Lane:
             self.error = self.reason = ""
         self._note_lag()
         if not self.in_flight and self.position > self.acknowledged.offset:
-            self.moved_on(self.position)
+            self.moved_on(self.position, self.left_out)
 
     def fail(
         self,
@@ -291,6 +295,10 @@ class Lane:
         self.error, self.side, self.reason = error, side, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
             self._drop(one)
+
+    def passed(self, last: LastBatch) -> None:
+        """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""
+        self.acknowledged = replace(self.acknowledged, last=last)
 
     def compare_again(self, error: str = "") -> None:
         """Stop fetching, and compare with the source before it continues; responses of the target still count."""
@@ -337,7 +345,7 @@ class Lane:
         if (
             before is not None
             and (before.offset, before.sequence, before.source_end) == (now.offset, now.sequence, end)
-            and before.origins == self.origins
+            and (before.origins, before.last, before.target_id) == (self.origins, now.last, now.target_id)
         ):
             return None
         return replace(

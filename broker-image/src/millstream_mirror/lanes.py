@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches
 from millstream_kafka.client import ClusterClient
@@ -18,10 +19,10 @@ from millstream_process import supervision
 from . import topics
 from .aligning import Fingerprint
 from .config import OnGap
-from .history import Diverged, History
-from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, Lane, Side
+from .history import Diverged, History, not_replicated_yet
+from .lane import DIVERGED, HALF_OF_SEQUENCES, Lane, Side
 from .member import LaneName
-from .opening import Keeper
+from .opening import TRANSIENT, Keeper
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, offset_at, read, records_in
@@ -37,7 +38,7 @@ STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
 LAST_EPOCH = 32767
-LOOK_AGAIN_S = 2.0
+LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
 """How often a lane that waits checks whether the target's topic is deleted, or the source has its records again."""
 
 logger = logging.getLogger(__name__)
@@ -52,21 +53,29 @@ class LaneKeeper(Keeper):
         self,
         at_source: ClusterClient,
         at_target: ClusterClient,
+        comparing: ClusterClient,
         store: ProgressStore,
         commit: Commit,
         counters: Counters,
         on_gap: OnGap = OnGap.SKIP_TO_EARLIEST,
         origins: Callable[[str], tuple[str, ...]] = lambda topic: (),
     ) -> None:
-        """``origins`` returns the ids of the clusters from which a topic's records come to the source."""
+        """``origins`` returns the ids of the clusters from which a topic's records come to the source.
+
+        ``comparing`` is the source, too; its connections carry whole batches.
+        """
         super().__init__(at_source, at_target)
         self._on_gap = on_gap
         self._origins = origins
         self._store = store
         self._commit = commit
         self._counters = counters
-        self._history = History(at_source)
-        self._next_numbers = Together(lambda producers: next_numbers(at_target, producers))
+        self._comparing = comparing
+        self._history = History(comparing)
+        self._next_numbers: dict[int, Together[Producer, int | None]] = {}
+        """By broker of the target, so that one which does not respond holds up no lane of the others."""
+        self._reads = asyncio.Semaphore(CALLS_AT_ONCE)
+        """Lanes that read the target's records, or compare them."""
 
     # ---- opening
 
@@ -82,7 +91,8 @@ class LaneKeeper(Keeper):
         new = []
         for name in names:
             progress = stored.get((name.target_topic, name.partition))
-            if progress is not None and not is_same(progress.target_id, name.target_id):
+            target_id = self._target_ids.get(name.target_topic, "")
+            if progress is not None and not is_same(progress.target_id, target_id):
                 logger.error(
                     "%s-%d: topic %s was deleted and created again in the target: mirroring it from its start",
                     *(name.topic, name.partition, name.target_topic),
@@ -95,7 +105,7 @@ class LaneKeeper(Keeper):
                     name.topic,
                     name.partition,
                     name.target_topic,
-                    replace(progress, target_id=name.target_id or progress.target_id),
+                    replace(progress, target_id=target_id or progress.target_id),
                     committed=progress,
                 )
                 lane.must_compare = True
@@ -112,6 +122,7 @@ class LaneKeeper(Keeper):
         async def look(name: LaneName) -> Lane:
             lane = lanes[name]
             lane.is_compacted = lane.topic in compacted
+            lane.suspicious = lane.suspicious or (lane.must_compare and lane.is_compacted)
             with _at("source"):
                 lane.saw(await offset_at(self._at_source, lane.source, LATEST))
             lane.recovering = False
@@ -143,7 +154,7 @@ class LaneKeeper(Keeper):
                 _now_ms(),
                 first=start,
                 origins=self._origins(name.topic),
-                target_id=name.target_id,
+                target_id=self._target_ids.get(name.target_topic, ""),
             )
             lane = Lane(name.topic, name.partition, name.target_topic, progress)
             lane.source_epoch, lane.compared_at = epoch, compared_at
@@ -168,31 +179,38 @@ class LaneKeeper(Keeper):
         Waits while the source lacks records that were mirrored, until it has them again, or the target deleted the
         progress with the topic.
         """
+        pause = LOOK_AGAIN_S
         while True:
             try:
-                await self._recover(lane)
+                if lane.reason == DIVERGED and not await self._store.read([lane.target]):
+                    await self._begin_again(lane, "its progress was deleted")
+                else:
+                    await self._recover(lane)
                 break
             except Diverged as diverged:
                 lane.must_compare = lane.suspicious = True
                 error = _diverged(lane, diverged)
-            if lane.error != error:
-                logger.error("%s", error)
-            lane.error, lane.side, lane.reason = error, "source", DIVERGED
-            await asyncio.sleep(LOOK_AGAIN_S)
-            if not await self._store.read([lane.target]):
-                await self._begin_again(lane, "its progress was deleted")
-                break
+                if lane.error != error:
+                    logger.error("%s", error)
+                lane.error, lane.side, lane.reason = error, "source", DIVERGED
+            except TRANSIENT:
+                if lane.reason != DIVERGED:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LOOK_AGAIN_MAX_S)
         if lane.reason == DIVERGED:
             lane.error = lane.reason = ""
 
     async def _recover(self, lane: Lane) -> None:
         """Raises Diverged."""
-        if lane.replaced or (lane.other_id and await self._is_replaced(lane)):
+        is_other = bool(lane.other_id)
+        if lane.must_compare and not lane.replaced:
+            is_other = not await self._history.check(lane)
+        if lane.replaced or (is_other and await self._is_replaced(lane)):
             await self._wait_for_removal(lane)
-            return
-        if lane.must_compare:
-            await self._history.check(lane)
-        if lane.out_of_range:
+        elif is_other and lane.must_compare:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {lane.topic} in the source")
+        elif lane.out_of_range:
             await self._pass_gap(lane)
         elif lane.misfits:
             await self._align(lane, lane.misfits)
@@ -202,26 +220,36 @@ class LaneKeeper(Keeper):
             await self._continue(lane)
 
     async def _continue(self, lane: Lane) -> None:
-        if lane.suspicious or lane.is_compacted or not await self._is_settled(lane):
+        if lane.suspicious or (lane.failed and lane.is_compacted) or not await self._is_settled(lane):
             await self._compare(lane)
         else:
             lane.rewind(lane.acknowledged)
 
     async def _is_settled(self, lane: Lane) -> bool:
-        """Whether the numbers that follow the progress stand for no other records of the source.
+        """Whether the target has no record of the lane that its progress does not count.
 
-        If the source may have lost records, the same number may stand for another record now.
+        If the source has lost records since, the number of such a record may stand for another one now.
         """
-        if not lane.must_compare or not (lane.failed or lane.probing):
+        if not (lane.failed or lane.probing):
             return True
-        here = lane.acknowledged
-        following = await self._next_numbers.get(Producer(lane.target, here.producer_id, here.producer_epoch))
+        leaders, absent, problem = await topics.leading(self._at_target, {lane.target})
+        if lane.target not in leaders:
+            lane.target_missing = lane.target in absent
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{lane}: {problem or 'no leader in the target'}")
+        node, here = leaders[lane.target], lane.acknowledged
+        if node not in self._next_numbers:
+            self._next_numbers[node] = Together(partial(next_numbers, self._at_target, node))
+        producer = Producer(lane.target, here.producer_id, here.producer_epoch)
+        following = await self._next_numbers[node].get(producer)
         return following == here.sequence or (following == -1 and not here.sequence)
 
     async def _compare(self, lane: Lane) -> None:
         """Continue after the lane's last batch in the target."""
         there, is_cut, last = await self._next_sequence(lane)
         here = lane.acknowledged
+        if is_cut:
+            end = await offset_at(self._at_target, lane.target, LATEST)
+            here = replace(here, target_offset=min(here.target_offset, end))
         if there is None and is_cut:
             await self._begin_again(lane, "the target's partition is empty")
             return
@@ -255,13 +283,16 @@ class LaneKeeper(Keeper):
         the numbers of other records.
         """
         here = lane.acknowledged
-        sent = await sent_since(self._at_target, lane)
-        if sent is None and why == MISMATCH:
-            raise Diverged(MISMATCH)
+        async with self._reads:
+            sent = await sent_since(self._at_target, lane)
+        if sent is None and not lane.is_compacted:
+            lane.misfits = ""  # the next look counts again, in case the source has returned less than it has
+            raise Diverged(f"{why}, and the target has too many records to compare them")
         if sent is None:
             await self._renumber(lane, f"{why}, and the target has too many records to compare them")
             return
-        offset = await unsent_from(self._at_source, lane, sent)
+        async with self._reads:
+            offset = await unsent_from(self._comparing, self._history, lane, sent)
         if offset is None:
             await self._pass_gap(lane)
             return
@@ -274,6 +305,11 @@ class LaneKeeper(Keeper):
         await self._resume(lane, await self._under_next_epoch(behind))
 
     async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool, Fingerprint | None]:
+        """As `_read_numbers`, for a few lanes at once."""
+        async with self._reads:
+            return await self._read_numbers(lane)
+
+    async def _read_numbers(self, lane: Lane) -> tuple[int | None, bool, Fingerprint | None]:
         """The number after the lane's last batch in the target, and the record before it.
 
         None if the target has no batch after the progress. The flag is True if the target's log ends before the
@@ -308,6 +344,7 @@ class LaneKeeper(Keeper):
         ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
         is_new = not is_same(ids.get(lane.target_topic, ""), lane.acknowledged.target_id)
         if not is_new and await self._store.read([lane.target]):
+            lane.suspicious = True
             await self._continue(lane)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
@@ -386,7 +423,9 @@ class LaneKeeper(Keeper):
         if 0 < ahead < HALF_OF_SEQUENCES:
             here = replace(here, offset=here.offset + ahead, sequence=there or 0)
         if here.offset > end:
-            raise Diverged(f"the source ends at offset {end}, and was mirrored up to {here.offset}")
+            if await self._history.ends_before(lane.source, here.offset):
+                raise Diverged(f"the source ends before offset {here.offset}, up to which it was mirrored")
+            raise not_replicated_yet(lane.source, end)
         if here.offset < start:
             gap = Gap(here.offset, start, _now_ms())
             lost = f"{lane}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"

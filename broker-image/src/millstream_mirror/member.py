@@ -55,13 +55,12 @@ class LaneName:
     target_topic: str
     topic_id: str
     partition: int
-    target_id: str = ""
 
 
 def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[LaneName]]:
     """Assign every partition to one member, in turn; deterministic for the same topics and members."""
     lanes = [
-        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition, topic.target_id)
+        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition)
         for topic in sorted(topics, key=lambda topic: topic.topic)
         for partition in range(topic.partitions)
     ]
@@ -80,10 +79,7 @@ class Assignment:
 
 
 def encode(assignment: Assignment) -> bytes:
-    rows = [
-        [lane.topic, lane.target_topic, lane.topic_id, lane.partition, *filter(None, [lane.target_id])]
-        for lane in assignment.lanes
-    ]
+    rows = [[lane.topic, lane.target_topic, lane.topic_id, lane.partition] for lane in assignment.lanes]
     listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in assignment.peers]
     owner = {"owner": assignment.owner.as_json()} if assignment.owner is not None else {}
     return json.dumps({"lanes": rows, "peers": listening, **owner}, separators=(",", ":")).encode()
@@ -107,14 +103,14 @@ def decode(assignment: bytes) -> Assignment:
     return Assignment(lanes, peers, owner)
 
 
-def _lane(topic: str, target_topic: str, topic_id: str, partition: int, target_id: str = "") -> LaneName:
+def _lane(topic: str, target_topic: str, topic_id: str, partition: int) -> LaneName:
     if not (_NAME.fullmatch(topic) and _NAME.fullmatch(target_topic)):
         raise ValueError("the name of a topic is not one")
     if not isinstance(partition, int) or not 0 <= partition < 1 << 31:
         raise ValueError(f"topic {topic}: the number of a partition is not one")
-    for one in filter(None, (topic_id, target_id)):
-        uuid.UUID(one)
-    return LaneName(topic, target_topic, topic_id, partition, target_id)
+    if topic_id:
+        uuid.UUID(topic_id)
+    return LaneName(topic, target_topic, topic_id, partition)
 
 
 class GroupMembership:

@@ -72,7 +72,7 @@ class NumberingFlow(Flow):
             )
             batches = rest
         if not batches:
-            lane.moved_on(rewritten.position)
+            lane.moved_on(rewritten.position, rewritten.last)
             return []
         self._counters.rebuilt_batches += sum(batch.start < 0 for batch in batches)
         if lane.probing:

@@ -40,6 +40,8 @@ class Keeper(ABC):
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient) -> None:
         self._at_source = at_source
         self._at_target = at_target
+        self._target_ids: dict[str, str] = {}
+        """Ids of the target's topics, as of the last look before lanes open."""
 
     async def open(
         self, names: Sequence[LaneName], opened: Opened, connect: Connect
@@ -112,6 +114,7 @@ class Keeper(ABC):
             topics.leaders_of(self._at_source, {name.topic for name in names}),
             topics.leaders_of(self._at_target, {name.target_topic for name in names}),
         )
+        self._target_ids |= target_ids
         groups: dict[Leaders, list[LaneName]] = {}
         waiting: dict[LaneName, Cause] = {}
         for name in names:

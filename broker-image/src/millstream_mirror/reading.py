@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, iter_batches
@@ -13,6 +14,8 @@ from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOff
 from millstream_kafka.topic_partition import TopicPartition
 
 LATEST, EARLIEST = -1, -2
+THROTTLED_S = 5.0
+"""The longest wait for a cluster that throttles, before the caller learns of it."""
 
 
 async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: int) -> int:
@@ -55,6 +58,9 @@ async def read(
         topics=[FetchTopic(topic, partitions=[asked])],
     )
     response = await cluster.call_leader(topic, partition, fetch.BY_NAME, request)
+    if not response.responses:  # Kafka, while a quota is exceeded
+        await asyncio.sleep(min(response.throttle_time_ms / 1000, THROTTLED_S))
+        raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"reading {topic}-{partition}")
     answer = response.responses[0].partitions[0]
     if answer.error_code and answer.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         cluster.forget_leaders(topic)

@@ -73,6 +73,8 @@ class Rewritten:
     """The source offset to fetch next: beyond the batches, and beyond what was left out behind them."""
     is_dense: bool = True
     """No offset is missing before that: nothing was compacted away."""
+    last: LastBatch | None = None
+    """The batch before ``position``, even if it was left out; None without any."""
 
 
 def rewrite(
@@ -87,7 +89,7 @@ def rewrite(
     """Number the batches of ``fetched`` (a writable buffer) from ``position`` on; raises UnusableBatch."""
     batches = []
     abort = _Aborted(aborted)
-    is_dense = True
+    is_dense, source = True, None
     for start, header in iter_batches(fetched):
         if header.next_offset <= position:
             continue
@@ -99,6 +101,7 @@ def rewrite(
         data = fetched[start : start + header.size]
         if crc32c(data[CRC_START:]) != header.crc:
             raise UnusableBatch(f"offset {header.base_offset}: the CRC does not match the batch")
+        source = LastBatch(header.base_offset, header.crc, header.partition_leader_epoch)
         if not abort.leaves_out(header, data):
             rebuilt = needs_rebuilding(header, position)
             if rebuilt:
@@ -111,11 +114,10 @@ def rewrite(
                 )
                 following = advance_sequence(sequence, count)
                 where = -1 if rebuilt else start
-                source = LastBatch(header.base_offset, header.crc, header.partition_leader_epoch)
                 batches.append(Outgoing(data, where, sequence, following, header.next_offset, count, source))
                 sequence = following
         position = header.next_offset
-    return Rewritten(batches, position, is_dense)
+    return Rewritten(batches, position, is_dense, source)
 
 
 def records_to_mirror(

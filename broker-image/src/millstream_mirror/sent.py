@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches, read_header, read_records
-from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.client import ClusterClient, UnsupportedApi
 from millstream_kafka.protocol import describe_producers
 from millstream_kafka.protocol.describe_producers import DescribeProducersRequest, TopicRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from .aligning import Alignment, Fingerprint
-from .history import Diverged
+from .history import Diverged, History, not_replicated_yet
 from .lane import HALF_OF_SEQUENCES, Lane
 from .reading import EARLIEST, may_be_compacted, offset_at, read, records_in
 from .rewrite import records_to_mirror
-from .topics import leading
 
 FETCH_BYTES = 1 << 20
 MOST_RECORDS = 250_000
 """That are kept in memory to be compared, at some 200 bytes each."""
+DESCRIBED_AT_ONCE = 100
+"""Partitions in one DescribeProducers: each may have thousands of producers."""
 
 
 class Producer(NamedTuple):
@@ -41,6 +42,11 @@ class SentSince:
     """How many numbers were sent; the target's copy may have lost some of the records to compaction."""
     target_offset: int
     """Behind the last one in the target."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the target still has all of them."""
+        return self.count == len(self.records)
 
 
 async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
@@ -75,13 +81,13 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
             return SentSince(records, (following - progress.sequence) & INT32_MAX, target_offset)
 
 
-async def unsent_from(at_source: ClusterClient, lane: Lane, sent: SentSince) -> int | None:
+async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, sent: SentSince) -> int | None:
     """The source offset where the lane continues; None: the source has deleted what follows the progress.
 
     Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
     position = lane.acknowledged.offset
     alignment = Alignment(position, sent.records)
-    is_compacted = lane.is_compacted
+    is_compacted = lane.is_compacted or not sent.is_whole
     while not alignment.is_over:
         answer = await read(at_source, lane.source, position, FETCH_BYTES, is_committed=True)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -94,6 +100,8 @@ async def unsent_from(at_source: ClusterClient, lane: Lane, sent: SentSince) -> 
             is_compacted = is_compacted or header.base_offset > position or may_be_compacted(header)
             position = max(position, header.next_offset)
         if position == before:
+            if not (is_compacted or await history.ends_before(lane.source, position + 1)):
+                raise not_replicated_yet(lane.source, position)
             break
     if not (alignment.has_found_all or is_compacted):
         raise Diverged(
@@ -103,44 +111,44 @@ async def unsent_from(at_source: ClusterClient, lane: Lane, sent: SentSince) -> 
 
 
 async def next_numbers(
-    at_target: ClusterClient, producers: Collection[Producer]
+    at_target: ClusterClient, node: int, producers: Collection[Producer]
 ) -> dict[Producer, int | None]:
-    """The number after the last one that the target has of each producer; -1: it has none; None: it cannot tell.
+    """The number after the last one that a broker has of each producer; -1: it has none; None: it does not tell.
 
-    From DescribeProducers (KIP-664), which reads no records."""
+    From DescribeProducers (KIP-664), which reads no records. Raises BrokerError."""
     found: dict[Producer, int | None] = dict.fromkeys(producers)
-    leaders = (await leading(at_target, {producer.target for producer in producers})).leaders
-    by_node: dict[int, dict[str, set[int]]] = {}
-    for topic, partition in {producer.target for producer in producers} & leaders.keys():
-        by_node.setdefault(leaders[topic, partition], {}).setdefault(topic, set()).add(partition)
-
-    async def ask(node: int, topics: dict[str, set[int]]) -> None:
-        request = DescribeProducersRequest([TopicRequest(name, [*parts]) for name, parts in topics.items()])
+    by_target = {producer.target: producer for producer in producers}
+    targets = [*by_target]
+    for begin in range(0, len(targets), DESCRIBED_AT_ONCE):
+        topics: dict[str, list[int]] = {}
+        for topic, partition in targets[begin : begin + DESCRIBED_AT_ONCE]:
+            topics.setdefault(topic, []).append(partition)
+        request = DescribeProducersRequest([TopicRequest(*each) for each in topics.items()])
         try:
             response = await at_target.call_node(node, describe_producers.API, request)
-        except BrokerError:
-            return
-        there = {
-            (topic.name, one.partition_index): {
-                (state.producer_id, state.producer_epoch): advance_sequence(state.last_sequence, 1)
-                for state in one.active_producers
-            }
-            for topic in response.topics
-            for one in topic.partitions
-            if not one.error_code
-        }
-        for producer in producers:
-            if producer.target in there:
-                found[producer] = there[producer.target].get((producer.id, producer.epoch), -1)
-
-    await asyncio.gather(*(ask(*each) for each in by_node.items()))
+        except UnsupportedApi:  # Kafka before 2.8
+            break
+        for answered in response.topics:
+            for one in answered.partitions:
+                if one.error_code:
+                    continue
+                producer = by_target[answered.name, one.partition_index]
+                numbers = {
+                    (state.producer_id, state.producer_epoch): state.last_sequence
+                    for state in one.active_producers
+                }
+                last = numbers.get((producer.id, producer.epoch), -1)
+                found[producer] = advance_sequence(last, 1) if last >= 0 else -1
     return found
 
 
 def last_record(batch: memoryview) -> Fingerprint | None:
-    """The last record of a batch; None if it cannot be read."""
+    """The last record of a batch; None if it cannot be read, or is compacted away."""
+    header = read_header(batch)
     try:
-        *_, last = read_records(batch)
+        last = deque(read_records(batch), maxlen=1)
     except (ApiError, ValueError):
         return None
-    return Fingerprint.of(last, is_stamped=read_header(batch).is_log_append_time)
+    if not last or last[0].offset != header.last_offset:
+        return None
+    return Fingerprint.of(last[0], is_stamped=header.is_log_append_time)

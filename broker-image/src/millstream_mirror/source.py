@@ -73,13 +73,22 @@ class SourceMirror:
         self._committing = asyncio.Lock()
         # A connection serves one request at a time, so requests that wait (fetches, joins) have their own connections.
         client_id = f"millstream-mirror-{config.name}"
-        self._source, fetching, from_groups = (
-            _client(source.bootstrap, source.security, client_id) for _ in range(3)
+        self._source, fetching, comparing, from_groups = (
+            _client(source.bootstrap, source.security, client_id) for _ in range(4)
         )
         self._target, producing, joining, to_groups = (
             _client(config.target, config.target_security, client_id) for _ in range(4)
         )
-        self._clients = (self._source, fetching, self._target, producing, joining, from_groups, to_groups)
+        self._clients = (
+            self._source,
+            fetching,
+            comparing,
+            self._target,
+            producing,
+            joining,
+            from_groups,
+            to_groups,
+        )
         group_id = config.group_of(source)
         self._store = ProgressStore(self._target, group_id)
         self._promoted = PromotedTopics(self._store)
@@ -103,7 +112,7 @@ class SourceMirror:
         self._waits = Waits()
         self._causes: dict[LaneName, Cause] = {}
         """Why partitions wait whose lanes are open, as far as leaders are the cause."""
-        self._topics, self._flow, self._keeper = self._parts(fetching, producing)
+        self._topics, self._flow, self._keeper = self._parts(fetching, producing, comparing)
         self._groups = GroupSync(
             config.includes_group,
             from_groups,
@@ -117,7 +126,9 @@ class SourceMirror:
             joining, group_id, doorplate, assigned=self._flow.start, revoked=self._revoked
         )
 
-    def _parts(self, fetching: ClusterClient, producing: ClusterClient) -> tuple[TopicKeeper, Flow, Keeper]:
+    def _parts(
+        self, fetching: ClusterClient, producing: ClusterClient, comparing: ClusterClient
+    ) -> tuple[TopicKeeper, Flow, Keeper]:
         """The parts that differ by mode: the keeper of topics, the flow of records, the keeper of lanes."""
         config, source, counters = self.config, self.source, self._counters
 
@@ -144,7 +155,14 @@ class SourceMirror:
             return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
         topics = TopicKeeper(config, source, self._source, self._target)
         keeper = LaneKeeper(
-            self._source, self._target, self._store, self._commit_now, counters, config.on_gap, origins
+            self._source,
+            self._target,
+            comparing,
+            self._store,
+            self._commit_now,
+            counters,
+            config.on_gap,
+            origins,
         )
         return topics, NumberingFlow(source.name, fetching, producing, keeper, *of_flow), keeper
 

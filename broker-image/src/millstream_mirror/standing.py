@@ -107,7 +107,7 @@ class CopyKeeper(Keeper):
             before = stored.get((name.target_topic, name.partition))
             is_same = before is not None and before.topic_id == name.topic_id
             known = before if before is not None and is_same else Progress(0, 0, 0, 0, 0, "", "", 0)
-            target = target_number(name.target_id)
+            target = target_number(self._target_ids.get(name.target_topic, ""))
             progress = Progress(
                 *(0, target, 0, 0, 0, name.topic_id, cluster_id, _now_ms(), known.gap),
                 first=0,

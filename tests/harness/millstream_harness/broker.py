@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import socket
 import sys
 import urllib.error
@@ -95,3 +96,19 @@ class BrokerProcess(Daemon):
         """Before the first start: choose a fixed port, so that clients find the broker after restarts."""
         self.config["listeners"] = f"PLAINTEXT://127.0.0.1:{fixed_port()}"
         return self
+
+
+class CopiedBroker(BrokerProcess):
+    """A broker whose disk can be copied, and restored from the copy."""
+
+    def copy(self) -> None:
+        """It restarts."""
+        self.stop()
+        shutil.copytree(self.data, self.folder / "copy")
+        self.start()
+
+    def restore(self) -> None:
+        """It does not run afterwards."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(self.folder / "copy", self.data)
