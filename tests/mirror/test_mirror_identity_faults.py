@@ -299,7 +299,7 @@ def test_a_promotion_waits_for_a_leader_for_a_while(target: ClusterProcesses) ->
                 lambda told, wanted=waits: told == ("False", "Promoting", wanted),
                 "it waits",
             )
-            assert world.writable(topic) == [True]
+            until(lambda here=topic: world.writable(here) == [True], "every broker knows that it is writable")
             if returns:
                 victim.start()
             else:

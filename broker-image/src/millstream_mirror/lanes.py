@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from functools import partial
 
-from millstream_kafka.batch import INT32_MAX, advance_sequence, iter_batches
+from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from . import topics
-from .aligning import Fingerprint
 from .config import OnGap
 from .history import Diverged, History, not_replicated_yet
 from .lane import DIVERGED, HALF_OF_SEQUENCES, Lane, Side
@@ -25,15 +24,14 @@ from .member import LaneName
 from .opening import TRANSIENT, Keeper
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
-from .reading import EARLIEST, LATEST, offset_at, read, records_in
-from .sent import Producer, last_record, next_numbers, sent_since, unsent_from
+from .reading import EARLIEST, LATEST, offset_at
+from .sent import Producer, next_numbers, numbers_there, sent_since, unsent_from
 from .stats import Counters
 from .together import Together
 from .topics import id_of, is_same
 from .waiting import Cause, failed
 
 CALLS_AT_ONCE = 32
-SCAN_BYTES = 4 * 1024 * 1024
 STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
@@ -245,11 +243,11 @@ class LaneKeeper(Keeper):
 
     async def _compare(self, lane: Lane) -> None:
         """Continue after the lane's last batch in the target."""
-        there, is_cut, last = await self._next_sequence(lane)
+        async with self._reads:
+            there, is_cut, last, end = await numbers_there(self._at_target, lane)
         here = lane.acknowledged
-        if is_cut:
-            end = await offset_at(self._at_target, lane.target, LATEST)
-            here = replace(here, target_offset=min(here.target_offset, end))
+        if is_cut or there is None:  # in the latter case the next look need not read all this again
+            here = replace(here, target_offset=end)
         if there is None and is_cut:
             await self._begin_again(lane, "the target's partition is empty")
             return
@@ -303,41 +301,6 @@ class LaneKeeper(Keeper):
         self._counters.repeated_records += sent.count
         behind = replace(here, offset=offset, target_offset=sent.target_offset)
         await self._resume(lane, await self._under_next_epoch(behind))
-
-    async def _next_sequence(self, lane: Lane) -> tuple[int | None, bool, Fingerprint | None]:
-        """As `_read_numbers`, for a few lanes at once."""
-        async with self._reads:
-            return await self._read_numbers(lane)
-
-    async def _read_numbers(self, lane: Lane) -> tuple[int | None, bool, Fingerprint | None]:
-        """The number after the lane's last batch in the target, and the record before it.
-
-        None if the target has no batch after the progress. The flag is True if the target's log ends before the
-        progress's offset; then the lane reads it from its start.
-        """
-        progress, found, is_cut = lane.acknowledged, None, False
-        last: Fingerprint | None = None
-        offset = progress.target_offset
-        while True:
-            answer = await read(self._at_target, lane.target, offset, SCAN_BYTES)
-            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                start = await offset_at(self._at_target, lane.target, EARLIEST)
-                is_cut = is_cut or start < offset
-                offset = start
-                continue
-            before, data = offset, records_in(answer)
-            ours: memoryview | None = None
-            for start, header in iter_batches(data):
-                if (header.producer_id, header.producer_epoch) == (
-                    progress.producer_id,
-                    progress.producer_epoch,
-                ):
-                    found = advance_sequence(header.last_sequence, 1)
-                    ours = data[start : start + header.size]
-                offset = header.next_offset
-            last = last_record(ours) if ours is not None else last
-            if offset == before or offset >= answer.high_watermark:
-                return found, is_cut, last
 
     async def _reopen(self, lane: Lane) -> None:
         """The target's topic is missing, or a new one: then the lane starts again. Its progress may be gone, too."""
@@ -417,7 +380,8 @@ class LaneKeeper(Keeper):
         if await self._is_replaced(lane):  # requested after the offsets, which are then the old topic's
             await self._wait_for_removal(lane)
             return
-        there, _, _ = await self._next_sequence(lane)
+        async with self._reads:
+            there = (await numbers_there(self._at_target, lane)).number
         here = lane.acknowledged
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if 0 < ahead < HALF_OF_SEQUENCES:

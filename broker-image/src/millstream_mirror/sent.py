@@ -20,11 +20,25 @@ from .lane import HALF_OF_SEQUENCES, Lane
 from .reading import EARLIEST, may_be_compacted, offset_at, read, records_in
 from .rewrite import records_to_mirror
 
+SCAN_BYTES = 4 << 20
 FETCH_BYTES = 1 << 20
 MOST_RECORDS = 250_000
 """That are kept in memory to be compared, at some 200 bytes each."""
 DESCRIBED_AT_ONCE = 100
 """Partitions in one DescribeProducers: each may have thousands of producers."""
+
+
+class There(NamedTuple):
+    """What the target has of a lane after its progress."""
+
+    number: int | None
+    """The one that follows its last batch; None without any."""
+    is_cut: bool
+    """The target's log ends before the progress's offset, and was read from its start."""
+    last: Fingerprint | None
+    """The last record."""
+    end: int
+    """Up to which offset of the target that holds."""
 
 
 class Producer(NamedTuple):
@@ -47,6 +61,33 @@ class SentSince:
     def is_whole(self) -> bool:
         """Whether the target still has all of them."""
         return self.count == len(self.records)
+
+
+async def numbers_there(at_target: ClusterClient, lane: Lane) -> There:
+    """What the target has of the lane after its progress. Raises BrokerError, ApiError."""
+    progress, found, is_cut = lane.acknowledged, None, False
+    last: Fingerprint | None = None
+    offset = progress.target_offset
+    while True:
+        answer = await read(at_target, lane.target, offset, SCAN_BYTES)
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start = await offset_at(at_target, lane.target, EARLIEST)
+            is_cut = is_cut or start < offset
+            offset = start
+            continue
+        before, data = offset, records_in(answer)
+        ours: memoryview | None = None
+        for start, header in iter_batches(data):
+            if (header.producer_id, header.producer_epoch) == (
+                progress.producer_id,
+                progress.producer_epoch,
+            ):
+                found = advance_sequence(header.last_sequence, 1)
+                ours = data[start : start + header.size]
+            offset = header.next_offset
+        last = last_record(ours) if ours is not None else last
+        if offset == before or offset >= answer.high_watermark:
+            return There(found, is_cut, last, offset)
 
 
 async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
