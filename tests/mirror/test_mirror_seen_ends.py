@@ -27,6 +27,13 @@ def test_a_lane_that_has_everything_is_not_behind() -> None:
     assert ends.behind_since(10) is None
 
 
+def test_records_that_the_source_lost_are_not_missing() -> None:
+    ends = SeenEnds()
+    ends.saw(1000, 5)
+    ends.saw(991, 900)
+    assert ends.behind_since(990) == 900
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_times_are_never_too_late_and_few_are_kept(seed: int) -> None:
     some = random.Random(seed)

@@ -23,10 +23,9 @@ from typing import NamedTuple
 from millstream_kafka.batch import BatchHeader
 from millstream_kafka.client import ClusterClient, RequestTimedOut
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.topic_partition import TopicPartition
 
-from .lane import Lane
+from .lane import Lane, Side
 from .progress import LastBatch
 from .reading import EARLIEST, headers_in, may_be_compacted, offset_at, read
 from .together import Together
@@ -60,8 +59,9 @@ class History:
         self._at_source = at_source
         self._led = Together(self._ask_leaders)
         self._limits: dict[int, asyncio.Semaphore] = {}
-        self._one_by_one = asyncio.Lock()
-        self._slow_until = 0.0
+        self._one_by_one: dict[int, asyncio.Lock] = {}
+        self._slow_until: dict[int, float] = {}
+        """By leader, like the limits: one that does not respond holds up no lane of the others."""
 
     async def epoch(self, partition: TopicPartition) -> int:
         """The leader epoch of a partition; -1 if the source has no epochs."""
@@ -85,7 +85,11 @@ class History:
         if not is_same(led.topic_id, lane.acknowledged.topic_id):
             return False
         async with self._turn(led.leader):
-            last = await self._check_last(lane, led.epoch)
+            try:
+                last = await self._check_last(lane, led.epoch)
+            except RequestTimedOut:
+                self._slow_until[led.leader] = time.monotonic() + SLOW_S
+                raise
             if last is not None:
                 lane.passed(last)
         lane.source_epoch, lane.compared_at = led.epoch, compared_at
@@ -93,7 +97,7 @@ class History:
 
     async def ends_before(self, partition: TopicPartition, offset: int, epoch: int = -1) -> bool:
         """Whether the source's log ends before this offset, also where it is not replicated yet."""
-        answer = await self._read(partition, offset, epoch)
+        answer = await read(self._at_source, partition, offset, 1, epoch=epoch)
         is_out = answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         return is_out and await offset_at(self._at_source, partition, EARLIEST) <= offset
 
@@ -120,7 +124,7 @@ class History:
 
     async def _first_batch(self, lane: Lane, offset: int, epoch: int) -> BatchHeader | None:
         """The header of the first batch that ends after the offset; None if the source has deleted it."""
-        answer = await self._read(lane.source, offset, epoch)
+        answer = await read(self._at_source, lane.source, offset, 1, epoch=epoch)
         if headers := headers_in(answer):
             return headers[0]
         is_out = answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -128,20 +132,13 @@ class History:
             return None
         if is_out or await self.ends_before(lane.source, offset + 1, epoch):
             raise Diverged(f"the source ends before offset {offset + 1}, up to which it was mirrored")
-        raise not_replicated_yet(lane.source, offset)
-
-    async def _read(self, partition: TopicPartition, offset: int, epoch: int) -> PartitionData:
-        try:
-            return await read(self._at_source, partition, offset, 1, epoch=epoch)
-        except RequestTimedOut:
-            self._slow_until = time.monotonic() + SLOW_S
-            raise
+        raise not_replicated_yet("source", lane.source, offset)
 
     @contextlib.asynccontextmanager
     async def _turn(self, leader: int) -> AsyncIterator[None]:
         async with self._limits.setdefault(leader, asyncio.Semaphore(AT_ONCE)):
-            if time.monotonic() < self._slow_until:
-                async with self._one_by_one:
+            if time.monotonic() < self._slow_until.get(leader, 0.0):
+                async with self._one_by_one.setdefault(leader, asyncio.Lock()):
                     yield
             else:
                 yield
@@ -155,8 +152,8 @@ class History:
         }
 
 
-def not_replicated_yet(partition: TopicPartition, offset: int) -> ApiError:
-    """For a source that has records from this offset on, and does not return them yet."""
+def not_replicated_yet(side: Side, partition: TopicPartition, offset: int) -> ApiError:
+    """For a cluster that has records from this offset on, and does not return them yet."""
     topic, number = partition
-    words = "is not replicated in the source yet: start its brokers that are in the ISR"
+    words = f"is not replicated in the {side} yet: start its brokers that are in the ISR"
     return ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{topic}-{number}: offset {offset} {words}")

@@ -34,7 +34,8 @@ RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirr
 """Conditions' reasons for a lane that waits for a user's action."""
 
 MISMATCH = "the last record in the target is another one than the source's"
-"""Why a lane compares records, if the records of source and target differ at the same number."""
+SOURCE_ENDS = "the target has more of it than the source"
+"""Why a lane compares records: those of source and target differ at the same number, or the source has fewer."""
 
 Side = Literal["source", "target", ""]
 """A cluster of the mirror; empty if unknown."""
@@ -81,6 +82,8 @@ class Lane:
     """Set while its position is being looked up; the lane does not fetch then."""
     suspicious: bool = False
     """The target refused a number as out of order: compare with its log before sending again."""
+    unseen_since: float = 0.0
+    """Since when the target's leader has records that it does not return yet (monotonic clock); 0 if it has none."""
     refused_at: int | None = None
     """The acknowledged number at the time when the target refused the next one."""
     must_compare: bool = False
@@ -200,6 +203,7 @@ class Lane:
         self.position, self.sequence, self.left_out = to.offset, to.sequence, None
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
         self.must_compare = False
+        self.unseen_since = 0.0
         self.misfits = self.other_id = ""
         self.skip_to = self.last_there = None
         self.probing = True
@@ -319,8 +323,9 @@ class Lane:
         if high_watermark != self.high_watermark:
             is_first = self.high_watermark < 0
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
-            if self.lag:  # what has arrived before the worker did is as old as the progress
-                self.ends.saw(high_watermark, self.caught_up_ms if is_first else self.seen_ms)
+            # What has arrived before the worker did is as old as the progress.
+            is_older = is_first and bool(self.lag)
+            self.ends.saw(high_watermark, self.caught_up_ms if is_older else self.seen_ms)
         self._note_lag()
         if not self.is_stopped and (self._is_over() or not (self.lag or self.in_flight)):
             self.error = self.reason = ""

@@ -19,12 +19,12 @@ from millstream_process import supervision
 from . import topics
 from .config import OnGap
 from .history import Diverged, History, not_replicated_yet
-from .lane import DIVERGED, HALF_OF_SEQUENCES, Lane, Side
+from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, Lane, Side
 from .member import LaneName
 from .opening import TRANSIENT, Keeper
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
-from .reading import EARLIEST, LATEST, offset_at
+from .reading import EARLIEST, LATEST, offset_at, read
 from .sent import Producer, next_numbers, numbers_there, sent_since, unsent_from
 from .stats import Counters
 from .together import Together
@@ -38,6 +38,9 @@ the target's batches first."""
 LAST_EPOCH = 32767
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
 """How often a lane that waits checks whether the target's topic is deleted, or the source has its records again."""
+
+UNSEEN_S = 60.0
+"""How long to wait for records that the target's leader has and does not return: followers leave its ISR before."""
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +155,6 @@ class LaneKeeper(Keeper):
                 _now_ms(),
                 first=start,
                 origins=self._origins(name.topic),
-                target_id=self._target_ids.get(name.target_topic, ""),
             )
             lane = Lane(name.topic, name.partition, name.target_topic, progress)
             lane.source_epoch, lane.compared_at = epoch, compared_at
@@ -160,6 +162,12 @@ class LaneKeeper(Keeper):
 
         lanes = await _each(names, begin, waiting)
         if lanes:
+            # Looked up after the ends: progress must not combine a former topic's id with the end of a new one.
+            ids, _, _ = await topics.leaders_of(
+                self._at_target, {lane.target_topic for lane in lanes.values()}
+            )
+            for lane in lanes.values():
+                lane.acknowledged = replace(lane.acknowledged, target_id=ids.get(lane.target_topic, ""))
             await self._commit({lane.target: lane.acknowledged for lane in lanes.values()})
         for lane in lanes.values():
             lane.committed = lane.acknowledged
@@ -187,6 +195,7 @@ class LaneKeeper(Keeper):
                 break
             except Diverged as diverged:
                 lane.must_compare = lane.suspicious = True
+                lane.refused_at = None
                 error = _diverged(lane, diverged)
                 if lane.error != error:
                     logger.error("%s", error)
@@ -204,6 +213,8 @@ class LaneKeeper(Keeper):
         is_other = bool(lane.other_id)
         if lane.must_compare and not lane.replaced:
             is_other = not await self._history.check(lane)
+            if lane.reason == DIVERGED and not (lane.misfits or lane.out_of_range):
+                lane.reason = ""  # the source has its records again; other errors count from here
         if lane.replaced or (is_other and await self._is_replaced(lane)):
             await self._wait_for_removal(lane)
         elif is_other and lane.must_compare:
@@ -230,6 +241,14 @@ class LaneKeeper(Keeper):
         """
         if not (lane.failed or lane.probing):
             return True
+        following, here = await self._following(lane), lane.acknowledged
+        return following == here.sequence or (following == -1 and not here.sequence)
+
+    async def _following(self, lane: Lane) -> int | None:
+        """The number after the last one that the target's leader has, also of records that are not replicated yet.
+
+        -1 if it has none; None if it cannot tell.
+        """
         leaders, absent, problem = await topics.leading(self._at_target, {lane.target})
         if lane.target not in leaders:
             lane.target_missing = lane.target in absent
@@ -238,14 +257,16 @@ class LaneKeeper(Keeper):
         if node not in self._next_numbers:
             self._next_numbers[node] = Together(partial(next_numbers, self._at_target, node))
         producer = Producer(lane.target, here.producer_id, here.producer_epoch)
-        following = await self._next_numbers[node].get(producer)
-        return following == here.sequence or (following == -1 and not here.sequence)
+        return await self._next_numbers[node].get(producer)
 
     async def _compare(self, lane: Lane) -> None:
         """Continue after the lane's last batch in the target."""
+        following = await self._following(lane)
         async with self._reads:
             there, is_cut, last, end = await numbers_there(self._at_target, lane)
         here = lane.acknowledged
+        if not is_cut and following not in (None, -1, here.sequence if there is None else there):
+            await self._await_replication(lane, end)
         if is_cut or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
         if there is None and is_cut:
@@ -274,6 +295,18 @@ class LaneKeeper(Keeper):
             )
             await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
 
+    async def _await_replication(self, lane: Lane, end: int) -> None:
+        """Raise an ApiError while the target may have records that it does not return yet; but not for ever.
+
+        They may also be compacted, or deleted by retention: then the leader still knows their numbers.
+        """
+        answer = await read(self._at_target, lane.target, end + 1, 1)
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return  # its log ends there
+        lane.unseen_since = lane.unseen_since or time.monotonic()
+        if time.monotonic() < lane.unseen_since + UNSEEN_S:
+            raise not_replicated_yet("target", lane.target, end)
+
     async def _align(self, lane: Lane, why: str) -> None:
         """Continue behind the lane's last record in the target, found among the source's records.
 
@@ -283,9 +316,11 @@ class LaneKeeper(Keeper):
         here = lane.acknowledged
         async with self._reads:
             sent = await sent_since(self._at_target, lane)
-        if sent is None and not lane.is_compacted:
-            lane.misfits = ""  # the next look counts again, in case the source has returned less than it has
-            raise Diverged(f"{why}, and the target has too many records to compare them")
+        if sent is None and why in (MISMATCH, SOURCE_ENDS) and not lane.is_compacted:
+            if why == SOURCE_ENDS and not await self._history.ends_before(lane.source, lane.position + 1):
+                lane.misfits, lane.suspicious = "", True  # the next look counts again
+                raise not_replicated_yet("source", lane.source, lane.position)
+            raise Diverged(f"{why}, and there are too many records to compare them")
         if sent is None:
             await self._renumber(lane, f"{why}, and the target has too many records to compare them")
             return
@@ -307,8 +342,7 @@ class LaneKeeper(Keeper):
         ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
         is_new = not is_same(ids.get(lane.target_topic, ""), lane.acknowledged.target_id)
         if not is_new and await self._store.read([lane.target]):
-            lane.suspicious = True
-            await self._continue(lane)
+            await self._compare(lane)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
 
@@ -322,6 +356,7 @@ class LaneKeeper(Keeper):
             f" those of the old topic: delete topic {lane.target_topic} in the target to mirror the new one, or"
             f" exclude {lane.topic}"
         )
+        lane.reason = ""
         logger.error("%s", lane.error)
         while True:
             if not await self._store.read([lane.target]):
@@ -389,12 +424,12 @@ class LaneKeeper(Keeper):
         if here.offset > end:
             if await self._history.ends_before(lane.source, here.offset):
                 raise Diverged(f"the source ends before offset {here.offset}, up to which it was mirrored")
-            raise not_replicated_yet(lane.source, end)
+            raise not_replicated_yet("source", lane.source, end)
         if here.offset < start:
             gap = Gap(here.offset, start, _now_ms())
             lost = f"{lane}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
             if self._on_gap is OnGap.STOP:
-                lane.stopped_at = gap
+                lane.stopped_at, lane.reason = gap, ""
                 lane.error = (
                     f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
                 )
@@ -415,8 +450,9 @@ class LaneKeeper(Keeper):
 def _diverged(lane: Lane, what: Diverged) -> str:
     return (
         f"{lane}: diverged: {what}: the source lost records, or was restored from an older copy. Nothing is mirrored"
-        f" until the source has these records again: start the broker that has them, or delete topic"
-        f" {lane.target_topic} in the target to mirror the source from its start"
+        " until the source has these records again: restore a newer copy of it, or delete topic"
+        f" {lane.target_topic} in the target to mirror the source from its start, which also deletes the records that"
+        " only the target still has"
     )
 
 

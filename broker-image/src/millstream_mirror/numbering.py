@@ -18,7 +18,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from .aligning import Fingerprint
 from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
-from .lane import BATCH_NOT_MIRRORED, MISMATCH, RECORD_TOO_LARGE, Lane, Sent
+from .lane import BATCH_NOT_MIRRORED, MISMATCH, RECORD_TOO_LARGE, SOURCE_ENDS, Lane, Sent
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
 from .sent import last_record
 
@@ -37,7 +37,7 @@ class NumberingFlow(Flow):
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
             if lane.skip_to is not None and lane.position >= data.high_watermark:
-                self._misfits(lane, "the target has more of it than the source")
+                self._misfits(lane, SOURCE_ENDS)
             return []
         progress = lane.acknowledged
         try:

@@ -24,7 +24,9 @@ class SeenEnds:
         self._spacing = LEAST_MS
 
     def saw(self, end: int, now_ms: int) -> None:
-        """Note the end of the source's log."""
+        """Note the end of the source's log; if it is lower than before, its last records are gone."""
+        while self._ends and self._ends[-1][0] > end:
+            self._ends.pop()
         if not self._ends or end > self._ends[-1][0]:
             if self._ends and now_ms - self._ends[-1][1] < self._spacing:
                 self._ends[-1] = (end, self._ends[-1][1])

@@ -142,7 +142,7 @@ async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, se
             position = max(position, header.next_offset)
         if position == before:
             if not (is_compacted or await history.ends_before(lane.source, position + 1)):
-                raise not_replicated_yet(lane.source, position)
+                raise not_replicated_yet("source", lane.source, position)
             break
     if not (alignment.has_found_all or is_compacted):
         raise Diverged(

@@ -429,7 +429,7 @@ class SourceMirror:
         ready = [
             (lane, progress)
             for lane in self._flow.lanes.values()
-            if not lane.recovering and (progress := lane.to_commit()) is not None
+            if not (lane.recovering or lane.replaced) and (progress := lane.to_commit()) is not None
         ]
         if ready:
             await self._commit_now({lane.target: progress for lane, progress in ready})

@@ -324,7 +324,7 @@ TABLE = (
         "millstream_mirror_lag_seconds",
         "gauge",
         "seconds",
-        "Age of the oldest record that the target does not have yet, since this worker saw it.",
+        "Seconds since a worker first saw the oldest record that the target does not have yet.",
         SOURCE,
     ),
     Metric(
@@ -366,7 +366,7 @@ TABLE = (
         "millstream_mirror_topic_lag_seconds",
         "gauge",
         "seconds",
-        "Age of the oldest record that the target does not have yet, by topic of the target; of the"
+        "Seconds since a worker first saw the oldest record that the target does not have yet, by its topic; of the"
         f" {MOST_TOPICS} topics that are furthest behind.",
         TOPIC,
     ),
