@@ -33,6 +33,26 @@ key = iam.create_access_key(UserName="load")["AccessKey"]
 print(json.dumps([key["AccessKeyId"], key["SecretAccessKey"]]))
 """
 SET_UP_REQUESTS = "4"
+# moto looks whether a key is there, and then writes it; S3 does both in one step. So conditional writes take turns,
+# each once its content has arrived: a client that stalls holds up no other.
+SERVE = """
+import io, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+moto = DomainDispatcherApplication(create_backend_app)
+moto.debug = True
+turn = threading.Lock()
+
+def serve(environ, start_response):
+    if "HTTP_IF_NONE_MATCH" not in environ:
+        return moto(environ, start_response)
+    if size := environ.get("CONTENT_LENGTH"):
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(size)))
+    with turn:
+        return list(moto(environ, start_response))
+
+run_simple("127.0.0.1", 0, serve, threaded=True, request_handler=MotoRequestHandler)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +125,10 @@ def s3_server(log: Path) -> Iterator[S3Server]:
     folder = installed() / "bin"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [folder / "moto_server", "-H", "127.0.0.1", "-p", "0"],
+            [folder / "python", "-c", SERVE],
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": SET_UP_REQUESTS},
+            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": SET_UP_REQUESTS, "MOTO_PORT": "0"},
         )
     try:
         while not (found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", log.read_text())):
