@@ -48,7 +48,7 @@ def has_diverged(mirror: MirrorProcess, topic: str) -> str:
 
 def is_ready(mirror: MirrorProcess) -> None:
     eventually(
-        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again", 30
+        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again", 90
     )
 
 
