@@ -37,6 +37,17 @@ def source(tmp_path: Path) -> Iterator[CopiedBroker]:
     broker.kill()
 
 
+def mirror_of_fifty(
+    topic: str, source: BrokerProcess, target: BrokerProcess, start_mirror: StartMirror
+) -> MirrorProcess:
+    """A worker of a new topic with fifty records, in batches of ten; it has the topic's name."""
+    create(source, topic)
+    produce(source, topic, range(50), **TENS)
+    return start_mirror(
+        {"source": source.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
+    )
+
+
 def has_diverged(mirror: MirrorProcess, topic: str) -> str:
     message = is_degraded(mirror, "Diverged")
     assert message.startswith(f"{topic}-0: diverged: the source ")
@@ -98,11 +109,7 @@ def test_a_source_that_gets_its_records_back(
     source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic = unique("returned")
-    create(source, topic)
-    produce(source, topic, range(50))
-    mirror = start_mirror(
-        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
-    )
+    mirror = mirror_of_fifty(topic, source, east, start_mirror)
     source.copy()
     produce(source, topic, range(50, 100))
     arrived(east, topic, [100])
@@ -129,11 +136,7 @@ def test_what_was_sent_after_the_last_commit(
 ) -> None:
     """The worker dies before it commits, and the source has other records, also in other batches, when it returns."""
     topic = unique("uncommitted")
-    create(source, topic)
-    produce(source, topic, range(50), **TENS)
-    mirror = start_mirror(
-        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
-    )
+    mirror = mirror_of_fifty(topic, source, east, start_mirror)
     arrived(east, topic, [50])
     source.copy()
     group = f"millstream-mirror.{topic}.source"
@@ -155,11 +158,7 @@ def test_what_was_sent_after_the_last_commit_is_sent_once(
 ) -> None:
     """The same without a loss: the worker that takes over finds its records in the target."""
     topic = unique("taken")
-    create(source, topic)
-    produce(source, topic, range(50), **TENS)
-    mirror = start_mirror(
-        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
-    )
+    mirror = mirror_of_fifty(topic, source, east, start_mirror)
     arrived(east, topic, [50])
     group = f"millstream-mirror.{topic}.source"
     before = progress(east, group, topic)
@@ -229,11 +228,7 @@ def test_progress_of_an_older_release_learns_its_last_batch(
 ) -> None:
     """Also of a partition that gets no new records."""
     topic = unique("older")
-    create(source, topic)
-    produce(source, topic, range(50), **TENS)
-    mirror = start_mirror(
-        {"source": source.bootstrap}, east.bootstrap, name=topic, topics={"include": [topic]}
-    )
+    mirror = mirror_of_fifty(topic, source, east, start_mirror)
     group = f"millstream-mirror.{topic}.source"
     whole = progress(east, group, topic)
     assert whole.last is not None

@@ -118,6 +118,7 @@ class Lane:
     """When the source's high watermark was first seen at its present value."""
     seen_ms: int = 0
     """When the high watermark was last seen."""
+    ends: SeenEnds = field(default_factory=SeenEnds)
     caught_up_ms: int = 0
     """When the oldest record that is missing in the target was first seen; the present if none is."""
     leader: int = -1
@@ -138,14 +139,12 @@ class Lane:
     source: TopicPartition = field(init=False)
     target: TopicPartition = field(init=False)
     offsets: OffsetMap = field(init=False)
-    ends: SeenEnds = field(init=False)
     origins: tuple[str, ...] = field(init=False)
     """Ids of the clusters from which the topic's records came to the source; committed with the progress."""
 
     def __post_init__(self) -> None:
         self.source, self.target = (self.topic, self.partition), (self.target_topic, self.partition)
         self.offsets = OffsetMap(self.acknowledged)
-        self.ends = SeenEnds()
         self.origins = self.acknowledged.origins
         self.rewind(self.acknowledged)
         self.caught_up_ms = self.acknowledged.caught_up_ms

@@ -38,7 +38,6 @@ the target's batches first."""
 LAST_EPOCH = 32767
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
 """How often a lane that waits checks whether the target's topic is deleted, or the source has its records again."""
-
 UNSEEN_S = 60.0
 """How long to wait for records that the target's leader has and does not return: followers leave its ISR before."""
 
@@ -339,8 +338,7 @@ class LaneKeeper(Keeper):
 
     async def _reopen(self, lane: Lane) -> None:
         """The target's topic is missing, or a new one: then the lane starts again. Its progress may be gone, too."""
-        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
-        is_new = not is_same(ids.get(lane.target_topic, ""), lane.acknowledged.target_id)
+        is_new = not is_same(await self._target_id(lane), lane.acknowledged.target_id)
         if not is_new and await self._store.read([lane.target]):
             await self._compare(lane)
         else:
@@ -375,10 +373,15 @@ class LaneKeeper(Keeper):
         lane.replaced = True
         return True
 
+    async def _target_id(self, lane: Lane) -> str:
+        """The present id of the target's topic; empty if there is none."""
+        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
+        return ids.get(lane.target_topic, "")
+
     async def _begin_again(self, lane: Lane, why: str) -> None:
         start = await offset_at(self._at_source, lane.source, EARLIEST)
         end = await offset_at(self._at_target, lane.target, LATEST)
-        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
+        target_id = await self._target_id(lane)
         logger.error("%s: %s: mirroring it from its start", lane, why)
         again = replace(
             lane.acknowledged,
@@ -389,7 +392,7 @@ class LaneKeeper(Keeper):
             target_offset=end,
             first=start,
             last=None,
-            target_id=ids.get(lane.target_topic, ""),
+            target_id=target_id,
         )
         await self._resume(lane, again)
 

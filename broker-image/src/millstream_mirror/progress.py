@@ -46,7 +46,7 @@ class Gap:
 
 
 class LastBatch(NamedTuple):
-    """The last batch that was mirrored, as it is in the source."""
+    """The last batch of the source that was passed: mirrored or left out."""
 
     offset: int
     """Its first offset."""

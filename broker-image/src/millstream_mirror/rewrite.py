@@ -63,7 +63,7 @@ class Outgoing:
     next_offset: int
     records: int
     source: LastBatch | None = None
-    """The batch as it is in the source; None in mode Identity."""
+    """Which batch of the source it was; None in mode Identity."""
 
 
 @dataclass(frozen=True, slots=True)
