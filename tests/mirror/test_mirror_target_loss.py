@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from millstream_harness.broker import BrokerProcess, CopiedBroker
-from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, numbers, produce
+from millstream_harness.mirror import MirrorProcess, Peer, arrived, create, delete, numbers, produce
 from millstream_harness.scenario import unique
 
 StartMirror = Callable[..., MirrorProcess]
@@ -38,7 +38,7 @@ def test_the_topic_of_an_idle_mirror(
     arrived(east, topic, [50, 50])
     if worker == "starts later":
         mirror.stop()
-    admin(east).delete_topics([topic])[topic].result(20)
+    delete(east, topic)
     if again:
         create_again(east, topic)
     if worker == "starts later":

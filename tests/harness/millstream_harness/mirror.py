@@ -176,6 +176,19 @@ def create(broker: Peer, topic: str, partitions: int = 1, **config: str) -> None
     admin(broker).create_topics([spec])[topic].result(20)
 
 
+def delete(broker: Peer, topic: str) -> None:
+    """Return once the topic is gone, or is another one that a mirror has created."""
+
+    async def topic_id() -> str:
+        async with ClusterClient(broker.bootstrap) as cluster:
+            (found,) = (await cluster.metadata([topic])).topics
+            return "" if found.error_code else str(found.topic_id)
+
+    before = asyncio.run(topic_id())
+    admin(broker).delete_topics([topic])[topic].result(20)
+    eventually(lambda: asyncio.run(topic_id()), lambda now: now != before, f"{topic} is deleted", 20)
+
+
 def produce(broker: Peer, topic: str, values: range, partitions: int = 1, **config: Any) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, **settings})
