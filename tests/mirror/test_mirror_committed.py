@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 import pytest
@@ -15,32 +16,52 @@ from millstream_mirror.committed import groups_in
 
 
 class TwoBrokers:
-    """The part of a client that `groups_in` uses. The second broker returns this error, and some groups."""
+    """The part of a client that `groups_in` uses. The second broker returns this error so often, and some groups."""
 
-    def __init__(self, error: ErrorCode) -> None:
+    def __init__(self, error: ErrorCode, times: float = inf) -> None:
         self.brokers = {1: "", 2: ""}
-        self._errors = {1: ErrorCode.NONE, 2: error}
+        self._error = error
+        self._left = times
 
     async def call_node(
         self, node: int, api: Api[ListGroupsRequest, ListGroupsResponse], request: ListGroupsRequest
     ) -> ListGroupsResponse:
         assert api is list_groups.API
-        group = ListedGroup(f"group-{node}", "consumer", "Stable")
-        return ListGroupsResponse(error_code=int(self._errors[node]), groups=[group])
+        is_loading = node == 2 and self._left > 0
+        self._left -= is_loading
+        groups = [
+            ListedGroup(f"group-{node}-{part}", "consumer", "Stable")
+            for part in range(1 if is_loading else 2)
+        ]
+        return ListGroupsResponse(error_code=int(self._error) if is_loading else 0, groups=groups)
 
 
-def brokers(error: ErrorCode) -> ClusterClient:
-    return cast(ClusterClient, TwoBrokers(error))
+def brokers(error: ErrorCode, times: float = inf) -> ClusterClient:
+    return cast(ClusterClient, TwoBrokers(error, times))
+
+
+LOADS = pytest.mark.parametrize(
+    "error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+)
+ALL = ["group-1-0", "group-1-1", "group-2-0", "group-2-1"]
 
 
 async def test_all_brokers_together_list_the_groups() -> None:
-    assert [one.group_id for one in await groups_in(brokers(ErrorCode.NONE))] == ["group-1", "group-2"]
+    assert [one.group_id for one in await groups_in(brokers(ErrorCode.NONE, 0))] == ALL
 
 
-@pytest.mark.parametrize(
-    "error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE]
-)
+@LOADS
+async def test_a_broker_that_loads_its_groups_is_asked_again(error: ErrorCode) -> None:
+    assert [one.group_id for one in await groups_in(brokers(error, 3))] == ALL
+
+
+@LOADS
 async def test_a_part_of_the_groups_is_not_taken_for_all(error: ErrorCode) -> None:
     with pytest.raises(ApiError, match="listing the groups of broker 2") as caught:
         await groups_in(brokers(error))
     assert caught.value.code is error
+
+
+async def test_a_broker_that_refuses_is_not_asked_again() -> None:
+    with pytest.raises(ApiError, match="listing the groups of broker 2"):
+        await groups_in(brokers(ErrorCode.GROUP_AUTHORIZATION_FAILED, 1))

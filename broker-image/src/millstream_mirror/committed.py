@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ COMMIT_BYTES = 500_000
 """Most of one request: half of what __consumer_offsets takes in a batch by default (message.max.bytes)."""
 RECORD_BYTES = 64
 """Of a position, beside its names and metadata."""
+LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+LOADING_S, LOADING_LOOK_S = 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +41,23 @@ class Position:
 async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
     """The groups that the known brokers coordinate. Raises BrokerError, ApiError.
 
-    A broker that still loads groups responds with an error and the groups loaded so far.
+    A broker that still loads groups responds with an error and the groups loaded so far: it is asked again for two
+    seconds, as loading takes milliseconds where the first group of a cluster begins.
     """
-    nodes = list(cluster.brokers)
-    answers = await asyncio.gather(
-        *(cluster.call_node(node, list_groups.API, ListGroupsRequest()) for node in nodes)
-    )
-    for node, answer in zip(nodes, answers, strict=True):
-        if answer.error_code:
-            raise ApiError(ErrorCode.of(answer.error_code), f"listing the groups of broker {node}")
-    return [group for answer in answers for group in answer.groups]
+    answers = await asyncio.gather(*(_groups_of(cluster, node) for node in list(cluster.brokers)))
+    return [group for groups in answers for group in groups]
+
+
+async def _groups_of(cluster: ClusterClient, node: int) -> list[ListedGroup]:
+    deadline = time.monotonic() + LOADING_S
+    while True:
+        answer = await cluster.call_node(node, list_groups.API, ListGroupsRequest())
+        error = ErrorCode.of(answer.error_code)
+        if error is ErrorCode.NONE:
+            return answer.groups
+        if error not in LOADING or time.monotonic() >= deadline:
+            raise ApiError(error, f"listing the groups of broker {node}")
+        await asyncio.sleep(LOADING_LOOK_S)
 
 
 async def positions_of(cluster: ClusterClient, group: str) -> dict[TopicPartition, Position]:
