@@ -17,7 +17,7 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.load_conditions import ready
-from millstream_harness.spark import ENVIRONMENT, LoadProcess, publish, spark_jars
+from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
 
 pytestmark = [
@@ -154,17 +154,14 @@ def test_a_topic_that_is_not_there_is_named(year: dict[str, Any], tmp_path: Path
     assert not list((tmp_path / "lake").rglob("*.parquet"))
 
 
-def test_a_spark_without_the_jars_says_what_it_does_not_have(
-    year: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spark_without_the_jars_says_what_it_does_not_have(year: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "jars").mkdir()
-    monkeypatch.setitem(ENVIRONMENT, "MILLSTREAM_SPARK_JARS", str(tmp_path / "jars"))
     output = {"path": str(tmp_path / "lake")}
     for more, lacking in (
         ({}, "kafka"),
         ({"format": "Iceberg", "table": ICEBERG_TABLE}, "org.apache.iceberg.spark.SparkCatalog"),
     ):
-        ended = LoadProcess(tmp_path, {**year, "output": {**output, **more}}).wait()
+        ended = LoadProcess(tmp_path, {**year, "output": {**output, **more}}, tmp_path / "jars").wait()
         assert ended.status == 1
         said = f"Spark does not have {lacking}: a jar is missing: take the image millstream/spark"
         assert ended.last_line.startswith(f"millstream-load: {said}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from millstream_harness.spark import ROOT
+from millstream_harness.java import ROOT
 from millstream_harness.spark_operator import schema
 from millstream_jobs import __version__
 from millstream_jobs.audits.file import read_audit

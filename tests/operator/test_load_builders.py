@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from millstream_harness import loads
-from millstream_harness.spark import ROOT
+from millstream_harness.java import ROOT
 from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyspark
 
 from millstream_harness.broker import fixed_port
-from millstream_harness.java import fetched
+from millstream_harness.java import ROOT, fetched
 from millstream_harness.s3 import S3Server
-from millstream_harness.spark import ROOT, SHORT_LIVED, spark_jars
+from millstream_harness.spark import SHORT_LIVED, spark_jars
 from millstream_harness.tools import require
 
 REST_JARS = ROOT / ".jars" / "iceberg-rest"

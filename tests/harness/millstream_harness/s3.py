@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.fs
 
-from millstream_harness.spark import ROOT
+from millstream_harness.java import ROOT
 
 MOTO = ROOT / ".cache" / "moto"
 BUCKET = "lake"

@@ -18,22 +18,28 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream_harness import spark_classes
 from millstream_harness.java import SPARK_JARS, fetched
 from millstream_harness.tools import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[3]
 LOAD_TIMEOUT_S = 240.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Spark that lives for seconds: a compiler and a collector with a long start-up do not pay off."""
-ENVIRONMENT = {
-    "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
-    "JDK_JAVA_OPTIONS": SHORT_LIVED,
-    "SPARK_CONF_DIR": str(ROOT / "tests" / "harness" / "spark-conf"),
-}
-"""Environment of a job that has a few rows to load."""
+SMALL_TABLES = "-Dspark.sql.shuffle.partitions=2 -Dspark.databricks.delta.snapshotPartitions=2"
+"""For tables of a few rows: Spark's and Delta's own numbers make 200 and 50 tasks of each step."""
+
+
+def environment(jvm_options: str = "") -> dict[str, str]:
+    """The environment of a job that has a few rows to load; by default, its JVM uses the archive of Spark's classes."""
+    shared = jvm_options or f"{spark_classes.QUIET} -XX:SharedArchiveFile={spark_classes.archive()}"
+    return {
+        "MILLSTREAM_SPARK_JARS": str(SPARK_JARS),
+        "JDK_JAVA_OPTIONS": SHORT_LIVED,
+        "SPARK_SUBMIT_OPTS": f"{SMALL_TABLES} {shared}",
+    }
 
 
 def spark_jars() -> Path:
@@ -49,7 +55,7 @@ def spark_session() -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         spark_jars()
-        for name, value in ENVIRONMENT.items():
+        for name, value in environment().items():
             patch.setenv(name, value)
         interrupt = signal.getsignal(signal.SIGINT)
         session = open_session("tests", ["Delta", "Iceberg"])
@@ -81,7 +87,7 @@ class Loaded:
 class LoadProcess:
     """``millstream-load`` over RUN.json in ``folder``, in its own process group."""
 
-    def __init__(self, folder: Path, run: Mapping[str, Any] | str) -> None:
+    def __init__(self, folder: Path, run: Mapping[str, Any] | str, jars: Path = SPARK_JARS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._result = folder / "result.json"
         self._result.unlink(missing_ok=True)
@@ -95,7 +101,7 @@ class LoadProcess:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **environment(), "MILLSTREAM_SPARK_JARS": str(jars)},
             )
 
     def kill(self) -> None:
@@ -125,7 +131,7 @@ def job_process(job: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
         started = subprocess.Popen(
             [executable, str(path)],
             start_new_session=True,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **environment()},
             stdout=log,
             stderr=log,
         )

@@ -23,7 +23,7 @@ from millstream_harness.gate import Gate
 from millstream_harness.java import SPARK_JARS
 from millstream_harness.postgres import Postgres
 from millstream_harness.s3 import S3Server
-from millstream_harness.spark import ENVIRONMENT
+from millstream_harness.spark import environment as job_environment
 
 from .plan import Kind
 
@@ -100,7 +100,7 @@ class Driver:
                 start_new_session=True,
                 env={
                     **os.environ,
-                    **ENVIRONMENT,
+                    **job_environment(),
                     **environment,
                     "PYSPARK_PYTHON": sys.executable,
                     "SPARK_WORKER_DIR": str(folder / "work"),
