@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.java import ROOT
-from millstream_harness.spark import spark_jars
+from millstream_harness.spark import environment as job_environment
 
 TIMEOUT_S = 800
 
@@ -21,7 +21,7 @@ def test_the_demo_ends_as_the_readme_says(tmp_path: Path) -> None:
     """The Makefile's command, in an empty folder; SIGTERM at the deadline makes it stop all its processes."""
     (command,) = re.findall(r"^demo: .*\n\t@\$\(BIN\)/python (\S+)$", (ROOT / "Makefile").read_text(), re.M)
     (last,) = re.findall(r"`(demo: published = .*)`", (ROOT / "README.md").read_text())
-    environment = {**os.environ, "MILLSTREAM_SPARK_JARS": str(spark_jars())}
+    environment = {**os.environ, **job_environment()}
     demo = subprocess.Popen(
         [sys.executable, ROOT / command],
         cwd=tmp_path,

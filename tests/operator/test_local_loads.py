@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from millstream_harness.local import Sandbox, produce
-from millstream_harness.spark import spark_jars
+from millstream_harness.spark import use_spark
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,7 +35,7 @@ def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) ->
 
 
 def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    use_spark(monkeypatch)
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}, partitions: 3}")
     load = (
@@ -75,7 +75,7 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
 def test_a_load_that_is_made_again_runs_its_own_job(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    use_spark(monkeypatch)
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
     load = (
@@ -110,7 +110,7 @@ def test_a_load_that_is_made_again_runs_its_own_job(
 
 
 def test_a_schedule_runs_between_two_commands(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLSTREAM_SPARK_JARS", str(spark_jars()))
+    use_spark(monkeypatch)
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
     load = (

@@ -48,15 +48,19 @@ def spark_jars() -> Path:
     return fetched(SPARK_JARS)
 
 
+def use_spark(patch: pytest.MonkeyPatch) -> None:
+    """Give that environment to this process, and to those that it starts."""
+    for name, value in environment().items():
+        patch.setenv(name, value)
+
+
 @contextlib.contextmanager
 def spark_session() -> Iterator[SparkSession]:
     """Spark in this process, configured as in a batch load; later calls return the same session."""
     from millstream_jobs.load import open_session
 
     with pytest.MonkeyPatch.context() as patch:
-        spark_jars()
-        for name, value in environment().items():
-            patch.setenv(name, value)
+        use_spark(patch)
         interrupt = signal.getsignal(signal.SIGINT)
         session = open_session("tests", ["Delta", "Iceberg"])
         signal.signal(

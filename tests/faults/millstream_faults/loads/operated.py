@@ -20,7 +20,7 @@ from millstream_harness.gate import Gate
 from millstream_harness.local import LOCAL, Sandbox
 from millstream_harness.postgres import Postgres
 from millstream_harness.s3 import S3Server
-from millstream_harness.spark import spark_jars
+from millstream_harness.spark import environment as job_environment
 
 from .lab import ATTEMPT_S, ATTEMPTS, Outcome
 from .plan import Kind
@@ -43,7 +43,7 @@ class OperatedLab:
         self.catalog: Postgres | None = None
         self._sandbox = Sandbox(out)
         self._sandbox.cluster(CLUSTER)
-        self._environment = {**os.environ, "MILLSTREAM_SPARK_JARS": str(spark_jars())}
+        self._environment = {**os.environ, **job_environment()}
         self._operator: subprocess.Popen[bytes] | None = None
         self._load = ""
         self._finish()
