@@ -72,7 +72,9 @@ def make(path: Path) -> None:
                 loads.publish([(None, b'{"carrier": "UA"}')])
                 loads.load((0, 0, 1), output={"format": format, "table": table}, partition_by=("date",))
             spark.stop()
-        jvm = spark.sparkContext._gateway.proc
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        jvm = gateway.proc
         jvm.stdin.close()
         jvm.wait(MAKING_S)
     unfinished.rename(path)
