@@ -1,4 +1,4 @@
-"""Mode Aggregate when the topic in the target is deleted, or created again: the new one gets every record once."""
+"""Mode Aggregate when the target loses a topic or records, or does not return some yet: it gets each record once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
 
 from millstream_harness.broker import BrokerProcess, CopiedBroker
-from millstream_harness.mirror import MirrorProcess, Peer, arrived, create, delete, numbers, produce
-from millstream_harness.scenario import unique
+from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.mirror import (
+    MirrorProcess,
+    Peer,
+    admin,
+    arrived,
+    create,
+    delete,
+    numbers,
+    produce,
+    stored,
+)
+from millstream_harness.scenario import eventually, unique
 
 StartMirror = Callable[..., MirrorProcess]
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
@@ -79,3 +91,45 @@ def test_a_target_from_an_older_copy_gets_its_records_again(
         assert numbers(target, topic) == [*range(300)]
     finally:
         target.kill()
+
+
+def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
+    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+) -> None:
+    """Its leader has them and its only follower does not respond: a worker that starts now waits for them."""
+    topic = unique("unseen")
+    create(west, topic)
+    with ClusterProcesses(tmp_path / "target") as target:
+        config = {"min.insync.replicas": "2"}
+        admin(target).create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2]], config=config)])[
+            topic
+        ].result(30)
+        target.await_in_sync(topic, 2)
+        leader = target.leader(topic)
+        (follower,) = (one for number, one in target.brokers.items() if number < 3 and one is not leader)
+        mirror = start_mirror(
+            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
+        )
+        produce(west, topic, range(100), **TENS)
+        arrived(target, topic, [100])
+        before = len(stored(leader, topic))
+        follower.pause()
+        try:
+            produce(west, topic, range(100, 200), **TENS)
+            eventually(
+                lambda: len(stored(leader, topic)), lambda now: now >= 2 * before, "bytes of the leader", 20
+            )
+            mirror.kill()
+            mirror.start()
+            eventually(
+                lambda: str(mirror.status()["sources"][0]["lastError"]),
+                lambda error: "is not replicated in the target yet" in error,
+                "the worker's error",
+                60,
+            )
+        finally:
+            follower.resume()
+        arrived(target, topic, [200], 60)
+        produce(west, topic, range(200, 300), **TENS)
+        arrived(target, topic, [300], 60)
+        assert numbers(target, topic) == [*range(300)]

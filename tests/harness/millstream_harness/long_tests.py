@@ -55,6 +55,7 @@ LONG = {
         "tests/mirror/test_mirror_racks.py",
         "tests/mirror/test_mirror_source_loss.py",
         "tests/mirror/test_mirror_status_command.py",
+        "tests/mirror/test_mirror_target_loss.py",
         "tests/mirror/test_mirror_throttle.py",
         "tests/mirror/test_mirror_unclean.py",
         "tests/mirror/test_mirror_waiting.py",
