@@ -51,6 +51,13 @@ def test_defaults_mirror_all_but_internal_topics() -> None:
     assert not config.includes_group("anything")
 
 
+@pytest.mark.parametrize(("mode", "is_mirrored"), [("Aggregate", True), ("Identity", False)])
+def test_records_that_one_cluster_set_aside_are_no_replicas(mode: str, is_mirrored: bool) -> None:
+    config = parse(json.dumps({**GOOD, "naming": "Same", "mode": mode}))
+    assert config.includes("orders")
+    assert config.includes("orders.set-aside") is is_mirrored
+
+
 def test_groups_are_selected_but_for_those_of_mirrors() -> None:
     config = parse(json.dumps({**GOOD, "groups": {"include": [".*"], "exclude": ["test-.*"]}}))
     assert [config.includes_group(name) for name in ("app", "test-app", "millstream-mirror.a.b")] == [

@@ -1,4 +1,4 @@
-"""`millstream mirror status` of real mirrors, as a table and as JSON, and its errors."""
+"""`millstream mirror status` and `wait` of real mirrors: tables, JSON and errors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.mirror import MirrorProcess, arrived, create, delete, produce
 from millstream_harness.scenario import eventually, unique
 
 StartMirror = Callable[..., MirrorProcess]
 MILLSTREAM = Path(sys.executable).parent / "millstream"
 
 
-def run(*args: str, broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
-    command = [str(MILLSTREAM), "--bootstrap", broker.bootstrap, "mirror", "status", *args]
+def run(*args: str, broker: BrokerProcess, verb: str = "status") -> subprocess.CompletedProcess[str]:
+    command = [str(MILLSTREAM), "--bootstrap", broker.bootstrap, "mirror", verb, *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -136,3 +136,54 @@ def test_what_is_refused(west: BrokerProcess, east: BrokerProcess, start_mirror:
         2,
         "millstream: --source-config-file: west has no address: add --source west=HOST:PORT\n",
     )
+
+
+def test_wait_ends_when_everything_is_copied(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topics, name = [unique("awaited"), unique("awaited-too")], unique("mirror")
+    for topic in topics:
+        create(west, topic)
+        produce(west, topic, range(10))
+    mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": topics}, name=name)
+    for topic in topics:
+        arrived(east, topic, [10])
+    wait = (name, "--source", f"west={west.bootstrap}")
+    done = run(*wait, broker=east, verb="wait")
+    assert (done.returncode, done.stdout) == (0, f"{name}: lag 0 in 2 topics\n"), done.stderr
+
+    mirror.kill()
+    produce(west, topics[0], range(1200))
+    produce(west, topics[1], range(30))
+    late = run(*wait, "--timeout", "0", broker=east, verb="wait")
+    behind = f"lag behind west: {topics[0]} 1,200, {topics[1]} 30"
+    assert (late.returncode, late.stdout) == (1, "")
+    assert late.stderr.startswith(f"millstream: {name}: not copied within 0 s: {behind}")
+    command = [str(MILLSTREAM), "-b", east.bootstrap, "mirror", "wait", *wait, "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().startswith(f"{name}: waiting: {behind}")
+        mirror.start()
+        told, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+    (only,) = json.loads(told)["mirrors"]
+    assert (only["lag"], [topic["lag"] for topic in only["topics"]]) == (0, [0, 0])
+
+    delete(west, topics[1])
+    (one,) = found(*wait, broker=east)
+    assert {topic["topic"]: topic["lag"] for topic in one["topics"]} == {topics[0]: 0, topics[1]: None}
+    assert one["lag"] == 0, "a topic that the source does not have any more has no lag"
+    assert run(*wait, broker=east, verb="wait").returncode == 0
+
+
+def test_wait_needs_the_address_of_each_source(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, name = unique("awaited"), unique("mirror")
+    create(west, topic)
+    produce(west, topic, range(10))
+    start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=name)
+    arrived(east, topic, [10])
+    without = run(name, broker=east, verb="wait")
+    assert (without.returncode, without.stdout) == (2, "")
+    assert without.stderr == "millstream: --source: west has no address: add --source west=HOST:PORT\n"

@@ -32,6 +32,8 @@ from .patterns import Pattern
 
 MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
+SET_ASIDE = ".set-aside"
+"""Ends the name of a topic of records that were set aside (set_aside.py)."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 _INTERNAL = re.compile(r"__.*")
 
@@ -95,8 +97,12 @@ class MirrorConfig:
         return topic if self.naming is Naming.SAME else f"{source.name}.{topic}"
 
     def includes(self, topic: str) -> bool:
-        """Whether to mirror a topic of a source; internal topics never are."""
-        if _INTERNAL.fullmatch(topic):
+        """Whether to mirror a topic of a source.
+
+        Internal topics never are; nor, with mode Identity, records that one cluster set aside: the other may need a
+        topic of that name for its own.
+        """
+        if _INTERNAL.fullmatch(topic) or (self.mode is Mode.IDENTITY and topic.endswith(SET_ASIDE)):
             return False
         return _matches(topic, self.include, self.exclude)
 

@@ -31,8 +31,9 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
 from millstream_kafka.topic_partition import TopicPartition
 
 from .common_offset import CommonOffset
+from .config import SET_ASIDE
 from .reading import EARLIEST, LATEST, offset_at, read
-from .set_aside import SUFFIX, CannotRejoin, Room, SetAside
+from .set_aside import CannotRejoin, Room, SetAside
 
 LEVEL_LOOK_S, LEVEL_S = 0.05, 10.0
 """How often to check replicas that still have to truncate, and the time after which that is an error."""
@@ -96,7 +97,7 @@ class Cutter:
                     *where,
                     offset,
                     count,
-                    both.name + SUFFIX,
+                    both.name + SET_ASIDE,
                     partition,
                 )
             await self._truncate(both, here, offset)

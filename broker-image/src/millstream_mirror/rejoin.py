@@ -42,11 +42,11 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .committed import Position, commit, groups_in, positions_of
-from .config import GROUP_PREFIX
+from .config import GROUP_PREFIX, SET_ASIDE
 from .cutting import DELETE_IT, Both, Cutter, is_same_log
 from .opening import TRANSIENT
 from .progress import Progress, ProgressStore, target_number
-from .set_aside import LONGEST_NAME, SUFFIX, CannotRejoin, Mark, Rejoined, Room, SetAside
+from .set_aside import LONGEST_NAME, CannotRejoin, Mark, Rejoined, Room, SetAside
 from .topics import TOPIC_RESOURCE, configs_of, id_of
 
 TOPICS_AT_ONCE = 4
@@ -299,11 +299,9 @@ def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: 
         raise CannotRejoin(
             f"in the source it is itself a read-only mirror, of {theirs[KEY]}: promote it there first"
         )
-    if both.name.endswith(SUFFIX):
-        raise CannotRejoin(f"holds records that were set aside ({SUFFIX}) and is left alone: exclude it")
-    if len(both.name) + len(SUFFIX) > LONGEST_NAME:
+    if len(both.name) + len(SET_ASIDE) > LONGEST_NAME:
         raise CannotRejoin(
-            f"its name is longer than {LONGEST_NAME - len(SUFFIX)} characters, so there is no name for a topic for"
+            f"its name is longer than {LONGEST_NAME - len(SET_ASIDE)} characters, so there is no name for a topic for"
             f" records to be set aside: {DELETE_IT}"
         )
     if both.partitions > source_partitions:

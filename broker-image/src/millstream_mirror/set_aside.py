@@ -44,11 +44,11 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream_kafka.topic_partition import TopicPartition
 
+from .config import SET_ASIDE
 from .producer_ids import new_producer
 from .reading import EARLIEST, LATEST, offset_at, read
 from .topics import CREATE_TIMEOUT_MS, configs_of
 
-SUFFIX = ".set-aside"
 LONGEST_NAME = 249
 PREFIX = "set-aside."
 FIELDS = ("topic-id", "partition", "offset", "leader-epoch", "common-offset", "number", "request-id")
@@ -91,7 +91,7 @@ class Rejoined:
             "partition": self.partition,
             "commonOffset": self.offset,
             "records": self.records,
-            "copiedTo": self.topic + SUFFIX,
+            "copiedTo": self.topic + SET_ASIDE,
         }
 
 
@@ -150,7 +150,7 @@ class SetAside:
 
     async def prepare(self, topic: str, room: Room) -> None:
         """Create the set-aside topic; or check that the existing one loses no records, and add missing partitions."""
-        name = topic + SUFFIX
+        name = topic + SET_ASIDE
         present = await self.partitions([topic])
         if topic not in present:
             most = min(room.max_message_bytes + MORE_BYTES, INT32_MAX)
@@ -186,12 +186,12 @@ class SetAside:
 
     async def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """Number of partitions of the set-aside topics that exist, by topic."""
-        names = [topic + SUFFIX for topic in topics]
+        names = [topic + SET_ASIDE for topic in topics]
         if not names:
             return {}
         found = (await self._at_target.metadata(names)).topics
         return {
-            (topic.name or "").removesuffix(SUFFIX): len(topic.partitions)
+            (topic.name or "").removesuffix(SET_ASIDE): len(topic.partitions)
             for topic in found
             if not topic.error_code
         }
@@ -202,7 +202,7 @@ class SetAside:
         return None if found is None else found[1]
 
     async def _last(self, topic: str, partition: int) -> tuple[Record, Mark] | None:
-        where = topic + SUFFIX, partition
+        where = topic + SET_ASIDE, partition
         end = await offset_at(self._at_target, where, LATEST)
         if end <= await offset_at(self._at_target, where, EARLIEST):
             return None
@@ -226,7 +226,7 @@ class SetAside:
         else:
             producer = await new_producer(self._at_target)
             mark = Mark(topic_id, partition, common - 1, -1, common, 0, self._request_id, producer)
-        writer = _Writer(self._at_target, (topic + SUFFIX, partition), mark)
+        writer = _Writer(self._at_target, (topic + SET_ASIDE, partition), mark)
         async for header, batch in self._batches(where, mark.offset + 1, end, epoch):
             if header.is_control:
                 raise CannotRejoin(

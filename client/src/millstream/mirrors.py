@@ -57,7 +57,10 @@ class MirroredTopic:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """One source of one mirror. ``state`` is its group's; ``workers`` run now. ``source_cluster``: the id."""
+    """One source of one mirror. ``state`` is its group's; ``workers`` run now. ``source_cluster``: the id.
+
+    ``lag``: of all topics that are in the source and not promoted; None if it is unknown in one of them.
+    """
 
     mirror: str
     source: str
@@ -117,7 +120,7 @@ def _mirror(
 ) -> Mirror:
     progress = _progress_of(cluster, group)
     ids = sorted({one.cluster for one in progress.values()} - {""})
-    lags = {} if origin is None else _lags(origin, source, ids, progress)
+    lags, gone = ({}, set()) if origin is None else _lags(origin, source, ids, progress)
     topics: dict[str, list[Where]] = {}
     for where in sorted(progress):
         topics.setdefault(where[0], []).append(where)
@@ -132,7 +135,8 @@ def _mirror(
         for topic, of_topic in topics.items()
     )
     name, workers = state
-    lag = None if origin is None else sum(one.lag or 0 for one in found if not one.promoted)
+    behind = [one.lag for one in found if not (one.promoted or one.topic in gone)]
+    lag = None if origin is None or None in behind else sum(each or 0 for each in behind)
     return Mirror(mirror, source, group, name, workers, ", ".join(ids), lag, found)
 
 
@@ -216,7 +220,8 @@ def _read(offset: int, metadata: str) -> _Progress | None:
 
 def _lags(
     origin: Cluster, source: str, ids: list[str], progress: Mapping[Where, _Progress]
-) -> dict[Where, int]:
+) -> tuple[dict[Where, int], set[str]]:
+    """The lag of each partition with a leader in the source, and the topics that the source does not have any more."""
     metadata = origin.metadata()
     if ids and metadata.cluster_id not in ids:
         raise BadInput(
@@ -231,11 +236,12 @@ def _lags(
     }
     led = {(t, p) for t, p in places.values() if metadata.topics[t].partitions[p].leader >= 0}
     ends = watermarks(origin, sorted(led))
-    return {
+    lags = {
         where: max(0, ends[place][1] - progress[where].offset)
         for where, place in places.items()
         if place in ends
     }
+    return lags, {topic for topic, _ in progress} - names.keys()
 
 
 def _source_topics(

@@ -1,17 +1,25 @@
-"""`millstream mirror status`."""
+"""`millstream mirror`."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 import click
 
 from millstream import client_config
 from millstream.connection import Cluster
-from millstream.errors import BadInput
+from millstream.errors import BadInput, Failed, Interrupted
 from millstream.mirrors import Mirror, mirror_status
-from millstream.options import Settings, common, pairs
-from millstream.output import show
+from millstream.options import Command, Settings, common, pairs
+from millstream.output import printable, show, tell
+from millstream.words import count
+
+LOOK_S = 0.5
+SHOWN = 5
+"""Topics in a message."""
 
 
 @click.group()
@@ -20,20 +28,29 @@ def mirror() -> None:
     """Show the mirrors that copy into a cluster."""
 
 
+def _connections(command: Command) -> Command:
+    """The options that name clusters besides --bootstrap."""
+    for option in (
+        click.option(
+            "--source-config-file", "source_files", metavar="NAME=FILE", multiple=True,
+            help="The same for a source; repeatable.",
+        ),
+        click.option(
+            "--client-config-file", "target_file", metavar="FILE",
+            help="Settings for the target, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
+        ),
+        click.option(
+            "--source", "-s", "sources", metavar="NAME=HOST:PORT", multiple=True,
+            help="Address of a source, to show the lag behind it; repeatable.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @mirror.command("status")
 @click.argument("name", metavar="[MIRROR]", required=False)
-@click.option(
-    "--source", "-s", "sources", metavar="NAME=HOST:PORT", multiple=True,
-    help="Address of a source, to show the lag behind it; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--client-config-file", "target_file", metavar="FILE",
-    help="Settings for the target, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
-)  # fmt: skip
-@click.option(
-    "--source-config-file", "source_files", metavar="NAME=FILE", multiple=True,
-    help="The same for a source; repeatable.",
-)  # fmt: skip
+@_connections
 @common
 @click.pass_obj
 def mirror_status_command(
@@ -49,14 +66,7 @@ def mirror_status_command(
     caught up, as of its last record. MISSING are records that the source deleted before they were mirrored. PROMOTED
     topics are writable, and not mirrored any more; LAG leaves them out.
     """
-    option = "--source-config-file"
-    files, addresses = pairs(option, source_files), pairs("--source", sources)
-    for source in files.keys() - addresses.keys():
-        raise BadInput(f"{option}: {source} has no address", f"add --source {source}=HOST:PORT")
-    configs = {source: client_config.read(option, path) for source, path in files.items()}
-    origins = {source: Cluster(bootstrap, configs.get(source)) for source, bootstrap in addresses.items()}
-    target = client_config.read("--client-config-file", target_file) if target_file else {}
-    found = mirror_status(Cluster(settings.bootstrap, target), name, origins)
+    found = _looking(settings, name, sources, target_file, source_files)()
     if name is None:
         head = (
             "MIRROR",
@@ -92,6 +102,89 @@ def mirror_status_command(
             for topic in one.topics
         ]
     show(settings, [asdict(one) for one in found], head, rows)
+
+
+@mirror.command("wait")
+@click.argument("name", metavar="MIRROR")
+@_connections
+@click.option(
+    "--timeout", type=click.FloatRange(0, 604_800), default=300.0, show_default=True, metavar="SECONDS",
+    help="How long to wait; then the exit status is 1.",
+)  # fmt: skip
+@common
+@click.pass_obj
+def mirror_wait_command(
+    settings: Settings,
+    name: str,
+    sources: tuple[str, ...],
+    target_file: str | None,
+    source_files: tuple[str, ...],
+    timeout: float,
+) -> None:
+    """Wait until a mirror has copied every record of its sources, and recorded that: --bootstrap names the target.
+
+    It compares with the present ends of the sources, so stop the producers first. Name the address of each source with
+    --source. Topics that the mirror has not begun do not count, nor do promoted ones.
+    """
+    look = _looking(settings, name, sources, target_file, source_files)
+    until, before = time.monotonic() + timeout, ""
+    try:
+        while True:
+            found = look()
+            if missing := {one.source for one in found} - pairs("--source", sources).keys():
+                source = min(missing)
+                raise BadInput(f"--source: {source} has no address", f"add --source {source}=HOST:PORT")
+            if all(one.lag == 0 for one in found):
+                break
+            now = "; ".join(_behind(one) for one in found if one.lag != 0)
+            if time.monotonic() >= until:
+                raise Failed(
+                    f"{name}: not copied within {timeout:g} s: {now}",
+                    f"`millstream mirror status {name}` shows whether its workers run",
+                    retriable=True,
+                )
+            if now != before:
+                click.echo(printable(f"{name}: waiting: {now}"), err=True)
+            before = now
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted: {before or 'nothing was read'}") from None
+    topics = sum(not topic.promoted for one in found for topic in one.topics)
+    tell(settings, {"mirrors": [asdict(one) for one in found]}, f"{name}: lag 0 in {count(topics, 'topic')}")
+
+
+def _behind(one: Mirror) -> str:
+    """The topics with a lag; the one that is furthest behind comes first."""
+    lags = {topic.topic: topic.lag for topic in one.topics if not topic.promoted and topic.lag != 0}
+    largest = sorted(lags, key=lambda topic: -(lags[topic] or 0))
+    some = [
+        f"{topic} {'unknown' if lags[topic] is None else format(lags[topic], ',')}"
+        for topic in largest[:SHOWN]
+    ]
+    more = [f"{len(largest) - SHOWN:,} more"] if len(largest) > SHOWN else []
+    return f"lag behind {one.source}: {', '.join(some + more) or 'unknown'}" + (
+        "" if one.workers else "; no worker runs"
+    )
+
+
+def _looking(
+    settings: Settings,
+    name: str | None,
+    sources: tuple[str, ...],
+    target_file: str | None,
+    source_files: tuple[str, ...],
+) -> Callable[[], list[Mirror]]:
+    """A function that reads the status, over the same connections each time."""
+    option = "--source-config-file"
+    files, addresses = pairs(option, source_files), pairs("--source", sources)
+    for source in files.keys() - addresses.keys():
+        raise BadInput(f"{option}: {source} has no address", f"add --source {source}=HOST:PORT")
+    configs = {source: client_config.read(option, path) for source, path in files.items()}
+    origins = {source: Cluster(bootstrap, configs.get(source)) for source, bootstrap in addresses.items()}
+    target = Cluster(
+        settings.bootstrap, client_config.read("--client-config-file", target_file) if target_file else {}
+    )
+    return partial(mirror_status, target, name, origins)
 
 
 def _row(one: Mirror) -> tuple[str | int | None, ...]:
