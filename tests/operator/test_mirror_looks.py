@@ -9,11 +9,11 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, resource
+from millstream_operator.kube import KubeError
 from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.reconcile import mirror_kubernetes
 from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
 from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
-from millstream_operator.reconcile.objects import NotOurs
 from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
 from millstream_operator.store import Key
 
@@ -67,9 +67,13 @@ def workers(name: str = "copy") -> dict[str, Any]:
 
 
 def working(found: InMemory, **status: Any) -> InMemory:
-    """The workers' Deployment has this status."""
+    """The workers' Deployment has this status, and its pods have its configuration."""
     look(found)
-    found.kube.objects["Deployment", "copy-mirror"]["status"] = status
+    deployment = found.kube.objects["Deployment", "copy-mirror"]
+    deployment["status"] = {"updatedReplicas": status["replicas"], **status}
+    for (kind, _), one in found.kube.objects.items():
+        if kind == "Pod":
+            one["metadata"]["annotations"] = dict(deployment["spec"]["template"]["metadata"]["annotations"])
     found.kube.applied.clear()
     return found
 
@@ -204,8 +208,74 @@ def test_a_deployment_of_somebody_else_is_left_alone() -> None:
     look(found)
     assert found.kube.deleted == []
     found = in_memory(*CLUSTERS, a_mirror(), theirs)
-    with pytest.raises(NotOurs, match=r"^Deployment copy-mirror exists"):
-        look(found)
+    look(found)
+    ready = says(found) or ("", "", "")
+    assert ready[:2] == ("False", "ObjectNotOurs")
+    assert ready[2].startswith("Deployment copy-mirror exists")
+    assert found.kube.applied_names("Deployment") == []
+
+
+def test_workers_that_kubernetes_refuses_do_not_hide_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, requests above the limits. Nothing that was known of a source is shown as present."""
+    found = working(in_memory(*CLUSTERS, a_mirror(), pod(0, "10.0.0.1")), replicas=1, readyReplicas=1)
+    look(found)
+    assert (says(found) or ())[:2] == ("True", "Mirroring")
+
+    def refuse(kube: Any, manifest: dict[str, Any]) -> None:
+        if manifest["kind"] == "Deployment":
+            raise KubeError(422, "Invalid", "spec.template: requests above limits")
+
+    monkeypatch.setattr(mirror_kubernetes, "ensure", refuse)
+    look(found)
+    assert says(found) == ("False", "WorkloadRefused", "spec.template: requests above limits")
+    for kind in ("SourceReachable", "CaughtUp", "Degraded"):
+        assert (found.condition("MirrorMaker", "copy", kind) or ())[:2] == ("Unknown", "WorkloadRefused")
+
+
+def test_an_edit_is_not_ready_before_workers_have_it(asked: list[str]) -> None:
+    """The former workers stay until new ones are ready; what they report is about the former configuration."""
+    old = pod(0, "10.0.0.1")
+    found = working(in_memory(*CLUSTERS, a_mirror(), old), replicas=1, readyReplicas=1)
+    look(found)
+    assert (says(found) or ())[:2] == ("True", "Mirroring")
+    found.kube.objects["MirrorMaker", "copy"]["spec"]["topics"] = {"include": ["payments"]}
+    look(found)
+    found.kube.objects["Deployment", "copy-mirror"]["status"] = {
+        "replicas": 2, "readyReplicas": 1, "updatedReplicas": 1,
+    }  # fmt: skip
+    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: Insufficient cpu"}]
+    new = pod(1, conditions=conditions)
+    found.kube.objects["Pod", "pod-1"] = new
+    asked.clear()
+    look(found)
+    assert asked == [], "the former worker is not asked"
+    assert (found.condition("MirrorMaker", "copy", "CaughtUp") or ())[:2] == ("Unknown", "WorkersStarting")
+    found.kube.objects["Deployment", "copy-mirror"]["status"]["updatedReplicas"] = 0
+    look(found)
+    words = "0 of 1 workers have the present spec: pod-1: 0/3 nodes: Insufficient cpu"
+    assert says(found) == ("False", "WorkersStarting", words)
+
+
+def test_workers_for_which_kubernetes_makes_no_pods_say_why() -> None:
+    refusal = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: cpu"}
+    found = working(in_memory(*CLUSTERS, a_mirror()), replicas=0, conditions=[refusal])
+    look(found)
+    assert says(found) == ("False", "WorkersStarting", "0 of 1 workers are ready: exceeded quota: cpu")
+
+
+def test_a_refused_mirror_shows_nothing_of_workers_that_end() -> None:
+    found = working(in_memory(*CLUSTERS, a_mirror(), pod(0, "10.0.0.1")), replicas=1, readyReplicas=1)
+    look(found)
+    assert found.status("MirrorMaker", "copy")["sources"][0]["reachable"] is True
+    found.kube.objects["MirrorMaker", "copy"]["spec"]["target"] = {"clusterRef": {"name": "west"}}
+    assert look(found) == SOON
+    shown = found.status("MirrorMaker", "copy")
+    assert (shown["replicas"], shown["readyReplicas"]) == (1, 0)
+    assert shown["sources"] == [{"name": "west"}]
+    assert "lag" not in shown
+    del found.kube.objects["Pod", "pod-0"]
+    assert look(found) == LOOK
+    assert found.status("MirrorMaker", "copy")["replicas"] == 0
 
 
 def test_workers_go_on_while_their_cluster_is_away() -> None:
@@ -272,6 +342,29 @@ def two_into_one_target() -> tuple[dict[str, Any], dict[str, Any]]:
     for one in (older, younger):
         one["spec"]["target"] = {"bootstrap": "kafka.example:9092"}
     return older, younger
+
+
+def test_a_mirror_whose_name_is_taken_promotes_nothing() -> None:
+    """The topics in the target are those of the older one, and so are the notes of their workers."""
+    older, younger = two_into_one_target()
+    for one in (older, younger):
+        one["spec"]["mode"] = "Identity"
+    younger["spec"]["promote"] = {"requestId": "drill"}
+    found = in_memory(*CLUSTERS, younger)
+    found.services.store.put(older)
+    assert look(found) == SOON
+    assert (says(found) or ())[:2] == ("False", "NameTaken")
+    promoted = found.condition("MirrorMaker", "copy", "Promoted") or ("", "", "")
+    assert promoted[:2] == ("False", "NameTaken")
+    assert promoted[2].startswith(
+        "request drill: metadata.name: MirrorMaker copy in namespace ns mirrors into"
+    )
+    assert "lastPromotion" not in found.status("MirrorMaker", "copy")
+    found.services.store.remove(Key("MirrorMaker", "ns", "copy"), older["metadata"]["uid"])
+    look(found)
+    assert (found.condition("MirrorMaker", "copy", "Promoted") or ())[1] == "TargetUnreachable", (
+        "it tries now"
+    )
 
 
 @pytest.mark.parametrize("is_paused", [True, False])

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_memory import stored
-from millstream_harness.manifests import resource
+from millstream_harness.manifests import cluster, resource
 from millstream_harness.mirrored import Source
 from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import NOWHERE, World
@@ -25,7 +25,7 @@ from millstream_kafka import mirror_source
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_mirror.progress import Progress, target_number
 from millstream_operator.kafka_records import ConfigChange, NewTopic, Partition
-from millstream_operator.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note
+from millstream_operator.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note, time_of
 from millstream_operator.models import LastPromotion, MirrorMaker, Promote, decode_as
 from millstream_operator.reconcile.promotion import (
     MOST_PARTITIONS,
@@ -99,6 +99,14 @@ def test_operator_and_workers_agree_on_what_is_stored() -> None:
 )
 def test_a_note_that_no_worker_wrote_says_nothing(text: str) -> None:
     assert read_note(text) is None
+
+
+def test_a_note_of_an_impossible_time_stops_no_promotion() -> None:
+    text = '{"cluster": "c", "topicId": "00000000-0000-4000-8000-000000000001", "producer": [5], "source": [5, %d]}'
+    note = read_note(text % (1 << 62))
+    assert note is not None
+    assert time_of(note.seen_ms).year == 9999
+    assert time_of(-1).year == 1970
 
 
 def test_all_are_those_that_the_mirror_copies() -> None:
@@ -571,6 +579,59 @@ def test_a_request_that_is_withdrawn_leaves_promoted_what_it_had_promoted(world:
     last = one.look()["lastPromotion"]
     assert (last["state"], one.writable(made.name)) == ("Cancelled", [True])
     assert one.condition() is None
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_request_that_is_withdrawn_and_made_again_goes_on(world: NewWorld, is_named: bool) -> None:
+    """As when Git takes back an edit, and somebody repeats it."""
+    one = world()
+    made, other = one.replica(f"{one.name}-1"), one.replica(f"{one.name}-2")
+    names = (made.name, other.name) if is_named else ()
+    one.ask("r", *names)
+    with pytest.raises(Died):
+        one.look(Life(1, after=True))
+    one.ask(None)
+    assert one.look()["lastPromotion"]["state"] == "Cancelled"
+    one.ask("r", *names)
+    last = one.look()["lastPromotion"]
+    assert (last["state"], one.writable(made.name, other.name)) == ("Done", [True, True])
+    assert (one.condition() or ())[:2] == ("True", "Promoted")
+
+
+def test_a_promotion_that_is_done_stays_so_while_the_mirror_is_paused(world: NewWorld) -> None:
+    """Its workers are ending, and a replica that they make until then is promoted later."""
+    one = world()
+    made = one.replica(f"{one.name}-1")
+    one.manifest["status"] = {"replicas": 1}
+    one.ask("r")
+    assert one.look()["lastPromotion"]["state"] == "Done"
+    one.manifest["metadata"]["annotations"] = {"millstream.dev/paused": "true"}
+    status = one.look()
+    assert (one.condition() or ())[:2] == ("True", "Promoted")
+    assert status["replicas"] == 1, "to be looked at again"
+    del one.manifest["metadata"]["annotations"]
+    assert one.look()["replicas"] == 0
+    assert one.writable(made.name) == [True]
+
+
+def test_a_target_that_is_a_forbidden_cluster_by_its_address_is_not_promoted(world: NewWorld) -> None:
+    one = world()
+    made = one.replica(f"{one.name}-1")
+    its_id = one.admin.cluster_id()
+    owned = stored(cluster("owned", allowedNamespaces=["other"]))
+    owned["metadata"]["namespace"] = "elsewhere"
+    owned["status"] = {"clusterId": its_id}
+    one.kube.put(owned)
+    one.ask("r", made.name)
+    one.look()
+    assert one.writable(made.name) == [False]
+    found = one.condition() or ("", "", "")
+    assert found[:2] == ("False", "NamespaceNotAllowed")
+    assert "target: Cluster owned in namespace elsewhere does not allow resources of namespace ns" in found[2]
+    owned["spec"]["allowedNamespaces"] = ["ns"]
+    one.kube.put(owned)
+    one.look()
+    assert one.writable(made.name) == [True]
 
 
 def test_a_topic_promoted_by_hand_is_known(world: NewWorld) -> None:

@@ -37,6 +37,9 @@ MISMATCH = "the last record in the target is another one than the source's"
 SOURCE_ENDS = "the target has more of it than the source"
 """Why a lane compares records: those of source and target differ at the same number, or the source has fewer."""
 
+UNSEEN_MS = 30_000
+"""Every response of the source about a lane shows its end, even one without news, which comes every second."""
+
 Side = Literal["source", "target", ""]
 """A cluster of the mirror; empty if unknown."""
 
@@ -160,6 +163,12 @@ class Lane:
     def lag_seconds(self, now_ms: int) -> float:
         """The age of the oldest record that is missing, in seconds since it was first seen."""
         return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
+
+    def is_unseen(self, now_ms: int) -> bool:
+        """Whether its lag is unknown: the source's end was never seen, or, if it was reached, not for a while."""
+        if self.reason or self.replaced or self.stopped_at is not None:
+            return False
+        return not self.seen_ms or (not self.lag and now_ms - self.seen_ms > UNSEEN_MS)
 
     @property
     def has_to_act(self) -> bool:

@@ -234,7 +234,7 @@ class SourceMirror:
             self._promoted.names,
             min((lane.seen_ms for lane in lanes), default=0),
             self._wanted,
-            sum(not (lane.seen_ms or lane.reason or lane.replaced or lane.stopped_at) for lane in lanes),
+            sum(lane.is_unseen(now) for lane in lanes),
             len(waiting),
         )
 

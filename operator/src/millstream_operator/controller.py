@@ -27,6 +27,7 @@ from .leadership import Leadership
 from .listing import listed, missed
 from .models import KINDS, Cluster, ManifestError, MirrorMaker, Resource, decode_as
 from .reconcile.deletion import SKIP_ANNOTATION, gives_up, held_back, let_go_raw
+from .reconcile.mirror import OF_WORKERS
 from .reconcile.objects import NotOurs
 from .reconcile.problem import Problem, replace_ready
 from .reconcile.report import report_problem
@@ -46,6 +47,8 @@ NOT_OURS_INTERVAL_S = 5.0
 FOREIGN_INTERVAL_S = 15.0  # until a namespace of another release is looked at again
 STANDBY_POLL_S = 0.1
 GHOSTS_INTERVAL_S = 300.0
+UNKNOWN = {MirrorMaker.KIND: OF_WORKERS}
+"""Conditions, by kind, that nobody updates while a resource is refused or its reconcile fails."""
 RELISTED_S = 2.0  # for a restarted watch to show every resource
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
@@ -391,12 +394,13 @@ class Runner:
         self.services.metrics.errors.labels(key.kind, type(error).__name__).inc()
 
     def _say(self, key: Key, reason: Reason, message: str) -> float:
-        """Set only ``Ready``, because nothing else is known about a resource."""
+        """Set ``Ready``, and to Unknown what only a look at the resource could tell."""
         raw = self.store.raw(key)
         if raw is None:
             return 0.0
         before = raw.get("status") or {}
-        after = replace_ready(before, reason, message, raw["metadata"].get("generation"), self.services.now())
+        generation, unknown = raw["metadata"].get("generation"), UNKNOWN.get(key.kind, ())
+        after = replace_ready(before, reason, message, generation, self.services.now(), unknown)
         try:
             write_raw_status(self.services, key, raw["metadata"].get("uid", ""), before, after)
         except Exception as error:

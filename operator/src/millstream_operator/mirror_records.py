@@ -12,6 +12,7 @@ import base64
 import json
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from .kafka_records import Partition
@@ -20,6 +21,8 @@ KEY = "millstream.mirror.source"
 REJOINS = "/rejoin"
 """Suffix of the setting while a worker makes an existing topic a replica again: it may be truncated."""
 GROUP_PREFIX = "millstream-mirror."
+LAST_MS = 253_402_300_799_000
+"""The end of the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ def group_of(mirror: str, source: str) -> str:
 def mark_of(topic_id: str) -> int:
     """The value of ``target`` in notes about a topic of the target."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")).int >> 65
+
+
+def time_of(ms: int) -> datetime:
+    """The time of a note or a report, both of which anybody may have written: at most the last that there is."""
+    return datetime.fromtimestamp(min(max(0, ms), LAST_MS) / 1000, UTC)
 
 
 def read_note(metadata: str) -> Noted | None:

@@ -43,9 +43,9 @@ from ..reconcile.load_lag import with_lag
 from ..reconcile.load_offsets import find_ends
 from ..reconcile.load_story import tell
 from ..reconcile.load_tables import check_table
-from ..reconcile.mirror_kubernetes import find_endpoints
+from ..reconcile.mirror_kubernetes import find_endpoints, taken_name
 from ..reconcile.problem import PAUSED, Problem, conditions_with, is_paused
-from ..reconcile.promotion import Promotion, with_last
+from ..reconcile.promotion import Promotion, Told, with_last
 from ..reconcile.promotion import condition as promotion_condition
 from ..reconcile.promotion_kafka import advance
 from ..reconcile.reference import cluster_key, find_cluster
@@ -129,7 +129,7 @@ class Pass:
             for mirror in look._of(MirrorMaker, keys):
                 workers = LocalMirror(look.folder, mirror).workers()
                 last = mirror.status.last_promotion
-                promotion = Promotion(mirror, last, promotion_condition(mirror, last))
+                promotion = Promotion(mirror, last, promotion_condition(mirror, last) or _promoted_of(mirror))
                 look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now(), promotion))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
@@ -282,7 +282,10 @@ class Pass:
             found = find_endpoints(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
             if isinstance(found, Problem):
                 local.stop()
-                self._write(mirror, mirror_plan.refused_status(mirror, found, self.services.now(), promotion))
+                self._write(
+                    mirror,
+                    mirror_plan.refused_status(mirror, found, self.services.now(), promotion, ending=0),
+                )
                 self._failed(mirror, found)
                 continue
             try:
@@ -312,7 +315,10 @@ class Pass:
         reports = functools.cache(lambda: local.workers().reports)
 
         def go_on(mirror: MirrorMaker, *, late: bool = False) -> Promotion:
-            return advance(self.services, mirror, self._address, reports, late=late, workers=not late)
+            taken = taken_name(self.services, mirror, lambda cluster: self._local(cluster).bootstrap)
+            return taken or advance(
+                self.services, mirror, self._address, reports, late=late, workers=not late
+            )
 
         promotion = go_on(mirror)
         if promotion.is_over and local.stop():
@@ -482,6 +488,14 @@ def keep_cause(before: Resource, after: Resource) -> None:
 def _ready_of(resource: Resource) -> dict[str, Any] | None:
     conditions = (resource.get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == ConditionType.READY), None)
+
+
+def _promoted_of(mirror: MirrorMaker) -> Told | None:
+    """What the last `up` found of a request that has not ended."""
+    for one in mirror.status.conditions or ():
+        if one.type == ConditionType.PROMOTED and mirror.spec.promote is not None:
+            return ConditionType.PROMOTED, one.status == "True", Reason(one.reason), one.message
+    return None
 
 
 def _key(resource: Record) -> Key:

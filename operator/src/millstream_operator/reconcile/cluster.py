@@ -22,7 +22,7 @@ from ..resources.listeners import (
     external_listeners,
     shared_address,
 )
-from .pods import is_ready, may_run, trouble_of
+from .pods import is_ready, may_run, trouble_of, unscheduled
 from .problem import Problem, conditions_with
 from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
 
@@ -181,16 +181,10 @@ def rolling_pods(
 def why_not_ready(pods: Sequence[Mapping[str, Any]], ready: int, desired: int) -> Problem:
     """Why brokers are not ready, from their pods."""
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
-        name, status = pod["metadata"]["name"], pod.get("status") or {}
         if trouble := trouble_of(pod):
             return Problem(Reason.BROKER_FAILED, trouble.words)
-        for condition in status.get("conditions") or ():
-            is_waiting = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
-            # a SchedulerError passes by itself: the scheduler has not seen a new claim yet
-            if is_waiting and condition.get("reason") != "SchedulerError":
-                return Problem(
-                    Reason.BROKERS_STARTING, f"{name}: {condition.get('message', 'not scheduled')}"
-                )
+        if waiting := unscheduled(pod):
+            return Problem(Reason.BROKERS_STARTING, waiting)
     return Problem(Reason.BROKERS_STARTING, f"{ready} of {desired} brokers are ready")
 
 

@@ -9,7 +9,7 @@ from ..resources import workload as resources
 from ..services import Services
 from .group_workload import Consumers, Decide
 from .objects import NotOurs, bring, delete, find
-from .pods import trouble_of
+from .pods import refused, trouble_of, unscheduled
 from .problem import Problem
 
 
@@ -55,19 +55,12 @@ def _consumers(services: Services, group: ConsumerGroup, live: Manifest, wanted:
     ready = status.get("readyReplicas", 0)
     failure = ""
     if ready < wanted:
-        troubles = map(trouble_of, _pods(services, group))
-        failure = next((trouble.words for trouble in troubles if trouble), "") or _refused(status)
+        pods = _pods(services, group)
+        troubles = [trouble.words for trouble in map(trouble_of, pods) if trouble]
+        failure = next(filter(None, (*troubles, *map(unscheduled, pods), refused(live))), "")
     selector = ",".join(f"{key}={value}" for key, value in sorted(resources.selector(group).items()))
     return Consumers(wanted, status.get("replicas", 0), ready, selector, failure)
 
 
 def _pods(services: Services, group: ConsumerGroup) -> list[Manifest]:
     return list(services.kube.list("v1", "Pod", group.namespace, resources.selector(group)))
-
-
-def _refused(status: Manifest) -> str:
-    """Why Kubernetes creates no pods, for example because of a quota."""
-    for condition in status.get("conditions") or ():
-        if (condition.get("type"), condition.get("status")) == ("ReplicaFailure", "True"):
-            return str(condition.get("message", ""))
-    return ""

@@ -17,6 +17,8 @@ from ..words import count_of
 from .problem import Problem, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
+OF_WORKERS = (ConditionType.SOURCE_REACHABLE, ConditionType.CAUGHT_UP, ConditionType.DEGRADED)
+"""The conditions that only workers' reports tell."""
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep arriving
 SHOWN_ERROR = 1024
 SHOWN_SET_ASIDE = 100
@@ -121,12 +123,17 @@ class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers: their number, how many are ready, the reports of those that responded, and why one ended."""
+    """The workers: their number, how many are ready, the reports of those that responded, and why one ended.
+
+    ``waiting``: why one does not start. ``updated``: how many run with the present spec; None means all.
+    """
 
     replicas: int = 0
     ready: int = 0
     reports: tuple[WorkerReport, ...] = ()
     failure: str = ""
+    waiting: str = ""
+    updated: int | None = None
 
 
 def status_of(
@@ -151,7 +158,7 @@ def status_of(
         ready(promotion, promoted) or _ready(mirror, workers, sources, reached, degraded),
         now=now,
         without=(
-            *((one[0] for one in of_workers) if promotion.is_over else ()),
+            *(OF_WORKERS if promotion.is_over else ()),
             *(() if told else (ConditionType.PROMOTED,)),
         ),
     )
@@ -169,29 +176,46 @@ def status_of(
 
 
 def refused_status(
-    mirror: MirrorMaker, problem: Problem, now: datetime, promotion: Promotion | None = None
+    mirror: MirrorMaker,
+    problem: Problem,
+    now: datetime,
+    promotion: Promotion | None = None,
+    *,
+    ending: int | None = None,
 ) -> MirrorMakerStatus:
     """The status of a MirrorMaker without workers, or whose workers continue with their former configuration.
 
-    Their last reports about sources may no longer hold.
+    Their last reports about sources may no longer hold. ``ending``: how many of them are left, if they are to end; then
+    nothing is known about a source.
     """
     unknown = "not known: " + problem.message
     promotion = promotion or Promotion(mirror, mirror.status.last_promotion)
     told = promotion.told
     return msgspec.structs.replace(
-        mirror.status,
+        mirror.status if ending is None else _without_workers(mirror, ending),
         observed_generation=mirror.metadata.generation,
         last_promotion=promotion.last,
         conditions=conditions_with(
             mirror,
             *((told,) if told else ()),
             (ConditionType.READY, False, problem.reason, problem.message),
-            (ConditionType.SOURCE_REACHABLE, None, problem.reason, unknown),
-            (ConditionType.CAUGHT_UP, None, problem.reason, unknown),
-            (ConditionType.DEGRADED, None, problem.reason, unknown),
+            *((kind, None, problem.reason, unknown) for kind in OF_WORKERS),
             now=now,
             without=() if told else (ConditionType.PROMOTED,),
         ),
+    )
+
+
+def _without_workers(mirror: MirrorMaker, ending: int) -> MirrorMakerStatus:
+    before = {source.name: source for source in mirror.status.sources or ()}
+    sources = tuple(
+        MirrorSourceStatus(
+            name=source.name, set_aside=before[source.name].set_aside if source.name in before else None
+        )
+        for source in mirror.spec.sources
+    )
+    return msgspec.structs.replace(
+        mirror.status, replicas=ending, ready_replicas=0, topics=None, lag=None, sources=sources
     )
 
 
@@ -388,10 +412,15 @@ def _ready(
             reason = REASONS.get(report.target.reason, Reason.TARGET_UNREACHABLE)
             message = f"target: {report.target.last_error[:SHOWN_ERROR]}"
             return ConditionType.READY, False, reason, message
-    if workers.ready < wanted and workers.failure:
+    is_updated = workers.updated is None or workers.updated >= wanted
+    if (workers.ready < wanted or not is_updated) and workers.failure:
         return ConditionType.READY, False, Reason.WORKER_FAILED, workers.failure
+    why = f": {workers.waiting}" if workers.waiting else ""
+    if workers.ready >= wanted and not is_updated:
+        message = f"{workers.updated} of {wanted} workers have the present spec{why}"
+        return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     if workers.ready < wanted or not workers.reports:
-        message = f"{workers.ready} of {wanted} workers are ready"
+        message = f"{workers.ready} of {wanted} workers are ready{why}"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     _, _, reason, message = degraded
     if reason in NOT_READY:

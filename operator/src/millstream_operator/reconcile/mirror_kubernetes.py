@@ -12,7 +12,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from ..admission import refusal
-from ..kube import Manifest
+from ..conditions import ConditionType, Reason
+from ..kube import KubeError, Manifest
 from ..models import Cluster, ManifestError, MirrorMaker, decode_as
 from ..resources import mirror as resources
 from ..resources.cluster import bootstrap_of
@@ -24,10 +25,10 @@ from ..store import Key, key_for
 from . import mirror as mirrors
 from . import mirror_rules
 from .mirror_workers import ask_all
-from .objects import delete, ensure, find
-from .pods import trouble_of
+from .objects import NotOurs, delete, ensure, find
+from .pods import refused, trouble_of, unscheduled
 from .problem import Problem, is_paused
-from .promotion import Promotion, is_over
+from .promotion import Promotion, is_over, requested
 from .promotion_kafka import advance
 from .reference import cluster_key, find_cluster
 
@@ -47,10 +48,12 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
     reports = functools.cache(lambda: ask_all(_addresses(_pods(services, mirror))))
     pods, before = len(_pods(services, mirror)), mirror.status.replicas or 0
     late = is_over(mirror) and pods + before > 0
-    promotion = advance(services, mirror, services.address_of, reports, late=late, workers=pods > 0)
+    promotion = taken_name(services, mirror, bootstrap_of, _running) or advance(
+        services, mirror, services.address_of, reports, late=late, workers=pods > 0
+    )
     mirror = promotion.mirror
     # A worker may create a replica just before it ends. So the status keeps its pods until a later look has succeeded.
-    looked = late and promotion.told is not None and promotion.told[1] is True
+    looked = late and promotion.looked
     ended = {"status": {"replicas": pods or (0 if looked else before)}} if promotion.is_over else {}
     if is_paused(mirror):
         return _report(services, mirror, find(services.kube, workers) or ended, promotion)
@@ -59,18 +62,34 @@ def reconcile_mirror(services: Services, mirror: MirrorMaker) -> float:
         return _report(services, mirror, ended, promotion)
     found = find_endpoints(services, mirror, bootstrap_of, _running)
     if isinstance(found, Problem):
+        ending = None
         if found.reason in mirror_rules.REFUSED:
             # A refused MirrorMaker's workers stop; without a Cluster they continue: its brokers may be running.
             delete(services.kube, workers)
-        write_status(services, mirror, mirrors.refused_status(mirror, found, services.now(), promotion))
-        return SOON_S if promotion.runs else LOOK_S
+            ending = pods
+        return _refused(services, mirror, found, promotion, ending)
     sources, target = found
     file = resources.mirror_file(mirror, sources, target)
     if services.images.mirror_log_format != "plain":
         file["logFormat"] = services.images.mirror_log_format
-    ensure(services.kube, resources.config_map(mirror, file))
-    deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
+    try:
+        ensure(services.kube, resources.config_map(mirror, file))
+        deployment = ensure(services.kube, resources.deployment(mirror, file, services.images))
+    except NotOurs as error:
+        return _refused(services, mirror, Problem(Reason.OBJECT_NOT_OURS, str(error)), promotion)
+    except KubeError as error:
+        if error.status not in (400, 403, 422):
+            raise
+        return _refused(services, mirror, Problem(Reason.WORKLOAD_REFUSED, str(error)), promotion)
     return _report(services, mirror, deployment, promotion)
+
+
+def _refused(
+    services: Services, mirror: MirrorMaker, problem: Problem, promotion: Promotion, ending: int | None = None
+) -> float:
+    status = mirrors.refused_status(mirror, problem, services.now(), promotion, ending=ending)
+    write_status(services, mirror, status)
+    return SOON_S if promotion.runs or ending else LOOK_S
 
 
 def _report(services: Services, mirror: MirrorMaker, deployment: Manifest, promotion: Promotion) -> float:
@@ -97,6 +116,33 @@ def find_endpoints(
         or mirror_rules.check_name(mirror, found[1], (*others, *_idle(services, address_of, others)))
         or mirror_rules.check_loop(mirror, *found, others)
         or found
+    )
+
+
+def taken_name(
+    services: Services,
+    mirror: MirrorMaker,
+    address_of: Callable[[Cluster], str],
+    running: Running = lambda services, key: None,
+) -> Promotion | None:
+    """The outcome of a request if the topics in the target are an older MirrorMaker's of the same name; else None."""
+    promote, place = requested(mirror), mirror.spec.target
+    if promote is None:
+        return None
+    bootstraps = {}
+    if place.cluster_ref is not None:
+        cluster = find_cluster(services, mirror.namespace, place.cluster_ref)
+        if isinstance(cluster, Problem):
+            return None  # then nothing is promoted
+        bootstraps["/".join(cluster_key(mirror.namespace, place.cluster_ref))] = address_of(cluster)
+    others = tuple(_all(services, address_of, running))
+    target = mirror_rules.endpoint_of(mirror, "target", place, bootstraps)
+    taken = mirror_rules.check_name(mirror, target, (*others, *_idle(services, address_of, others)))
+    if taken is None:
+        return None
+    words = f"request {promote.request_id}: {taken.message}"
+    return Promotion(
+        mirror, mirror.status.last_promotion, (ConditionType.PROMOTED, False, taken.reason, words)
     )
 
 
@@ -174,14 +220,25 @@ def _running(services: Services, key: Key) -> mirror_rules.Mirrored | None:
 
 
 def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:
-    status = deployment.get("status") or {}
+    status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
+    is_seen = status.get("observedGeneration", 0) >= (deployment.get("metadata") or {}).get("generation", 0)
     pods = _pods(services, mirror)
+    # Until they are replaced, workers with the former configuration report about other topics, or to another target.
+    configured = [pod for pod in pods if not spec or _config_of(pod) == _config_of(spec["template"])]
     return mirrors.Workers(
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
-        reports=ask_all(_addresses(pods)),
+        reports=ask_all(_addresses(configured)),
         failure=next((trouble.words for trouble in map(trouble_of, pods) if trouble), ""),
+        waiting=next(filter(None, map(unscheduled, pods)), "") or refused(deployment),
+        updated=status.get("updatedReplicas", 0) if is_seen else 0,
     )
+
+
+def _config_of(pod: Manifest) -> str | None:
+    """The hash of the configuration that a pod, or a template for pods, is to have."""
+    found: str | None = ((pod.get("metadata") or {}).get("annotations") or {}).get(resources.CONFIG_HASH)
+    return found
 
 
 def _pods(services: Services, mirror: MirrorMaker) -> list[Manifest]:

@@ -28,15 +28,17 @@ MOST_WAYS = 1000  # paths searched for a loop
 
 def endpoints_of(mirror: MirrorMaker, bootstraps: Mapping[str, str]) -> tuple[tuple[Endpoint, ...], Endpoint]:
     """Sources and target; the addresses of Clusters are given by "NAMESPACE/NAME"."""
+    sources = tuple(endpoint_of(mirror, source.name, source, bootstraps) for source in mirror.spec.sources)
+    return sources, endpoint_of(mirror, "target", mirror.spec.target, bootstraps)
 
-    def endpoint(name: str, place: MirrorTarget) -> Endpoint:
-        if (reference := place.cluster_ref) is None:
-            return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
-        key = f"{reference.namespace or mirror.namespace}/{reference.name}"
-        return Endpoint(name, bootstraps[key], key)
 
-    sources = tuple(endpoint(source.name, source) for source in mirror.spec.sources)
-    return sources, endpoint("target", mirror.spec.target)
+def endpoint_of(
+    mirror: MirrorMaker, name: str, place: MirrorTarget, bootstraps: Mapping[str, str]
+) -> Endpoint:
+    if (reference := place.cluster_ref) is None:
+        return Endpoint(name, place.bootstrap or "", None, place.tls, place.sasl)
+    key = f"{reference.namespace or mirror.namespace}/{reference.name}"
+    return Endpoint(name, bootstraps[key], key)
 
 
 def same_cluster(one: Endpoint, other: Endpoint) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a pod runs and is ready, and if not, why: from the states of its containers, init containers first; pure."""
+"""Whether pods run and are ready, and if not, why; pure."""
 
 from __future__ import annotations
 
@@ -32,8 +32,26 @@ def may_run(pod: Mapping[str, Any]) -> bool:
     return not containers or any("running" in (one.get("state") or {}) for one in containers)
 
 
+def unscheduled(pod: Mapping[str, Any]) -> str:
+    """Why no node takes a pod, with its name; "" if one has, or may soon."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        is_waiting = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        # a SchedulerError passes by itself: the scheduler has not seen a new claim yet
+        if is_waiting and condition.get("reason") != "SchedulerError":
+            return f"{pod['metadata']['name']}: {condition.get('message', 'not scheduled')}"
+    return ""
+
+
+def refused(deployment: Mapping[str, Any]) -> str:
+    """Why Kubernetes creates no pods for a Deployment, for example because of a quota; "" if it does."""
+    for condition in (deployment.get("status") or {}).get("conditions") or ():
+        if (condition.get("type"), condition.get("status")) == ("ReplicaFailure", "True"):
+            return str(condition.get("message", ""))
+    return ""
+
+
 def trouble_of(pod: Mapping[str, Any]) -> Trouble | None:
-    """What holds a pod up, with its name; None if it is well or only starting."""
+    """What holds a pod's containers up, with its name, init ones first; None if they are well or only starting."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind) or ():

@@ -66,9 +66,17 @@ def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datet
 
 
 def replace_ready(
-    status: Mapping[str, Any], reason: Reason, message: str, generation: int | None, now: datetime
+    status: Mapping[str, Any],
+    reason: Reason,
+    message: str,
+    generation: int | None,
+    now: datetime,
+    unknown: Sequence[ConditionType] = (),
 ) -> dict[str, Any]:
-    """A raw status with ``Ready`` set to False, for resources that cannot be decoded."""
+    """A raw status with ``Ready`` set to False, for resources that cannot be decoded.
+
+    ``unknown``: conditions that may not hold any more; those of them that are there become Unknown.
+    """
     current = []
     for condition in status.get("conditions") or ():
         try:
@@ -78,6 +86,12 @@ def replace_ready(
     conditions = set_condition(
         current, ConditionType.READY, False, reason, message, generation=generation, now=now
     )
+    there = {one.type for one in conditions}
+    for kind in unknown:
+        if kind in there:
+            conditions = set_condition(
+                conditions, kind, None, reason, f"not known: {message}", generation=generation, now=now
+            )
     return {
         **status,
         "observedGeneration": generation,

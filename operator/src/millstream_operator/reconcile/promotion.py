@@ -39,8 +39,11 @@ GIVE_UP = (
 )
 AGAIN = "correct spec.promote.topics and give the request another requestId"
 
+UNFINISHED = ("Running", "Cancelled")
+"""States of a request that goes on as long as the spec has it. A withdrawn one that returns begins again."""
+
 Told = tuple[ConditionType, bool | None, Reason, str]
-Final = Literal["Done", "Refused", "Cancelled"]
+Final = Literal["Done", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +107,19 @@ class SourceEnd:
 class Promotion:
     """A mirror after a look at its promotion.
 
-    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status.
+    ``mirror`` is as the API server has it; ``last`` and ``told`` are for its status. ``looked``: the target has been
+    read, and nothing is left to promote now.
     """
 
     mirror: MirrorMaker
     last: LastPromotion | None = None
     told: Told | None = None
+    looked: bool = False
 
     @property
     def runs(self) -> bool:
         """Whether a request has not ended, or has not begun yet."""
-        promote = self.mirror.spec.promote
-        if promote is None:
-            return False
-        return self.last is None or self.last.request_id != promote.request_id or self.last.state == "Running"
+        return requested(with_last(self.mirror, self.last)) is not None
 
     @property
     def is_over(self) -> bool:
@@ -139,7 +141,7 @@ def requested(mirror: MirrorMaker) -> Promote | None:
     """The request that has not ended yet."""
     promote, last = mirror.spec.promote, mirror.status.last_promotion
     if promote is None or (
-        last is not None and last.request_id == promote.request_id and last.state != "Running"
+        last is not None and last.request_id == promote.request_id and last.state not in UNFINISHED
     ):
         return None
     return promote
@@ -190,17 +192,19 @@ def _plan_named(
     seen: Observed,
     origins: dict[str, Origin],
 ) -> Plan | Refused:
-    begun = running(mirror)
-    known = begun.topics if begun is not None and begun.request_id == promote.request_id else ()
-    ids = {one.topic: one.topic_id for one in known}
+    last = mirror.status.last_promotion
+    known = last if last is not None and last.request_id == promote.request_id else None
+    ids = {one.topic: one.topic_id for one in known.topics} if known is not None else {}
+    is_same_request = running(mirror) is known
     gone, wrong, own = [], [], {}
     for name in sorted(set(names)):
         topic = seen.topics.get(name)
-        if name in ids and (topic is None or topic.topic_id != ids[name]):
+        is_same = topic is not None and topic.topic_id == ids.get(name)
+        if name in ids and not is_same and is_same_request:
             gone.append(name)
         elif topic is None:
             wrong.append(f"there is no topic {name} in the target")
-        elif name in ids:
+        elif is_same:
             own[name] = topic
             origins.setdefault(name, Origin("", ""))
         elif name in origins and topic.rejoins:
@@ -290,7 +294,7 @@ def begun(promote: Promote, planned: Plan, before: LastPromotion | None, now: da
 
     A request for all topics lists none: it promotes the topics that are replicas by then.
     """
-    if before is not None and before.request_id == promote.request_id:
+    if before is not None and before.request_id == promote.request_id and before.state == "Running":
         return before
     named = planned.topics if promote.topics is not None else {}
     return LastPromotion(
@@ -415,8 +419,13 @@ def _recovery_point(last: LastPromotion, oldest: datetime | None, endless: int) 
 
 
 def closed(request_id: str, state: Final, message: str, now: datetime) -> LastPromotion:
-    """A request that was refused or withdrawn."""
+    """A request that was refused."""
     return LastPromotion(request_id=request_id, state=state, time=now, message=message)
+
+
+def cancelled(begun: LastPromotion, message: str, now: datetime) -> LastPromotion:
+    """A request that was withdrawn while it ran. It keeps the ids of the topics that it names."""
+    return msgspec.structs.replace(begun, state="Cancelled", time=now, message=message)
 
 
 def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[str] = ()) -> Told | None:
@@ -424,7 +433,7 @@ def condition(mirror: MirrorMaker, last: LastPromotion | None, again: Sequence[s
 
     ``again`` are topics that it promoted and that are mirrored now, because they were deleted in the target.
     """
-    if mirror.spec.promote is None or last is None:
+    if mirror.spec.promote is None or last is None or last.request_id != mirror.spec.promote.request_id:
         return None
     words = f"request {last.request_id}: {last.message or 'done'}"
     if last.state == "Done" and again:

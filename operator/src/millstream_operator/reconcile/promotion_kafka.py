@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -17,7 +17,7 @@ from ..conditions import ConditionType, Reason
 from ..kafka_admin import KafkaAdmin
 from ..kafka_mirrored import mirrored_ends, notes_of, target_topics
 from ..kafka_records import LATEST, AdminError, ConfigChange, Partition
-from ..mirror_records import KEY, group_of
+from ..mirror_records import KEY, group_of, time_of
 from ..models import Cluster, LastPromotion, MirrorMaker, Promote
 from ..models.mirror import MirrorTarget
 from ..services import Services
@@ -34,6 +34,7 @@ from .promotion import (
     Refused,
     SourceEnd,
     begun,
+    cancelled,
     closed,
     condition,
     ended,
@@ -43,7 +44,7 @@ from .promotion import (
     requested,
     running,
 )
-from .reference import find_cluster
+from .reference import cluster_of_id, find_cluster, may_refer, not_allowed
 
 AT_ONCE = 100
 """Topics promoted by one request."""
@@ -87,16 +88,19 @@ def _go_on(
     workers: bool,
 ) -> Promotion:
     promote, last = requested(mirror), mirror.status.last_promotion
-    if promote is None and last is not None and late and is_over(mirror):
+    is_done = promote is None and last is not None and late and is_over(mirror)
+    if is_done and last is not None:
         promote = Promote(request_id=last.request_id)
     if (begun_one := running(mirror)) is not None and promote is None:
-        last = closed(begun_one.request_id, "Cancelled", WITHDRAWN, services.now())
+        last = cancelled(begun_one, WITHDRAWN, services.now())
     if mirror.spec.promote is None:
         return Promotion(mirror, last)
     target = _admin(services, mirror, mirror.spec.target, address_of)
     if promote is None:
         return Promotion(mirror, last, condition(mirror, last, _again(last, target, reports)))
     request = f"request {promote.request_id}"
+    if is_done and (is_paused(mirror) or isinstance(target, Problem)):
+        return Promotion(mirror, last, condition(mirror, last))
     if is_paused(mirror):
         return _waits(mirror, PAUSED[2], f"{request}: {PAUSED[3]}")
     if isinstance(target, Problem):
@@ -104,7 +108,11 @@ def _go_on(
     try:
         return _advance(services, mirror, promote, target, address_of, reports, workers=workers)
     except AdminError as error:
-        return _unreachable(mirror, promote, error)
+        return (
+            Promotion(mirror, last, condition(mirror, last))
+            if is_done
+            else _unreachable(mirror, promote, error)
+        )
 
 
 def _again(
@@ -132,12 +140,15 @@ def _advance(
     *,
     workers: bool,
 ) -> Promotion:
+    if (forbidden := _forbidden(services, mirror, target)) is not None:
+        words = f"request {promote.request_id}: target: {forbidden.message}"
+        return _waits(mirror, forbidden.reason, words)
     before = mirror.status.last_promotion
-    is_new = before is None or before.request_id != promote.request_id
+    is_new = before is None or before.request_id != promote.request_id or before.state == "Cancelled"
     seen = _observe(services, mirror, target, workers=workers)
     planned = plan(mirror, promote, seen)
     if before is not None and not is_new and before.state == "Done" and not _waiting(planned):
-        return Promotion(mirror, before, condition(mirror, before))
+        return Promotion(mirror, before, condition(mirror, before), looked=True)
     if isinstance(planned, Refused):
         last = closed(promote.request_id, "Refused", planned.message, services.now())
         return Promotion(mirror, last, condition(mirror, last))
@@ -169,6 +180,19 @@ def _advance(
         )
     except AdminError as error:
         return _unreachable(mirror, promote, error)
+
+
+def _forbidden(services: Services, mirror: MirrorMaker, target: KafkaAdmin) -> Problem | None:
+    """Why the MirrorMaker may not promote there, if its target is the address of a Cluster. Raises AdminError.
+
+    The operator reaches every Cluster of its own, also one that refuses the namespace's pods.
+    """
+    if mirror.spec.target.cluster_ref is not None:
+        return None
+    cluster = cluster_of_id(services, target.cluster_id())
+    if cluster is None or may_refer(cluster, mirror.namespace):
+        return None
+    return not_allowed(cluster, mirror.namespace)
 
 
 def _waiting(planned: Plan | Refused) -> bool:
@@ -224,7 +248,7 @@ def _promote(
     source_ends = _source_ends(services, mirror, done, seen, address_of, reports())
     promoted = sorted(done.topics if resumed else done.waiting)
     last = ended(promote, done, promoted, found.ends, source_ends, services.now())
-    return Promotion(mirror, last, condition(mirror, last))
+    return Promotion(mirror, last, condition(mirror, last), looked=True)
 
 
 def _observe(services: Services, mirror: MirrorMaker, target: KafkaAdmin, *, workers: bool) -> Observed:
@@ -263,8 +287,7 @@ def _source_ends(
         known_at = _seen_at(source.name, reports)
         for where, note in noted.items():
             if where.topic in topics and note.source_topic == topics[where.topic] and note.source_end >= 0:
-                at = datetime.fromtimestamp(note.seen_ms / 1000, UTC)
-                found[where] = SourceEnd(note.source_end, max(at, known_at))
+                found[where] = SourceEnd(note.source_end, max(time_of(note.seen_ms), known_at))
         admin = _admin(services, mirror, source, address_of)
         if not isinstance(admin, Problem):
             with contextlib.suppress(AdminError):
@@ -275,7 +298,7 @@ def _source_ends(
 def _seen_at(source: str, reports: Sequence[WorkerReport]) -> datetime:
     """The time up to which all workers knew the ends of a source's logs."""
     times = [one.seen_ms for report in reports for one in report.sources if one.name == source and one.topics]
-    return datetime.fromtimestamp(max(0, min(times, default=0)) / 1000, UTC)
+    return time_of(min(times, default=0))
 
 
 def _read_ends(admin: KafkaAdmin, topics: Mapping[str, str], prefix: str) -> dict[Partition, SourceEnd]:

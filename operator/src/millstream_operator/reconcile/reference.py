@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from ..conditions import Reason
 from ..models import Cluster, ClusterRef, ConsumerGroup, ManifestError, Resource, Topic
 from ..services import Services
@@ -32,11 +34,7 @@ def find_cluster(
             Reason.CLUSTER_NOT_FOUND, f"there is no Cluster {key.name} in namespace {key.namespace}"
         )
     if not may_refer(cluster, namespace):
-        message = (
-            f"Cluster {key.name} in namespace {key.namespace} does not allow resources of namespace {namespace}: "
-            "add it to the Cluster's spec.allowedNamespaces"
-        )
-        return Problem(Reason.NAMESPACE_NOT_ALLOWED, message)
+        return not_allowed(cluster, namespace)
     if not services.acts_in(key.namespace):
         message = (
             f"another release of the operator acts in namespace {key.namespace}, where Cluster {key.name} is, and this "
@@ -53,6 +51,24 @@ def find_cluster(
 def may_refer(cluster: Cluster, namespace: str) -> bool:
     allowed = cluster.spec.allowed_namespaces
     return namespace == cluster.namespace or "*" in allowed or namespace in allowed
+
+
+def not_allowed(cluster: Cluster, namespace: str) -> Problem:
+    return Problem(
+        Reason.NAMESPACE_NOT_ALLOWED,
+        f"Cluster {cluster.name} in namespace {cluster.namespace} does not allow resources of namespace {namespace}: "
+        "add it to the Cluster's spec.allowedNamespaces",
+    )
+
+
+def cluster_of_id(services: Services, cluster_id: str) -> Cluster | None:
+    """The Cluster with this id; None if this operator has none."""
+    for key in services.store.keys(Cluster.KIND):
+        with contextlib.suppress(ManifestError):
+            cluster = services.store.get(Cluster, key.namespace, key.name)
+            if cluster is not None and cluster.status.cluster_id == cluster_id:
+                return cluster
+    return None
 
 
 def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
