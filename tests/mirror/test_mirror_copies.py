@@ -6,6 +6,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import cast
 
 import pytest
 
@@ -202,3 +203,18 @@ async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
     await flow._forward(response, {("t", 0): (0, 3)})
     assert (of.position, list(of.in_flight)) == (0, [])
     await target.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "high_watermark", "is_sent"),
+    [(0, 100, False), (0, 55, True), (60, 100, True)],
+    ids=["the source has more", "the source is empty", "the target ends later"],
+)
+def test_the_start_of_the_source_moves_no_end_while_batches_may_follow(
+    end: int, high_watermark: int, is_sent: bool
+) -> None:
+    """The source's first batch may begin before its start, and a response may have had no room for it."""
+    of = lane()
+    of.source_start, of.end, of.position = 55, end, max(55, end)
+    empty = PartitionData(0, 0, high_watermark, log_start_offset=55)
+    assert CopyFlow._number(cast(CopyFlow, None), of, empty) == ([([], b"")] if is_sent else [])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
-from millstream_mirror.lane import RECORD_TOO_LARGE, Lane, Sent
+from millstream_mirror.lane import RECORD_TOO_LARGE, UNSEEN_MS, Lane, Sent
 from millstream_mirror.progress import LastBatch, Progress
 from millstream_mirror.rewrite import Outgoing
 
@@ -151,3 +151,18 @@ def test_a_lane_that_never_catches_up_is_behind_by_its_oldest_missing_record(
         assert (of.lag, of.lag_seconds(int(now * 1000))) == (10, 0)
         now += 1
         assert of.lag_seconds(int(now * 1000)) == 1
+
+
+def test_the_lag_is_unknown_once_the_source_says_nothing_about_it() -> None:
+    """As when the source's broker is out of reach: that all was mirrored a minute ago says nothing about now."""
+    of = lane()
+    assert of.is_unseen(0), "it was never seen"
+    of.saw(100)
+    now = of.seen_ms
+    assert not of.is_unseen(now + UNSEEN_MS)
+    assert of.is_unseen(now + UNSEEN_MS + 1)
+    of.saw(200)
+    assert not of.is_unseen(now + 10 * UNSEEN_MS), "it is behind in any case"
+    of.saw(100)
+    of.reason = RECORD_TOO_LARGE
+    assert not of.is_unseen(now + 10 * UNSEEN_MS), "it is known why it waits"

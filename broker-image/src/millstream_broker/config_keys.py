@@ -1,9 +1,9 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.1 and, for ZooKeeper, 3.9).
 
-`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Three keys are our own:
-`http.listener`, `log.format` and, of topics, `millstream.mirror.source`. Keys marked `inert` tune machinery that this
-broker does not have (thread pools, socket buffers the kernel sizes itself): files that set them stay valid, and the
-broker says at start that they have no effect.
+`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Four keys are our own:
+`http.listener`, `log.format` and, of topics, `millstream.mirror.source` and `millstream.mirror.rejoined`. Keys marked
+`inert` tune machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that
+set them stay valid, and the broker says at start that they have no effect.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
+from millstream_kafka.mirror_source import REJOINED as MIRROR_REJOINED
 
 from .config_types import (
     INT_MAX,
@@ -21,6 +22,7 @@ from .config_types import (
     at_least,
     between,
     gzip_level,
+    mirror_request,
     mirror_source,
     one_of,
     replicas,
@@ -425,6 +427,14 @@ TOPIC_KEYS = _table(
         "The topic is a read-only replica of this one: CLUSTERID/TOPICID. With /rejoin it becomes this replica: it is"
         " read-only, and nothing is appended yet. Empty: it is an ordinary topic.",
         mirror_source,
+    ),
+    Key(
+        MIRROR_REJOINED,
+        STRING,
+        "",
+        "The last request (`spec.rejoin` of a MirrorMaker) under which the topic was or became a replica. Once it is"
+        " promoted, no mirror makes it a replica again under the same request.",
+        mirror_request,
     ),
     _topic("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
     _topic("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),

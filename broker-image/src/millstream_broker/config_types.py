@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import cast
 
 from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
+from millstream_kafka.mirror_source import REQUEST as MIRROR_REQUEST
 from millstream_kafka.mirror_source import parse as mirror_source_from
 
 Value = bool | int | float | str | list[str] | None
@@ -104,6 +105,13 @@ def _mirror_source(value: Value) -> Problem | None:
     return None
 
 
+def _mirror_request(value: Value) -> Problem | None:
+    if not value or MIRROR_REQUEST.fullmatch(str(value)):
+        return None
+    return value, "Value must be the id of a request: 1 to 63 letters, digits, '.', '_' or '-', or empty"
+
+
+mirror_request = Rule("1 to 63 letters, digits, `.`, `_` or `-`, or empty", _mirror_request)
 mirror_source = Rule("CLUSTERID/TOPICID, CLUSTERID/TOPICID/rejoin, or empty", _mirror_source)
 
 

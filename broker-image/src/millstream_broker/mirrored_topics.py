@@ -43,14 +43,15 @@ def check_start(partition: object, log_start: int, end: int) -> None:
 def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Collection[str]) -> None:
     """Check a change of a topic's settings; ``named`` are the keys in the request.
 
-    ApiError INVALID_CONFIG if it makes a replica of an existing topic, or promotes one without naming the setting.
+    ApiError INVALID_CONFIG if it makes a replica of an existing topic, or promotes one, or makes one rejoin, without
+    naming the setting: a broker with an older view would do that.
     """
     wanted = after.get(KEY, "")
-    if before.get(KEY) and not wanted and KEY not in named:
+    if before.get(KEY, "") != wanted and KEY not in named:
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
-            f"The topic has {KEY} since this broker last saw its settings, and the request does not name it. Nothing is"
-            " changed: send the request again",
+            f"The topic's {KEY} has changed since this broker last saw its settings, and the request does not name it."
+            " Nothing is changed: send the request again",
         )
     if wanted and not _may_become(before.get(KEY, ""), wanted):
         raise ApiError(

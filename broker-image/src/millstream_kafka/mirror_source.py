@@ -7,6 +7,9 @@
 
 Mirror workers set it when they create a topic in the target. An existing topic can only begin to rejoin, and then
 become the replica. To promote a topic, delete the setting: it is then an ordinary topic.
+
+``millstream.mirror.rejoined`` is the last request (spec.rejoin) under which the topic was a replica, or began to become
+one: a promoted topic is not taken again under it. It belongs to the topic, so it lasts as long as the topic.
 """
 
 from __future__ import annotations
@@ -19,8 +22,11 @@ from .kafka_uuid import uuid_from, uuid_text
 from .protocol.schema import ZERO_UUID
 
 KEY = "millstream.mirror.source"
+REJOINED = "millstream.mirror.rejoined"
 REJOIN = "/rejoin"
 FORM = "CLUSTERID/TOPICID, the source's ids as Kafka writes them, or CLUSTERID/TOPICID/rejoin"
+REQUEST = re.compile(r"[a-zA-Z0-9._-]{1,63}")
+"""The id of a request."""
 _CLUSTER = re.compile(r"[a-zA-Z0-9._-]{1,128}")
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]{22}")
 

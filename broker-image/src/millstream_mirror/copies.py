@@ -133,7 +133,9 @@ class CopyFlow(Flow):
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
             is_behind = lane.source_start > lane.target_start
-            return [([], b"")] if is_behind and not lane.in_flight else []
+            # The response may have had no room: then the next batch may begin before the source's start.
+            is_all = data.high_watermark <= lane.position or lane.source_start <= lane.end
+            return [([], b"")] if is_behind and is_all and not lane.in_flight else []
         batches: list[Outgoing] = []
         begin = end = 0
         for at, header in iter_batches(fetched):

@@ -70,11 +70,14 @@ class Cutter:
         end = await offset_at(self._at_target, where, LATEST)
         last = await _batch_at(self._at_target, where, end - 1, -1) if end > start else None
         epoch = -1 if last is None else read_header(last).partition_leader_epoch
-        await self._common(both, TruncatedPartitionResponse(partition, 0, None, -1, start, end, epoch, end))
+        here = TruncatedPartitionResponse(partition, 0, None, -1, start, end, epoch, end)
+        # What an empty log has had shows only in its leader epochs, which `join` reads.
+        await self._common(both, here, is_cut=last is None)
 
     async def join(self, both: Both, partition: int, room: Room) -> TruncatedPartitionResponse:
         """Truncate the partition at the common offset; return its state once all possible leaders have it."""
         where = both.name, partition
+        is_cut = False
         for _ in range(ROUNDS):
             here = await self.report(both, partition)
             if here.high_watermark < here.log_end_offset:
@@ -82,7 +85,7 @@ class Cutter:
                     f"partition {partition} ends at offset {here.log_end_offset}, and is replicated to"
                     f" {here.high_watermark}: waiting for its in-sync replicas"
                 )
-            offset, epoch = await self._common(both, here)
+            offset, epoch = await self._common(both, here, is_cut=is_cut)
             if (here.log_end_offset, here.last_epoch) == (offset, epoch):
                 if (level := await self._await_level(both, here)) is not None:
                     return level
@@ -101,6 +104,7 @@ class Cutter:
                     partition,
                 )
             await self._truncate(both, here, offset)
+            is_cut = True
         raise CannotRejoin(f"partition {partition} changes while it is compared: trying again")
 
     async def _await_level(
@@ -120,9 +124,12 @@ class Cutter:
             here = now
         return here
 
-    async def _common(self, both: Both, here: TruncatedPartitionResponse) -> tuple[int, int]:
+    async def _common(
+        self, both: Both, here: TruncatedPartitionResponse, *, is_cut: bool = False
+    ) -> tuple[int, int]:
         """The common offset, and the leader epoch of the last common batch (-1 if the target has none).
 
+        ``is_cut``: this worker has truncated it before, so the end of an empty log is known to be common.
         Raises CannotRejoin if there is no such offset, or if truncating there would not be safe.
         """
         theirs, ours = (both.source_topic, here.index), (both.name, here.index)
@@ -130,24 +137,26 @@ class Cutter:
         start = await offset_at(self._at_source, theirs, EARLIEST)
         end = await offset_at(self._at_source, theirs, LATEST)
         if here.log_start_offset == here.log_end_offset:  # nothing to compare, and nothing to lose
-            if here.log_end_offset <= end:
-                return here.log_end_offset, -1
-            raise CannotRejoin(
-                f"partition {here.index} is empty and ends at offset {here.log_end_offset}, the source's at {end}:"
-                f" {DELETE_IT}"
-            )
+            if here.log_end_offset > end:
+                raise CannotRejoin(
+                    f"partition {here.index} is empty and ends at offset {here.log_end_offset}, the source's at {end}:"
+                    f" {DELETE_IT}"
+                )
+            is_known = here.log_end_offset <= start or (is_cut and here.last_epoch < 0)
+            if not is_known and await self._bound(both, here, epoch, end) < here.log_end_offset:
+                raise CannotRejoin(
+                    f"partition {here.index} is empty and ends at offset {here.log_end_offset}, and it may never have"
+                    f" had the source's records before that, from offset {start} on: {DELETE_IT}"
+                )
+            return here.log_end_offset, -1
         if start >= here.log_end_offset:
             raise CannotRejoin(
                 f"partition {here.index} has no offset in common with the source: it ends at {here.log_end_offset}, and"
                 f" the source has deleted everything before {start}: {DELETE_IT}"
             )
-        bound = min(end, here.log_end_offset)
-        if here.last_epoch >= 0:
-            last, its_end = await _end_of(self._at_source, theirs, epoch, here.last_epoch)
-            if last >= 0:
-                bound = min(bound, its_end)
-                last, its_end = await _end_of(self._at_target, ours, here.leader_epoch, last)
-                bound = min(bound, its_end) if last >= 0 else bound
+        bound = await self._bound(both, here, epoch, end)
+        if bound < 0:
+            bound = min(end, here.log_end_offset)
         search = CommonOffset(max(start, here.log_start_offset), bound)
         while (offset := search.asks) is not None:
             search.told(
@@ -162,6 +171,17 @@ class Cutter:
         if search.offset < here.log_end_offset:
             await self._check_epochs(here, theirs, search.offset, end, epoch)
         return search.offset, search.epoch
+
+    async def _bound(self, both: Both, here: TruncatedPartitionResponse, epoch: int, end: int) -> int:
+        """The offset up to which the logs may be equal, by their leader epochs; -1 if these do not tell."""
+        theirs, ours = (both.source_topic, here.index), (both.name, here.index)
+        if here.last_epoch < 0:
+            return -1
+        last, in_source = await _end_of(self._at_source, theirs, epoch, here.last_epoch)
+        if last < 0:
+            return -1
+        last, in_target = await _end_of(self._at_target, ours, here.leader_epoch, last)
+        return min(end, here.log_end_offset, in_source, *([in_target] if last >= 0 else []))
 
     async def _check_epochs(
         self, here: TruncatedPartitionResponse, theirs: TopicPartition, offset: int, end: int, epoch: int

@@ -191,8 +191,13 @@ class ProgressStore:
         self._target = target
         self.group_id = group_id
 
-    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Progress]:
-        """The progress of those partitions that have any. Also raises ValueError."""
+    async def read(
+        self, partitions: Collection[TopicPartition], *, skip_unreadable: bool = False
+    ) -> dict[TopicPartition, Progress]:
+        """The progress of those partitions that have any.
+
+        Also raises ValueError for metadata that no worker writes, unless such partitions are skipped.
+        """
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
@@ -217,6 +222,8 @@ class ProgressStore:
                     try:
                         progress = Progress.read(each.committed_offset, each.metadata or "")
                     except ValueError as error:
+                        if skip_unreadable:
+                            continue
                         where = f"group {self.group_id}, {answer.name}-{each.partition_index}"
                         raise ValueError(f"{where}: {error}") from None
                     found[answer.name, each.partition_index] = progress

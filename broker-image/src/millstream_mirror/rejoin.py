@@ -28,7 +28,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.mirror_source import KEY, MirrorSource
+from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource
 from millstream_kafka.protocol import incremental_alter_configs
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.incremental_alter_configs import (
@@ -55,7 +55,8 @@ GROUPS_AT_ONCE = 16
 LOOK_AGAIN_S = 2.0
 KNOWN_LOOK_S, KNOWN_S = 0.05, 5.0
 """How often to ask a broker whether it knows a setting, and the time after which that is an error."""
-SET = 0
+SET, DELETE = 0, 1
+GROUPS_TOPIC = "__consumer_offsets"
 
 logger = logging.getLogger(__name__)
 
@@ -175,16 +176,22 @@ class Rejoiner:
         theirs = await configs_of(self._at_source, both.source_topic)
         _check(both, len(topic.partitions), ours, theirs)
         stored = await self._store.read([(name, partition) for partition in range(both.partitions)])
-        if not ours.get(KEY):
-            self._check_not_promoted(both, stored.values())
+        is_new = not ours.get(KEY)
+        if is_new:
+            self._check_not_promoted(both, stored.values(), ours.get(REJOINED, ""))
             for partition in range(both.partitions):  # before producers lose the topic
                 await self._cutter.check(both, partition)
             logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
-            await self._set(name, str(source))
+            more = (
+                {REJOINED: self._request_id} if REJOINED in ours else {}
+            )  # brokers of older releases lack it
+            await self._set(name, {KEY: str(source), **more})
             self._begun.add(both.topic_id)
         if not any(one.is_begun and self._is_of(both, one) for one in stored.values()):
             await self._stamp({(name, 0): self._begin(both)})
         await self._await_all_brokers(both)
+        await self._check_source(both, is_new=is_new)
+        await self._check_coordinators()
         replicas = max(len(partition.replica_nodes) for partition in there.partitions)
         room = Room(both.partitions, replicas, int(ours.get("max.message.bytes") or 1 << 20))
         limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
@@ -203,7 +210,8 @@ class Rejoiner:
             now = await self._cutter.report(both, before.index)
             if not now.in_sync or not is_same_log(now, before):
                 raise CannotRejoin(f"partition {before.index} has changed: comparing the logs again")
-        await self._set(name, str(source._replace(rejoins=False)))
+        await self._check_source(both, is_new=False)
+        await self._set(name, {KEY: str(source._replace(rejoins=False))})
         shown = ", ".join(f"{one.index}: {one.log_end_offset}" for one in ends)
         logger.info("topic %s: now a replica of the source's from these offsets: %s", name, shown)
 
@@ -230,8 +238,11 @@ class Rejoiner:
         """Whether it was stored under this request, for this topic of the target."""
         return (progress.rejoin, progress.producer_id) == (self._request_id, target_number(both.topic_id))
 
-    def _check_not_promoted(self, both: Both, stored: Collection[Progress]) -> None:
-        """Raise CannotRejoin if the topic was read-only under the same request, and no longer is."""
+    def _check_not_promoted(self, both: Both, stored: Collection[Progress], request_id: str) -> None:
+        """Raise CannotRejoin if the topic was read-only under the same request, and no longer is.
+
+        ``request_id`` is the one that the topic itself remembers: progress expires, and can be deleted.
+        """
         ours = [one for one in stored if self._is_of(both, one)]
         if any(not one.is_begun for one in ours):
             raise CannotRejoin(
@@ -242,14 +253,50 @@ class Rejoiner:
                 "was promoted or given up while it rejoined, and is left alone: exclude it; to rejoin, change"
                 " spec.rejoin.requestId"
             )
+        if request_id == self._request_id:
+            raise CannotRejoin(
+                "was promoted under this request before, and is left alone: exclude it, or change"
+                " spec.rejoin.requestId to make it a replica again"
+            )
 
-    async def _set(self, name: str, value: str) -> None:
-        config = AlterConfigsResource(TOPIC_RESOURCE, name, [AlterableConfig(KEY, SET, value)])
+    async def _check_source(self, both: Both, *, is_new: bool) -> None:
+        """Raise CannotRejoin if the source's topic becomes a replica, too: each would wait for the other's records.
+
+        Each mirror reads the other's topic once its own is read-only, so at least one sees that.
+        ``is_new``: nothing was truncated, so the target's topic becomes writable again.
+        """
+        await self._at_source.metadata([])
+        for node in list(self._at_source.brokers):
+            if not (theirs := (await configs_of(self._at_source, both.source_topic, node)).get(KEY)):
+                continue
+            if is_new:
+                await self._set(both.name, {KEY: None})
+            raise CannotRejoin(
+                f"in the source it becomes a read-only mirror, of {theirs}, at the same time: remove one of the two"
+                " MirrorMakers, and change spec.rejoin.requestId of the other"
+            )
+
+    async def _check_coordinators(self) -> None:
+        """Raise CannotRejoin if groups are not listed, whose positions may be beyond the new end."""
+        for topic in (await self._at_target.metadata([GROUPS_TOPIC])).topics:
+            lost = [one.partition_index for one in topic.partitions if one.leader_id < 0]
+            if lost and not topic.error_code:
+                raise CannotRejoin(
+                    f"{GROUPS_TOPIC}-{lost[0]} in the target has no leader, so the positions of its groups are not"
+                    " known: start its brokers"
+                )
+
+    async def _set(self, name: str, settings: Mapping[str, str | None]) -> None:
+        """None deletes a setting."""
+        changes = [
+            AlterableConfig(key, DELETE if value is None else SET, value) for key, value in settings.items()
+        ]
+        config = AlterConfigsResource(TOPIC_RESOURCE, name, changes)
         request = IncrementalAlterConfigsRequest([config])
         (answer,) = (await self._at_target.call_any(incremental_alter_configs.API, request)).responses
         if answer.error_code:
             error = ErrorCode.of(answer.error_code)
-            raise ApiError(error, f"setting {KEY}={value}: {answer.error_message or error.message}")
+            raise ApiError(error, f"setting {KEY}={settings[KEY]}: {answer.error_message or error.message}")
 
     async def _await_all_brokers(self, both: Both) -> None:
         """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotRejoin."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.mirror_source import KEY, MirrorSource, parse
+from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource, parse
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig
 from millstream_kafka.protocol.describe_configs import (
@@ -49,6 +49,7 @@ OF_THE_BROKERS = frozenset(
         "leader.replication.throttled.replicas",
         "follower.replication.throttled.replicas",
         KEY,
+        REJOINED,
     }
 )
 
@@ -155,7 +156,11 @@ class ReplicaKeeper(TopicKeeper):
                 source = here.get(topic.name or "")
                 if source is None or self._checked.get(name) != self._source_of(topic):
                     continue
-                if change := differences(source, theirs, self._follows):
+                change = differences(source, theirs, self._follows)
+                # If it is promoted under this request, it stays an ordinary topic.
+                if (request := self._config.rejoin) and theirs.own.get(REJOINED) != request:
+                    change |= {REJOINED: request} if REJOINED in theirs.keys else {}
+                if change:
                     changes[name] = change
             if changes:
                 await self._alter(changes)
@@ -173,17 +178,17 @@ class ReplicaKeeper(TopicKeeper):
             elif source_of_it == wanted._replace(rejoins=True):
                 self._refuse(
                     name,
-                    "is about to rejoin the source and read-only: set spec.rejoin again to go on, or delete its setting"
-                    f" {KEY} to write to it",
+                    "has not finished rejoining the source, and is read-only: set spec.rejoin again to continue, or"
+                    f" delete its setting {KEY} to write to it",
                 )
             elif name in promoted:
                 continue
             elif source_of_it is None:
                 self._refuse(
                     name,
-                    "exists in the target and is not a replica of the source's: it was promoted, or is somebody's. It"
-                    " is left alone: exclude it, delete it in the target to mirror the source's from its start, or set"
-                    " spec.rejoin to have it follow the source from the last common offset",
+                    "exists in the target and is not a replica of the source's: it was promoted, or another client"
+                    " created it. It is left alone: exclude it, delete it in the target to mirror the source's from its"
+                    " start, or set spec.rejoin to have it follow the source from the last common offset",
                 )
             elif source_of_it.cluster_id == self._at_source.cluster_id:
                 self.replaced.add(topic.name or "")

@@ -47,6 +47,7 @@ from millstream_process import supervision
 
 from .config import OnGap
 from .copies import CopyLane
+from .history import not_replicated_yet
 from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane
 from .member import LaneName
 from .opening import Keeper, Leaders
@@ -100,7 +101,10 @@ class CopyKeeper(Keeper):
         self._looks = supervision.Tasks()
 
     async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
-        stored = await self._store.read([(name.target_topic, name.partition) for name in names])
+        # Where a lane continues, the target's log tells: what anybody else has committed there is of no importance.
+        stored = await self._store.read(
+            [(name.target_topic, name.partition) for name in names], skip_unreadable=True
+        )
         cluster_id = self._at_source.cluster_id or ""
         lanes = []
         for name in names:
@@ -253,7 +257,7 @@ class CopyKeeper(Keeper):
             assert isinstance(end, int)
             try:
                 async with limit:
-                    await self._check_last_batch(lane, there[lane], under[lane.source])
+                    await self._check_last_batch(lane, there[lane], under[lane.source], start)
                 self._stand(lane, there[lane], start, end)
                 lane.source_epoch = under[lane.source]
             except (MustWait, ApiError, BrokerError) as error:
@@ -273,14 +277,21 @@ class CopyKeeper(Keeper):
         if last < 0 and ours > end:
             raise _diverged(lane, f"ends at offset {ours}, the source at {end}")
 
-    async def _check_last_batch(self, lane: CopyLane, there: MirrorPartitionResponse, under: int) -> None:
-        """Raise MustWait unless the source has the target's last batch, as far as its responses show."""
+    async def _check_last_batch(
+        self, lane: CopyLane, there: MirrorPartitionResponse, under: int, start: int
+    ) -> None:
+        """Raise MustWait unless the source has the target's last batch, or has deleted it; its log begins at ``start``.
+
+        ApiError if the source does not return it yet.
+        """
         if there.last_header is None or len(there.last_header) < HEADER_SIZE:
             return
         ours = read_header(there.last_header)
         answer = await read(self._at_source, lane.source, ours.base_offset, 1, epoch=under)
         if not (found := headers_in(answer)):
-            return  # the source has deleted it
+            if answer.error_code and ours.base_offset < start:
+                return  # the source has deleted it
+            raise not_replicated_yet("source", lane.source, ours.base_offset)
         theirs = found[0]
         if theirs.base_offset > ours.last_offset or may_be_compacted(ours) or may_be_compacted(theirs):
             return

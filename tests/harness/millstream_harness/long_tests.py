@@ -61,6 +61,7 @@ LONG = {
         "tests/mirror/test_mirror_waiting.py",
         "tests/mirror/test_mirror_identity_faults.py",
         "tests/mirror/test_mirror_rejoin.py",
+        "tests/mirror/test_mirror_rejoin_refused.py",
         "tests/mirror/test_mirror_rejoin_faults.py",
     ),
     "thousands of steps through a model": (

@@ -1,0 +1,40 @@
+"""Changes of a topic's settings: a broker with an older view brings no mirror's setting back, and removes none."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.mirrored_topics import check_change
+from millstream_kafka.mirror_source import KEY
+from millstream_kafka.protocol.errors import ApiError
+
+REPLICA = "c/AAAAAAAAQACAAAAAAAAAAQ"
+REJOINS = f"{REPLICA}/rejoin"
+OTHER = {"retention.ms": "1"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", REJOINS), (REPLICA, ""), (REJOINS, ""), (REJOINS, REPLICA), ("", REPLICA)]
+)
+def test_only_a_request_that_names_the_setting_changes_it(before: str, after: str) -> None:
+    """For example, the setting was deleted by another broker, and this one replaces all with what it knows."""
+    with pytest.raises(ApiError, match="has changed since this broker last saw its settings"):
+        check_change({KEY: before} if before else {}, {KEY: after, **OTHER}, ["retention.ms"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", REJOINS), (REPLICA, ""), (REJOINS, ""), (REJOINS, REPLICA)]
+)
+def test_steps_that_are_allowed(before: str, after: str) -> None:
+    check_change({KEY: before}, {KEY: after}, [KEY])
+
+
+@pytest.mark.parametrize(("before", "after"), [("", REPLICA), (REPLICA, REJOINS), (REJOINS, f"d{REJOINS}")])
+def test_steps_that_are_not_allowed(before: str, after: str) -> None:
+    with pytest.raises(ApiError, match="can be set only when a topic is created"):
+        check_change({KEY: before}, {KEY: after}, [KEY])
+
+
+@pytest.mark.parametrize("value", ["", REPLICA, REJOINS])
+def test_other_settings_change_freely(value: str) -> None:
+    check_change({KEY: value, **OTHER}, {KEY: value}, ["retention.ms"])

@@ -1,0 +1,60 @@
+"""Where an identity lane may continue: what a source does not return is not taken for deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from millstream_kafka.batch import HEADER_SIZE, Record, build_batch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import PartitionData
+from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
+from millstream_mirror import standing
+from millstream_mirror.copies import CopyLane
+from millstream_mirror.progress import Progress
+from millstream_mirror.standing import CopyKeeper, MustWait
+
+LANE = CopyLane("t", 0, "t", Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0))
+
+
+def batch(value: bytes) -> bytes:
+    return bytes(build_batch([Record(None, value)]))
+
+
+OURS = batch(b"ours")
+
+
+def check(monkeypatch: pytest.MonkeyPatch, answer: PartitionData, start: int) -> None:
+    async def read(*args: Any, **more: Any) -> PartitionData:
+        return answer
+
+    monkeypatch.setattr(standing, "read", read)
+    keeper = cast(CopyKeeper, object.__new__(CopyKeeper))
+    keeper._at_source = cast(Any, None)
+    there = MirrorPartitionResponse(0, last_header=OURS[:HEADER_SIZE])
+    asyncio.run(keeper._check_last_batch(LANE, there, 1, start))
+
+
+def test_the_same_batch_is_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, PartitionData(0, records=memoryview(bytearray(OURS))), 0)
+
+
+def test_another_batch_is_another_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MustWait, match="has another batch at offset"):
+        check(monkeypatch, PartitionData(0, records=memoryview(bytearray(batch(b"theirs")))), 0)
+
+
+def test_a_batch_that_the_source_has_deleted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, PartitionData(0, int(ErrorCode.OFFSET_OUT_OF_RANGE)), 9)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
+def test_a_batch_that_the_source_does_not_return_yet_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    """Its followers may not have it yet; another batch may stand there once it is returned."""
+    with pytest.raises(ApiError, match="is not replicated in the source yet") as caught:
+        check(monkeypatch, PartitionData(0, int(code)), 0)
+    assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
