@@ -51,7 +51,7 @@ class NumberingFlow(Flow):
             )
         except (UnusableBatch, ApiError) as error:
             lane.fail(
-                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: mend the source,"
+                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: repair the source,"
                 f" or exclude topic {lane.topic}",
                 reason=BATCH_NOT_MIRRORED,
             )

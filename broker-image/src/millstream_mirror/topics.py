@@ -293,7 +293,7 @@ class TopicKeeper:
                 logger.info("topic %s: now has %d partitions", result.name, counts[result.name])
             elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon will
                 self._problem(
-                    result.name, f"cannot be given partitions: {result.error_message or error.message}"
+                    result.name, f"cannot get more partitions: {result.error_message or error.message}"
                 )
 
     async def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str | None]]:

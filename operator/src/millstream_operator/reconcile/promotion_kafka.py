@@ -234,7 +234,9 @@ def _promote(
     kept = {name: topic for name, topic in planned.topics.items() if name not in gone}
     found = mirrored_ends(target, list(kept))
     if found.pending:
-        words = f"request {promote.request_id}: leaders have yet to hear of it: {_named(found.pending)}"
+        words = (
+            f"request {promote.request_id}: waiting for these leaders to apply it: {_named(found.pending)}"
+        )
         return _waits(mirror, Reason.PROMOTING, words)
     if found.leaderless and services.now() - begun_at < FOR_A_LEADER:
         words = f"request {promote.request_id}: waits for a leader of {_named(found.leaderless)}"
