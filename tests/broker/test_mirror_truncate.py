@@ -16,7 +16,7 @@ from millstream_harness.mirrored import CLUSTER, Source, mirror
 from millstream_harness.scenario import unique
 from millstream_kafka.batch import Record, build_batch, iter_batches
 from millstream_kafka.client.connection import Connection
-from millstream_kafka.mirror_source import KEY, MirrorSource
+from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource
 from millstream_kafka.protocol import fetch, incremental_alter_configs, mirror_truncate, produce
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.mirror_truncate import (
@@ -52,8 +52,12 @@ async def write(client: Connection, topic: str, count: int = 1) -> ErrorCode:
 
 
 async def alter(client: Connection, topic: str, value: str | None) -> str:
-    config = incremental_alter_configs.AlterableConfig(KEY, DELETE if value is None else SET, value)
-    resource = incremental_alter_configs.AlterConfigsResource(2, topic, [config])
+    """Set or delete the setting, under another request each time; return why the broker refuses."""
+    configs = [
+        incremental_alter_configs.AlterableConfig(KEY, DELETE if value is None else SET, value),
+        incremental_alter_configs.AlterableConfig(REJOINED, SET, unique("request")),
+    ]
+    resource = incremental_alter_configs.AlterConfigsResource(2, topic, configs)
     request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
     answer = await client.call(incremental_alter_configs.API, 1, request)
     return answer.responses[0].error_message or "" if answer.responses[0].error_code else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.mirrored_topics import check_change
-from millstream_kafka.mirror_source import KEY
+from millstream_kafka.mirror_source import KEY, REJOINED
 from millstream_kafka.protocol.errors import ApiError
 
 REPLICA = "c/AAAAAAAAQACAAAAAAAAAAQ"
@@ -26,7 +26,21 @@ def test_only_a_request_that_names_the_setting_changes_it(before: str, after: st
     ("before", "after"), [("", REJOINS), (REPLICA, ""), (REJOINS, ""), (REJOINS, REPLICA)]
 )
 def test_steps_that_are_allowed(before: str, after: str) -> None:
-    check_change({KEY: before}, {KEY: after}, [KEY])
+    check_change({KEY: before, REJOINED: "1"}, {KEY: after, REJOINED: "2"}, [KEY, REJOINED])
+
+
+@pytest.mark.parametrize(
+    ("last", "present", "why"),
+    [
+        ("1", "1", "was promoted, or given up, after request 1"),
+        ("", "", "under a request"),
+        ("1", "", "under a request"),
+    ],
+)
+def test_an_ordinary_topic_rejoins_once_for_each_request(last: str, present: str, why: str) -> None:
+    """Also if a worker stalled before this request, and the topic was promoted since."""
+    with pytest.raises(ApiError, match=why):
+        check_change({KEY: "", REJOINED: last}, {KEY: REJOINS, REJOINED: present}, [KEY, REJOINED])
 
 
 @pytest.mark.parametrize(("before", "after"), [("", REPLICA), (REPLICA, REJOINS), (REJOINS, f"d{REJOINS}")])

@@ -20,8 +20,6 @@ WHOLE = Progress(
     Gap(1, 2, 3),
     ("a", "b"),
     first=4,
-    rejoin="2",
-    is_begun=True,
     source_end=120,
     seen_ms=88,
     is_left=True,

@@ -16,6 +16,7 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_groups import commit, committed, follows
 from millstream_harness.rejoining import (
+    LEFT,
     SUFFIX,
     StartMirror,
     back,
@@ -85,12 +86,12 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
 
     # A promoted topic stays promoted under the same request.
     promote(west, topic)
-    error_of(worker, f"topic {topic}: was promoted and is left alone", "change spec.rejoin.requestId")
+    error_of(worker, f"topic {topic}: {LEFT}")
     produce(west, topic, range(4000, 4010), 2)
     arrived(west, topic, [160, 160])
     worker.stop()
     worker.start()
-    error_of(worker, "was promoted and is left alone")
+    error_of(worker, LEFT)
     worker.stop()
 
     # In the opposite direction: this time east is the old source, and lacks nothing but these ten records.
@@ -143,16 +144,15 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
     worker, member, lost = waiting(start_mirror, west, east, topic)
     assert rejoining(worker) == [f"topic {topic}: rejoins the source, and is not its replica yet"]
     promote(west, topic)
-    left = "was promoted or given up while it rejoined, and is left alone"
-    error_of(worker, f"topic {topic}: {left}", "to rejoin, change spec.rejoin.requestId")
+    error_of(worker, f"topic {topic}: {LEFT}")
     eventually(lambda: rejoining(worker), lambda found: found == [], "it does not rejoin")
     produce(west, topic, range(6000, 6060), 2)
     worker.kill()
     worker.start()
-    error_of(worker, left)
+    error_of(worker, LEFT)
     member.close()
     time.sleep(LOOKS_S)
-    error_of(worker, left)
+    error_of(worker, LEFT)
     worker.stop()
     later = [[one for one in records_of(west, topic, number) if one.offset >= 50] for number in (0, 1)]
     assert [len(one) for one in later] == [30, 30]

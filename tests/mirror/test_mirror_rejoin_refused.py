@@ -20,6 +20,7 @@ from millstream_harness.mirror import (
     read_batches,
 )
 from millstream_harness.rejoining import (
+    LEFT,
     StartMirror,
     back,
     config_of,
@@ -32,10 +33,6 @@ from millstream_harness.rejoining import (
 )
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.mirror_source import KEY, REJOINED
-
-LEFT = (
-    "was promoted under this request before, and is left alone: exclude it, or change spec.rejoin.requestId"
-)
 
 
 def forget(broker: Peer, worker: MirrorProcess) -> None:

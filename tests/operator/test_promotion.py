@@ -524,7 +524,8 @@ def test_all_topics_are_promoted_when_none_rejoins(world: NewWorld) -> None:
     assert one.admin.create_topics([NewTopic(back, 2, 1, {})]) == {back: None}
     assert write(one, back) == 0
     change = one.admin.change_configs
-    assert change({back: ConfigChange({KEY: f"{made.setting}/rejoin"}, ())}) == {back: None}
+    rejoins = {KEY: f"{made.setting}/rejoin", "millstream.mirror.rejoined": "1"}
+    assert change({back: ConfigChange(rejoins, ())}) == {back: None}
     one.ask("all")
     assert "lastPromotion" not in one.look()
     assert one.writable(made.name, back) == [False, False]

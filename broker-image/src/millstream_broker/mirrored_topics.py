@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from millstream_kafka.mirror_source import KEY, REJOIN
+from millstream_kafka.mirror_source import KEY, REJOIN, REJOINED
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 LARGEST_EPOCH = 1 << 30
@@ -59,6 +59,24 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Col
             f"{KEY} can be set only when a topic is created. An ordinary topic can rejoin a source (CLUSTERID/TOPICID"
             f"{REJOIN}), and one that rejoins it become its replica (without {REJOIN}). Deleting the setting makes the"
             " topic writable",
+        )
+
+    if wanted.endswith(REJOIN) and not before.get(KEY):
+        _check_request(before.get(REJOINED, ""), after.get(REJOINED, ""))
+
+
+def _check_request(last: str, present: str) -> None:
+    """An ordinary topic rejoins once for each request: promoting it, or giving up, holds. Raises ApiError."""
+    if not present:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{KEY}: an ordinary topic rejoins a source under a request: set {REJOINED} to its id at the same time",
+        )
+    if present == last:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"{KEY}: the topic was promoted, or given up, after request {last} ({REJOINED}): it can rejoin under"
+            " another one",
         )
 
 

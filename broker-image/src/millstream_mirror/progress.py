@@ -76,10 +76,6 @@ class Progress:
     """Ids of the clusters from which the topic's records came to the source cluster."""
     first: int = -1
     """The source offset of the record with number 0; -1 in progress of older releases."""
-    rejoin: str = ""
-    """In mode Identity: the request to rejoin (`spec.rejoin.requestId`) under which the partition is mirrored."""
-    is_begun: bool = False
-    """With ``rejoin``: the target's topic was made read-only to rejoin, and is not a replica yet."""
     source_end: int = -1
     """The end of the source's log, as last seen; -1 if unknown. A promotion without the source reports it."""
     seen_ms: int = 0
@@ -94,8 +90,6 @@ class Progress:
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
         origins = {"origins": self.origins} if self.origins else {}
-        rejoin: dict[str, Any] = {"rejoin": self.rejoin} if self.rejoin else {}
-        begun = {"begun": True} if self.is_begun else {}
         left = {"left": True} if self.is_left else {}
         source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
         last = {"last": self.last} if self.last else {}
@@ -106,8 +100,6 @@ class Progress:
                 **target,
                 **gap,
                 **origins,
-                **rejoin,
-                **begun,
                 **left,
                 **source,
                 "v": _VERSION,
@@ -145,8 +137,6 @@ class Progress:
                 Gap(*(_number("gap", one, 63) for one in stored["gap"])) if "gap" in stored else None,
                 tuple(_text("origins", one) for one in origins),
                 _number("first", stored.get("first", -1), 63),
-                _text("rejoin", stored.get("rejoin", "")),
-                stored.get("begun", False) is True,
                 _number("source", source_end, 63),
                 _number("source", seen_ms, 63),
                 stored.get("left", False) is True,

@@ -4,13 +4,13 @@ This is the way back after a failover: the old source follows the new one from t
 
     1. compare both logs to see whether the topic can rejoin at all; then set `millstream.mirror.source=…/rejoin`:
        from now on nobody writes to it, neither clients nor a mirror
-    2. record that in the progress, and wait until every broker of the target knows the setting. If the setting is gone
-       later, somebody promoted the topic or gave up: no worker sets it again under the same request
+    2. wait until every broker of the target knows the setting. `millstream.mirror.rejoined` contains the request: after
+       somebody promotes the topic or gives up, brokers refuse to let it rejoin under the same request
     3. for each partition: search for the last common offset (common_offset.py); copy the records after it, which only
        the target has, to TOPIC.set-aside, and await their acknowledgement (set_aside.py); truncate the log at the
        common offset (MirrorTruncate); and wait until all replicas that may lead next have truncated theirs
     4. move positions of groups beyond the ends back to them
-    5. record the request in the progress, and change `…/rejoin` to `…`: the topic is a replica, and lanes continue it
+    5. note in the progress that it is a replica, and change `…/rejoin` to `…`: lanes continue it
 
 Each step checks the present state and does what is missing, so a worker may be killed at any point. Only the leader of
 the workers' group does this. If two workers do it, the target truncates a log only if it is as the sender saw it. A
@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -45,7 +45,7 @@ from .committed import Position, commit, groups_in, positions_of
 from .config import GROUP_PREFIX, SET_ASIDE
 from .cutting import DELETE_IT, Both, Cutter, is_same_log
 from .opening import TRANSIENT
-from .progress import Progress, ProgressStore, target_number
+from .progress import Progress, target_number
 from .set_aside import LONGEST_NAME, CannotRejoin, Mark, Rejoined, Room, SetAside
 from .topics import TOPIC_RESOURCE, configs_of, id_of
 
@@ -72,7 +72,6 @@ class Rejoiner:
         request_id: str,
         at_source: ClusterClient,
         at_target: ClusterClient,
-        store: ProgressStore,
         stamp: Stamp,
         leads: Callable[[], bool],
     ) -> None:
@@ -80,7 +79,6 @@ class Rejoiner:
         self._request_id = request_id
         self._at_source = at_source
         self._at_target = at_target
-        self._store = store
         self._stamp = stamp
         self._leads = leads
         self._aside = SetAside(at_target, request_id)
@@ -88,8 +86,6 @@ class Rejoiner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[UUID, int]] = {}
         """Id and number of partitions of the source's topic for which a task runs."""
-        self._begun: set[str] = set()
-        """Ids of topics that this worker made read-only."""
         self._topics_at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
         self.problems: dict[str, str] = {}
         """The reason why a topic does not rejoin, by name."""
@@ -115,10 +111,6 @@ class Rejoiner:
         for name, topic in wanted.items():
             if name not in self._tasks or self._tasks[name].done():
                 self._tasks[name] = supervision.run("topics that rejoin", self._rejoin_on(name, topic))
-
-    def rejoins(self, name: str) -> bool:
-        """Whether this worker makes the topic a replica, without a problem so far."""
-        return name in self._tasks and name not in self.problems
 
     async def remember(self, topics: Mapping[str, str]) -> None:
         """Find the records set aside from these topics of the target (name to id), by this worker or another.
@@ -173,22 +165,21 @@ class Rejoiner:
         ours = await configs_of(self._at_target, name)
         if ours.get(KEY) == str(source._replace(rejoins=False)):
             return
+        is_new, is_known = not ours.get(KEY), ours.get(REJOINED) == self._request_id
+        if is_new and is_known:
+            raise CannotRejoin(
+                "was promoted or given up under this request before, and is left alone: exclude it, or change"
+                " spec.rejoin.requestId to make it a replica again"
+            )
         theirs = await configs_of(self._at_source, both.source_topic)
         _check(both, len(topic.partitions), ours, theirs)
-        stored = await self._store.read([(name, partition) for partition in range(both.partitions)])
-        is_new = not ours.get(KEY)
         if is_new:
-            self._check_not_promoted(both, stored.values(), ours.get(REJOINED, ""))
             for partition in range(both.partitions):  # before producers lose the topic
                 await self._cutter.check(both, partition)
             logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
-            more = (
-                {REJOINED: self._request_id} if REJOINED in ours else {}
-            )  # brokers of older releases lack it
-            await self._set(name, {KEY: str(source), **more})
-            self._begun.add(both.topic_id)
-        if not any(one.is_begun and self._is_of(both, one) for one in stored.values()):
-            await self._stamp({(name, 0): self._begin(both)})
+            await self._set(name, {KEY: str(source), REJOINED: self._request_id})
+        elif not is_known:  # another request had begun
+            await self._set(name, {REJOINED: self._request_id})
         await self._await_all_brokers(both)
         await self._check_source(both, is_new=is_new)
         await self._check_coordinators()
@@ -226,38 +217,7 @@ class Rejoiner:
             both.source.cluster_id,
             int(time.time() * 1000),
             first=0,
-            rejoin=self._request_id,
         )
-
-    def _begin(self, both: Both) -> Progress:
-        """Progress of a topic made read-only under this request. It names no source: it may have no record of it."""
-        number, now = target_number(both.topic_id), int(time.time() * 1000)
-        return Progress(0, number, 0, 0, 0, "", "", now, first=0, rejoin=self._request_id, is_begun=True)
-
-    def _is_of(self, both: Both, progress: Progress) -> bool:
-        """Whether it was stored under this request, for this topic of the target."""
-        return (progress.rejoin, progress.producer_id) == (self._request_id, target_number(both.topic_id))
-
-    def _check_not_promoted(self, both: Both, stored: Collection[Progress], request_id: str) -> None:
-        """Raise CannotRejoin if the topic was read-only under the same request, and no longer is.
-
-        ``request_id`` is the one that the topic itself remembers: progress expires, and can be deleted.
-        """
-        ours = [one for one in stored if self._is_of(both, one)]
-        if any(not one.is_begun for one in ours):
-            raise CannotRejoin(
-                "was promoted and is left alone: exclude it, or change spec.rejoin.requestId to make it a replica again"
-            )
-        if ours or both.topic_id in self._begun:
-            raise CannotRejoin(
-                "was promoted or given up while it rejoined, and is left alone: exclude it; to rejoin, change"
-                " spec.rejoin.requestId"
-            )
-        if request_id == self._request_id:
-            raise CannotRejoin(
-                "was promoted under this request before, and is left alone: exclude it, or change"
-                " spec.rejoin.requestId to make it a replica again"
-            )
 
     async def _check_source(self, both: Both, *, is_new: bool) -> None:
         """Raise CannotRejoin if the source's topic becomes a replica, too: each would wait for the other's records.
@@ -296,7 +256,8 @@ class Rejoiner:
         (answer,) = (await self._at_target.call_any(incremental_alter_configs.API, request)).responses
         if answer.error_code:
             error = ErrorCode.of(answer.error_code)
-            raise ApiError(error, f"setting {KEY}={settings[KEY]}: {answer.error_message or error.message}")
+            told = ", ".join(f"{key}={value or ''}" for key, value in settings.items())
+            raise ApiError(error, f"setting {told}: {answer.error_message or error.message}")
 
     async def _await_all_brokers(self, both: Both) -> None:
         """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotRejoin."""

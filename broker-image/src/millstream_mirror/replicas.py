@@ -84,6 +84,8 @@ class ReplicaKeeper(TopicKeeper):
         self._checked: dict[str, MirrorSource] = {}
         """The source of each topic of the target, as of the last comparison."""
         self._rejoining: dict[str, MetadataResponseTopic] = {}
+        self._left: set[str] = set()
+        """Ordinary topics that were replicas under the present request: they do not rejoin."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         self.problems, self.replaced = {}, set()
@@ -104,8 +106,7 @@ class ReplicaKeeper(TopicKeeper):
             self._rejoiner.want(self._rejoining)
             self.rejoining = {
                 name: f"topic {name}: rejoins the source, and is not its replica yet"
-                for name in sorted(self._rejoining)
-                if name not in self._promoted.names or self._rejoiner.rejoins(name)
+                for name in sorted(self._rejoining.keys() - self._left)
             }
             self.problems |= self._rejoiner.problems
             await self._rejoiner.remember({name: self._target_ids[name] for name in ours})
@@ -145,7 +146,7 @@ class ReplicaKeeper(TopicKeeper):
         if now - self._compared_at >= CONFIG_S or not present.keys() <= self._checked.keys():
             there = await self._described(self._at_target, present)
             here = await self._described(self._at_source, [topic.name or "" for topic in present.values()])
-            self._checked = {}
+            self._checked, self._left = {}, set()
             changes = {}
             for name, topic in present.items():
                 theirs = there.get(name)
@@ -153,6 +154,8 @@ class ReplicaKeeper(TopicKeeper):
                     continue
                 with contextlib.suppress(ValueError):
                     self._checked[name] = parse(theirs.own.get(KEY, ""))
+                if name not in self._checked and theirs.own.get(REJOINED, "") == self._config.rejoin:
+                    self._left.add(name)
                 source = here.get(topic.name or "")
                 if source is None or self._checked.get(name) != self._source_of(topic):
                     continue

@@ -144,14 +144,11 @@ class SourceMirror:
                     config.rejoin,
                     self._source,
                     self._target,
-                    self._store,
                     self._commit_now,
                     lambda: self.member.is_leader,
                 )
             topics = ReplicaKeeper(config, source, self._source, self._target, self._promoted, self._rejoiner)
-            copies = CopyKeeper(
-                self._source, self._target, self._store, counters, config.on_gap, origins, config.rejoin
-            )
+            copies = CopyKeeper(self._source, self._target, self._store, counters, config.on_gap, origins)
             return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
         topics = TopicKeeper(config, source, self._source, self._target)
         keeper = LaneKeeper(

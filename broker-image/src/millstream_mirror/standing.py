@@ -87,11 +87,8 @@ class CopyKeeper(Keeper):
         counters: Counters,
         on_gap: OnGap,
         origins: Callable[[str], tuple[str, ...]],
-        rejoin: str = "",
     ) -> None:
-        """``rejoin`` is the request under which topics of the target may rejoin (`rejoin`); progress contains it."""
         super().__init__(at_source, at_target)
-        self._rejoin = rejoin
         self._store = store
         self._counters = counters
         self._on_gap = on_gap
@@ -115,7 +112,6 @@ class CopyKeeper(Keeper):
             progress = Progress(
                 *(0, target, 0, 0, 0, name.topic_id, cluster_id, _now_ms(), known.gap),
                 first=0,
-                rejoin=self._rejoin,
                 source_end=known.source_end,
                 seen_ms=known.seen_ms,
             )

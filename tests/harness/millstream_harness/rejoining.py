@@ -17,6 +17,9 @@ from .scenario import eventually
 
 StartMirror = Callable[..., MirrorProcess]
 SUFFIX = ".set-aside"
+LEFT = (
+    "was promoted or given up under this request before, and is left alone: exclude it, or change spec.rejoin"
+)
 MARKS = ("topic-id", "partition", "offset", "leader-epoch", "common-offset", "number", "request-id")
 
 
