@@ -9,7 +9,7 @@ from ..resources import workload as resources
 from ..services import Services
 from .group_workload import Consumers, Decide
 from .objects import NotOurs, bring, delete, find
-from .pods import refused, trouble_of, unscheduled
+from .pods import refused, trouble_of
 from .problem import Problem
 
 
@@ -55,9 +55,8 @@ def _consumers(services: Services, group: ConsumerGroup, live: Manifest, wanted:
     ready = status.get("readyReplicas", 0)
     failure = ""
     if ready < wanted:
-        pods = _pods(services, group)
-        troubles = [trouble.words for trouble in map(trouble_of, pods) if trouble]
-        failure = next(filter(None, (*troubles, *map(unscheduled, pods), refused(live))), "")
+        troubles = map(trouble_of, _pods(services, group))
+        failure = next((trouble.words for trouble in troubles if trouble), "") or refused(live)
     selector = ",".join(f"{key}={value}" for key, value in sorted(resources.selector(group).items()))
     return Consumers(wanted, status.get("replicas", 0), ready, selector, failure)
 
