@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_broker.mirrored_topics import check_change
+from millstream_broker.mirrored_topics import check_change, check_replaced
 from millstream_kafka.mirror_source import KEY, REJOINED
 from millstream_kafka.protocol.errors import ApiError
 
@@ -47,6 +47,17 @@ def test_an_ordinary_topic_rejoins_once_for_each_request(last: str, present: str
 def test_steps_that_are_not_allowed(before: str, after: str) -> None:
     with pytest.raises(ApiError, match="can be set only when a topic is created"):
         check_change({KEY: before}, {KEY: after}, [KEY])
+
+
+def test_the_last_request_is_forgotten_only_by_name() -> None:
+    """Otherwise a mirror would make the promoted topic read-only again."""
+    before = {REJOINED: "1", **OTHER}
+    with pytest.raises(ApiError, match=f"{REJOINED} has changed since"):
+        check_change(before, OTHER, ["retention.ms"])
+    check_change(before, OTHER, [REJOINED])
+    with pytest.raises(ApiError, match=f"would delete {REJOINED} and let a mirror"):
+        check_replaced(before, OTHER)
+    check_replaced(before, before)
 
 
 @pytest.mark.parametrize("value", ["", REPLICA, REJOINS])

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, arrived, create, delete, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, delete, produce
 from millstream_harness.scenario import eventually, unique
 
 StartMirror = Callable[..., MirrorProcess]
@@ -168,6 +169,15 @@ def test_wait_ends_when_everything_is_copied(
     assert waiting.returncode == 0
     (only,) = json.loads(told)["mirrors"]
     assert (only["lag"], [topic["lag"] for topic in only["topics"]]) == (0, [0, 0])
+
+    mirror.kill()
+    admin(west).create_partitions([NewPartitions(topics[0], 2)])[topics[0]].result(20)
+    (one,) = found(*wait, broker=east)
+    assert one["lag"] is None, "the mirror has not begun all partitions"
+    late = run(*wait, "--timeout", "0", broker=east, verb="wait")
+    assert f"lag behind west: {topics[0]} unknown" in late.stderr
+    mirror.start()
+    assert run(*wait, broker=east, verb="wait").returncode == 0
 
     delete(west, topics[1])
     (one,) = found(*wait, broker=east)

@@ -250,10 +250,17 @@ def test_an_edit_is_not_ready_before_workers_have_it(asked: list[str]) -> None:
     look(found)
     assert asked == [], "the former worker is not asked"
     assert (found.condition("MirrorMaker", "copy", "CaughtUp") or ())[:2] == ("Unknown", "WorkersStarting")
+    cause = "pod-1: 0/3 nodes: Insufficient cpu"
+    words = f"no worker with the present spec has reported yet: {cause}"
+    assert says(found) == ("False", "WorkersStarting", words)
     found.kube.objects["Deployment", "copy-mirror"]["status"]["updatedReplicas"] = 0
     look(found)
-    words = "0 of 1 workers have the present spec: pod-1: 0/3 nodes: Insufficient cpu"
+    words = f"0 of 1 workers have the present spec: {cause}"
     assert says(found) == ("False", "WorkersStarting", words)
+    new["status"] = container({"waiting": {"reason": "ImagePullBackOff"}})
+    found.kube.objects["Deployment", "copy-mirror"]["status"]["updatedReplicas"] = 1
+    look(found)
+    assert says(found) == ("False", "WorkerFailed", "pod-1: ImagePullBackOff")
 
 
 def test_workers_for_which_kubernetes_makes_no_pods_say_why() -> None:

@@ -322,12 +322,15 @@ def test_workers_of_an_older_version_count_topics_without_naming_them() -> None:
     assert status_of(a_mirror(replicas=2), a_report(), a_report(topics=None)).topics == 3
 
 
-@pytest.mark.parametrize(("ready", "reports"), [(1, 2), (2, 0)])
-def test_workers_start_until_all_are_ready_and_one_has_reported(ready: int, reports: int) -> None:
+@pytest.mark.parametrize(
+    ("ready", "reports", "words"),
+    [(1, 2, "1 of 2 workers are ready"), (2, 0, "no worker with the present spec has reported yet")],
+)
+def test_workers_start_until_all_are_ready_and_one_has_reported(ready: int, reports: int, words: str) -> None:
     workers = Workers(2, ready, tuple(a_report() for _ in range(reports)))
     status = plan.status_of(a_mirror(replicas=2), workers, NOW)
     ready_condition = (status.conditions or ())[0]
-    assert ready_condition.message == f"{ready} of 2 workers are ready"
+    assert ready_condition.message == words
     assert ready_condition.reason == "WorkersStarting"
 
 

@@ -53,6 +53,12 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Col
             f"The topic's {KEY} has changed since this broker last saw its settings, and the request does not name it."
             " Nothing is changed: send the request again",
         )
+    if before.get(REJOINED, "") != after.get(REJOINED, "") and REJOINED not in named:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            f"The topic's {REJOINED} has changed since this broker last saw its settings, and the request does not name"
+            " it. Nothing is changed: send the request again",
+        )
     if wanted and not _may_become(before.get(KEY, ""), wanted):
         raise ApiError(
             ErrorCode.INVALID_CONFIG,
@@ -101,13 +107,21 @@ def check_rejoins(topic: str, actual: str, source: str) -> None:
 
 
 def check_replaced(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Check settings that replace all others. ApiError INVALID_CONFIG if they would promote a replica by omission."""
-    if before.get(KEY) and KEY not in after:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
-            f"AlterConfigs replaces all settings, so it would delete {KEY} and make the topic writable: change"
-            " single settings with IncrementalAlterConfigs, or name this one, too",
-        )
+    """Check settings that replace all others.
+
+    ApiError INVALID_CONFIG if they would promote a replica, or forget its last request, by omission.
+    """
+    effects = {
+        KEY: "make the topic writable",
+        REJOINED: "let a mirror make the topic read-only again",
+    }
+    for key, effect in effects.items():
+        if before.get(key) and key not in after:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"AlterConfigs replaces all settings, so it would delete {key} and {effect}: change single settings"
+                " with IncrementalAlterConfigs, or name this one, too",
+            )
 
 
 def first_epoch(config: Mapping[str, str]) -> int:

@@ -62,6 +62,8 @@ class Cutter:
         self._at_source = at_source
         self._at_target = at_target
         self._aside = aside
+        self._cut: set[tuple[str, int, int]] = set()
+        """Logs that this worker has truncated: the topic's id, the partition, and the end."""
 
     async def check(self, both: Both, partition: int) -> None:
         """Raise CannotRejoin if the partition cannot rejoin, as far as that shows while producers write to it."""
@@ -77,9 +79,9 @@ class Cutter:
     async def join(self, both: Both, partition: int, room: Room) -> TruncatedPartitionResponse:
         """Truncate the partition at the common offset; return its state once all possible leaders have it."""
         where = both.name, partition
-        is_cut = False
         for _ in range(ROUNDS):
             here = await self.report(both, partition)
+            is_cut = (both.topic_id, partition, here.log_end_offset) in self._cut
             if here.high_watermark < here.log_end_offset:
                 raise CannotRejoin(
                     f"partition {partition} ends at offset {here.log_end_offset}, and is replicated to"
@@ -104,7 +106,7 @@ class Cutter:
                     partition,
                 )
             await self._truncate(both, here, offset)
-            is_cut = True
+            self._cut.add((both.topic_id, partition, offset))
         raise CannotRejoin(f"partition {partition} changes while it is compared: trying again")
 
     async def _await_level(

@@ -4,7 +4,7 @@ Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's to
 as the offset, and as metadata a JSON object:
 
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
-     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"], "rejoin": "…", "begun": true,
+     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"],
      "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…"}
 """
 

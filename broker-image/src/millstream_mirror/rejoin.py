@@ -226,8 +226,13 @@ class Rejoiner:
         ``is_new``: nothing was truncated, so the target's topic becomes writable again.
         """
         await self._at_source.metadata([])
+        deadline = time.monotonic() + KNOWN_S
         for node in list(self._at_source.brokers):
-            if not (theirs := (await configs_of(self._at_source, both.source_topic, node)).get(KEY)):
+            while theirs := (await configs_of(self._at_source, both.source_topic, node)).get(KEY):
+                if time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(KNOWN_LOOK_S)  # the broker may not know yet that it was promoted
+            if not theirs:
                 continue
             if is_new:
                 await self._set(both.name, {KEY: None})

@@ -148,6 +148,7 @@ class ReplicaKeeper(TopicKeeper):
             here = await self._described(self._at_source, [topic.name or "" for topic in present.values()])
             self._checked, self._left = {}, set()
             changes = {}
+            noted: dict[str, dict[str, str | None]] = {}
             for name, topic in present.items():
                 theirs = there.get(name)
                 if theirs is None:
@@ -162,11 +163,12 @@ class ReplicaKeeper(TopicKeeper):
                 change = differences(source, theirs, self._follows)
                 # If it is promoted under this request, it stays an ordinary topic.
                 if (request := self._config.rejoin) and theirs.own.get(REJOINED) != request:
-                    change |= {REJOINED: request} if REJOINED in theirs.keys else {}
+                    noted[name] = {REJOINED: request}
                 if change:
                     changes[name] = change
-            if changes:
-                await self._alter(changes)
+            for some in (noted, changes):  # separately: the target may refuse settings of the source
+                if some:
+                    await self._alter(some)
             self._compared_at = now
         ours = {}
         self._rejoining = {}
@@ -215,6 +217,7 @@ class ReplicaKeeper(TopicKeeper):
         configs = await self._described(self._at_source, [topic.name or "" for topic in missing.values()])
         brokers = max(1, len(self._at_target.brokers))
         creations = []
+        request = {REJOINED: self._config.rejoin} if self._config.rejoin else {}
         for name, topic in missing.items():
             if (config := configs.get(topic.name or "")) is None:
                 continue
@@ -226,14 +229,14 @@ class ReplicaKeeper(TopicKeeper):
                     min(brokers, max(len(partition.replica_nodes) for partition in topic.partitions)),
                     configs=[
                         CreatableTopicConfig(key, value)
-                        for key, value in {**own, KEY: str(self._source_of(topic))}.items()
+                        for key, value in {**own, KEY: str(self._source_of(topic)), **request}.items()
                     ],
                 )
             )
         # If the target does not know a key, the next comparison sets the others.
         if refused := await self._call_create(creations):
             for one in refused:
-                one.configs = [config for config in one.configs if config.name == KEY]
+                one.configs = [config for config in one.configs if config.name in (KEY, REJOINED)]
             for one in await self._call_create(refused):
                 self._problem(one.name, "cannot be created: mode Identity needs a Millstream as the target")
 

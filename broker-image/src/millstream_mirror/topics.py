@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.mirror_source import KEY, REJOINED
 from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
 from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -46,6 +47,8 @@ NOT_COPIED = frozenset(
         "unclean.leader.election.enable",
         "leader.replication.throttled.replicas",
         "follower.replication.throttled.replicas",
+        KEY,  # the source's topic may be a replica, or have been one
+        REJOINED,
     }
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,7 +121,7 @@ def _mirror(
 ) -> Mirror:
     progress = _progress_of(cluster, group)
     ids = sorted({one.cluster for one in progress.values()} - {""})
-    lags, gone = ({}, set()) if origin is None else _lags(origin, source, ids, progress)
+    lags, gone = ({}, set[str]()) if origin is None else _lags(origin, source, ids, progress)
     topics: dict[str, list[Where]] = {}
     for where in sorted(progress):
         topics.setdefault(where[0], []).append(where)
@@ -205,6 +206,8 @@ def _read(offset: int, metadata: str) -> _Progress | None:
     """Parse data that begins with a worker's JSON object; None for anything else."""
     try:
         stored, _ = json.JSONDecoder().raw_decode(metadata)
+        if stored.get("left") is True:  # its mirror no longer selects the topic
+            return None
         gap = stored.get("gap")
         return _Progress(
             offset,
@@ -221,7 +224,11 @@ def _read(offset: int, metadata: str) -> _Progress | None:
 def _lags(
     origin: Cluster, source: str, ids: list[str], progress: Mapping[Where, _Progress]
 ) -> tuple[dict[Where, int], set[str]]:
-    """The lag of each partition with a leader in the source, and the topics that the source does not have any more."""
+    """The lag of each partition, and the topics that the source does not have any more.
+
+    No lag is known of a partition without a leader, of a topic that was created again in the source, or of which the
+    mirror has not begun all partitions.
+    """
     metadata = origin.metadata()
     if ids and metadata.cluster_id not in ids:
         raise BadInput(
@@ -241,7 +248,15 @@ def _lags(
         for where, place in places.items()
         if place in ends
     }
-    return lags, {topic for topic, _ in progress} - names.keys()
+    begun = Counter(topic for topic, _ in progress)
+    part = {topic for topic, name in names.items() if begun[topic] < len(metadata.topics[name].partitions)}
+    gone = {topic for topic in begun if not _names_of(source, topic) & metadata.topics.keys()}
+    return {where: lag for where, lag in lags.items() if where[0] not in part}, gone
+
+
+def _names_of(source: str, topic: str) -> set[str]:
+    """The possible names in the source of a topic of the target."""
+    return {topic, topic.removeprefix(f"{source}.")}
 
 
 def _source_topics(
@@ -249,7 +264,7 @@ def _source_topics(
 ) -> dict[str, str]:
     """The source's topic of each topic in the target: of the same name or without the prefix, by its id."""
     wanted = {
-        topic: [name for name in (topic, topic.removeprefix(f"{source}.")) if name in there]
+        topic: sorted(_names_of(source, topic) & there.keys(), key=len, reverse=True)
         for topic in {topic for topic, _ in progress}
     }
     names = sorted({name for candidates in wanted.values() for name in candidates})

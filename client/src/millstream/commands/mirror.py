@@ -134,9 +134,9 @@ def mirror_wait_command(
             if missing := {one.source for one in found} - pairs("--source", sources).keys():
                 source = min(missing)
                 raise BadInput(f"--source: {source} has no address", f"add --source {source}=HOST:PORT")
-            if all(one.lag == 0 for one in found):
+            if all(one.lag == 0 and one.topics for one in found):
                 break
-            now = "; ".join(_behind(one) for one in found if one.lag != 0)
+            now = "; ".join(_behind(one) for one in found if one.lag != 0 or not one.topics)
             if time.monotonic() >= until:
                 raise Failed(
                     f"{name}: not copied within {timeout:g} s: {now}",
@@ -162,6 +162,8 @@ def _behind(one: Mirror) -> str:
         for topic in largest[:SHOWN]
     ]
     more = [f"{len(largest) - SHOWN:,} more"] if len(largest) > SHOWN else []
+    if not one.topics:
+        return f"no topic of {one.source} has begun"
     return f"lag behind {one.source}: {', '.join(some + more) or 'unknown'}" + (
         "" if one.workers else "; no worker runs"
     )

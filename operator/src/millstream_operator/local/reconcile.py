@@ -323,6 +323,13 @@ class Pass:
         promotion = go_on(mirror)
         if promotion.is_over and local.stop():
             rest = go_on(with_last(promotion.mirror, promotion.last), late=True)
+            late = time.monotonic() + SETTLE_S
+            while not rest.looked and time.monotonic() < late:
+                time.sleep(0.1)
+                rest = go_on(with_last(promotion.mirror, promotion.last), late=True)
+            if not rest.looked:
+                words = "replicas that workers created last may be read-only: the target does not answer"
+                self._failed(mirror, Problem(Reason.TARGET_UNREACHABLE, words))
             promotion = Promotion(promotion.mirror, rest.last, rest.told)  # the status is not written yet
         deadline = time.monotonic() + SETTLE_S
         while promotion.runs and promotion.told and promotion.told[2] == Reason.PROMOTING:

@@ -413,14 +413,17 @@ def _ready(
             message = f"target: {report.target.last_error[:SHOWN_ERROR]}"
             return ConditionType.READY, False, reason, message
     is_updated = workers.updated is None or workers.updated >= wanted
-    if (workers.ready < wanted or not is_updated) and workers.failure:
+    if (workers.ready < wanted or not is_updated or not workers.reports) and workers.failure:
         return ConditionType.READY, False, Reason.WORKER_FAILED, workers.failure
     why = f": {workers.waiting}" if workers.waiting else ""
     if workers.ready >= wanted and not is_updated:
         message = f"{workers.updated} of {wanted} workers have the present spec{why}"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
-    if workers.ready < wanted or not workers.reports:
+    if workers.ready < wanted:
         message = f"{workers.ready} of {wanted} workers are ready{why}"
+        return ConditionType.READY, False, Reason.WORKERS_STARTING, message
+    if not workers.reports:
+        message = f"no worker with the present spec has reported yet{why}"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     _, _, reason, message = degraded
     if reason in NOT_READY:

@@ -1,7 +1,7 @@
 """MirrorMaker on Kubernetes: workers as a Deployment, their reports summed up in the status; and promotions.
 
 While a MirrorMaker is paused by its annotation, its workers keep running with the same configuration. A promotion comes
-first: it needs only the target, so nothing else may block it.
+first: it needs only the target, so only an older MirrorMaker of the name blocks it.
 """
 
 from __future__ import annotations

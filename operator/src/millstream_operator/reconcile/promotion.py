@@ -204,7 +204,7 @@ def _plan_named(
             gone.append(name)
         elif topic is None:
             wrong.append(f"there is no topic {name} in the target")
-        elif is_same:
+        elif is_same and (is_same_request or not topic.source or name in origins):
             own[name] = topic
             origins.setdefault(name, Origin("", ""))
         elif name in origins and topic.rejoins:

@@ -44,7 +44,7 @@ from .promotion import (
     requested,
     running,
 )
-from .reference import cluster_of_id, find_cluster, may_refer, not_allowed
+from .reference import clusters_of_id, find_cluster, may_refer, not_allowed
 
 AT_ONCE = 100
 """Topics promoted by one request."""
@@ -189,10 +189,10 @@ def _forbidden(services: Services, mirror: MirrorMaker, target: KafkaAdmin) -> P
     """
     if mirror.spec.target.cluster_ref is not None:
         return None
-    cluster = cluster_of_id(services, target.cluster_id())
-    if cluster is None or may_refer(cluster, mirror.namespace):
+    clusters = clusters_of_id(services, target.cluster_id())
+    if not clusters or any(may_refer(one, mirror.namespace) for one in clusters):
         return None
-    return not_allowed(cluster, mirror.namespace)
+    return not_allowed(clusters[0], mirror.namespace)
 
 
 def _waiting(planned: Plan | Refused) -> bool:

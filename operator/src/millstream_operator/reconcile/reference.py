@@ -61,14 +61,15 @@ def not_allowed(cluster: Cluster, namespace: str) -> Problem:
     )
 
 
-def cluster_of_id(services: Services, cluster_id: str) -> Cluster | None:
-    """The Cluster with this id; None if this operator has none."""
+def clusters_of_id(services: Services, cluster_id: str) -> list[Cluster]:
+    """The Clusters with this id: several if one was restored from copies of another's volumes."""
+    found = []
     for key in services.store.keys(Cluster.KIND):
         with contextlib.suppress(ManifestError):
             cluster = services.store.get(Cluster, key.namespace, key.name)
             if cluster is not None and cluster.status.cluster_id == cluster_id:
-                return cluster
-    return None
+                found.append(cluster)
+    return found
 
 
 def rival(services: Services, resource: Resource, cluster: Cluster, key: ClusterKey, name: str) -> Key | None:
