@@ -113,7 +113,7 @@ class Group:
 
     def settled(self, *members: StreamMember) -> bool:
         """Whether these members own all partitions, at least one each."""
-        found = owners(all_events(self.members))
+        found = owners(self.members)
         return len(found) == PARTITIONS and set(found.values()) == {member.number for member in members}
 
     def await_settled(self, *members: StreamMember, timeout: float = 30.0) -> None:

@@ -153,33 +153,47 @@ def all_events(members: Iterable[StreamMember]) -> list[Event]:
     return sorted((event for member in members for event in member.events()), key=lambda event: event.at)
 
 
-def owners(events: Iterable[Event]) -> dict[int, int]:
-    """The last owner of each partition."""
-    return {event.partition: event.member for event in events if event.what == "take"}
+def owners(members: Iterable[StreamMember]) -> dict[int, int]:
+    """The last owner of each partition: who took it last, or got its last message.
+
+    A response that was held back may name partitions that are others' by then; the member gets no message of them.
+    """
+    members = list(members)
+    in_hand = {event for member in members for event in member.in_hand()}
+    return {
+        event.partition: event.member
+        for event in all_events(members)
+        if event.what == "take" or (event.what == "message" and event not in in_hand)
+    }
 
 
 def check(members: Iterable[StreamMember]) -> None:
     """Check for one owner at a time, nothing skipped, and duplicates only since the last commit.
 
-    A member that was paused may finish the message that it had in hand.
+    A member owns a partition from its first message on: see `owners`. One that was paused may finish the message that
+    it had in hand.
     """
     members = list(members)
     events = all_events(members)
     in_hand = {event for member in members for event in member.in_hand()}
     owner: dict[int, int] = {}
+    taken: set[tuple[int, int]] = set()
     expected: dict[tuple[int, int], int] = {}
     highest: dict[int, int] = {}
     committed: dict[int, int] = {}
     for event in events:
         at = event.partition
         if event.what == "take":
-            owner[at] = event.member
+            taken.add((at, event.member))
             expected[at, event.member] = event.offset
             assert event.offset <= highest.get(at, 0), f"messages are skipped: {event}"
             assert event.offset >= committed.get(at, 0), (
                 f"messages are handed out that were committed: {event}"
             )
         elif event.what == "message":
+            if (at, event.member) in taken:
+                taken.remove((at, event.member))
+                owner[at] = event.member
             assert event.member == owner[at] or event in in_hand, f"two owners: {event}, and {owner[at]}"
             assert event.offset == expected[at, event.member], f"out of order: {event}"
             expected[at, event.member] = event.offset + 1
