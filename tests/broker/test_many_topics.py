@@ -94,7 +94,7 @@ async def create(client: Connection) -> None:
     assert [(one.name, one.error_code, one.num_partitions) for one in created] == [
         (name, 0, PARTITIONS) for name in names()
     ]
-    assert {len(one.configs) for one in created} == {29}
+    assert {len(one.configs) for one in created} == {30}
 
 
 async def test_topics_of_one_request_are_created_together(client: Connection, counts: Counts) -> None:

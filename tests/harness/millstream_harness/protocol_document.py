@@ -231,13 +231,13 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "CreateTopics, DescribeConfigs",
-        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and one of Millstream's own, "
-        "`millstream.mirror.source`.",
+        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and two of Millstream's own, "
+        "`millstream.mirror.source` and `millstream.mirror.rejoined`.",
     ),
     (
         "Produce, DeleteRecords",
         "A topic that is a mirror's read-only replica refuses both with POLICY_VIOLATION, and AlterConfigs that "
-        "would make it writable by omission with INVALID_CONFIG.",
+        "would make it writable, or forget `millstream.mirror.rejoined`, by omission with INVALID_CONFIG.",
     ),
     (
         "InitProducerId",
