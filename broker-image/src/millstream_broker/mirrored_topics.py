@@ -46,19 +46,14 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Col
     ApiError INVALID_CONFIG if it makes a replica of an existing topic, or promotes one, or makes one rejoin, without
     naming the setting: a broker with an older view would do that.
     """
+    for key in (KEY, REJOINED):
+        if before.get(key, "") != after.get(key, "") and key not in named:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"The topic's {key} has changed since this broker last saw its settings, and the request does not name"
+                " it. Nothing is changed: send the request again",
+            )
     wanted = after.get(KEY, "")
-    if before.get(KEY, "") != wanted and KEY not in named:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
-            f"The topic's {KEY} has changed since this broker last saw its settings, and the request does not name it."
-            " Nothing is changed: send the request again",
-        )
-    if before.get(REJOINED, "") != after.get(REJOINED, "") and REJOINED not in named:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
-            f"The topic's {REJOINED} has changed since this broker last saw its settings, and the request does not name"
-            " it. Nothing is changed: send the request again",
-        )
     if wanted and not _may_become(before.get(KEY, ""), wanted):
         raise ApiError(
             ErrorCode.INVALID_CONFIG,

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream_kafka.client import Security, parse_bootstrap
+from millstream_kafka.mirror_source import REQUEST
 from millstream_process.logs import FORMATS
 
 from .credentials import security_of
@@ -198,7 +199,7 @@ def parse(text: str) -> MirrorConfig:
 def _rejoin(value: Any, mode: str) -> str:
     found = an_object("rejoin", value, {"requestId"}, set())
     request_id = found["requestId"]
-    if not isinstance(request_id, str) or not _NAME.fullmatch(request_id):
+    if not isinstance(request_id, str) or not REQUEST.fullmatch(request_id):
         raise wrong("rejoin.requestId", request_id, "1 to 63 letters, digits, '.', '_' or '-'")
     if mode != Mode.IDENTITY:
         raise MirrorConfigError(

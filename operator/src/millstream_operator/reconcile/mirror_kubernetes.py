@@ -15,6 +15,7 @@ from ..admission import refusal
 from ..conditions import ConditionType, Reason
 from ..kube import KubeError, Manifest
 from ..models import Cluster, ManifestError, MirrorMaker, decode_as
+from ..models.mirror import MirrorTarget
 from ..resources import mirror as resources
 from ..resources.cluster import bootstrap_of
 from ..resources.mirror import Endpoint
@@ -129,12 +130,9 @@ def taken_name(
     promote, place = requested(mirror), mirror.spec.target
     if promote is None:
         return None
-    bootstraps = {}
-    if place.cluster_ref is not None:
-        cluster = find_cluster(services, mirror.namespace, place.cluster_ref)
-        if isinstance(cluster, Problem):
-            return None  # then nothing is promoted
-        bootstraps["/".join(cluster_key(mirror.namespace, place.cluster_ref))] = address_of(cluster)
+    bootstraps = _bootstraps(services, mirror, [place], address_of)
+    if isinstance(bootstraps, Problem):
+        return None  # then nothing is promoted
     others = tuple(_all(services, address_of, running))
     target = mirror_rules.endpoint_of(mirror, "target", place, bootstraps)
     taken = mirror_rules.check_name(mirror, target, (*others, *_idle(services, address_of, others)))
@@ -149,14 +147,26 @@ def taken_name(
 def _endpoints(
     services: Services, mirror: MirrorMaker, address_of: Callable[[Cluster], str]
 ) -> Endpoints | Problem:
-    bootstraps = {}
-    references = [source.cluster_ref for source in mirror.spec.sources] + [mirror.spec.target.cluster_ref]
-    for reference in filter(None, references):
+    bootstraps = _bootstraps(services, mirror, [*mirror.spec.sources, mirror.spec.target], address_of)
+    if isinstance(bootstraps, Problem):
+        return bootstraps
+    return mirror_rules.endpoints_of(mirror, bootstraps)
+
+
+def _bootstraps(
+    services: Services,
+    mirror: MirrorMaker,
+    places: Sequence[MirrorTarget],
+    address_of: Callable[[Cluster], str],
+) -> dict[str, str] | Problem:
+    """The addresses of the Clusters among these places, by NAMESPACE/NAME; or why one cannot be used."""
+    found = {}
+    for reference in filter(None, (place.cluster_ref for place in places)):
         cluster = find_cluster(services, mirror.namespace, reference)
         if isinstance(cluster, Problem):
             return cluster
-        bootstraps["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
-    return mirror_rules.endpoints_of(mirror, bootstraps)
+        found["/".join(cluster_key(mirror.namespace, reference))] = address_of(cluster)
+    return found
 
 
 def _all(

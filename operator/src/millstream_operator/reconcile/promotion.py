@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
@@ -40,10 +39,9 @@ GIVE_UP = (
 AGAIN = "correct spec.promote.topics and give the request another requestId"
 
 UNFINISHED = ("Running", "Cancelled")
-"""States of a request that goes on as long as the spec has it. A withdrawn one that returns begins again."""
+"""A request in one of these states continues while the spec has it; a withdrawn one begins again when it returns."""
 
 Told = tuple[ConditionType, bool | None, Reason, str]
-Final = Literal["Done", "Refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,9 +416,8 @@ def _recovery_point(last: LastPromotion, oldest: datetime | None, endless: int) 
     return words
 
 
-def closed(request_id: str, state: Final, message: str, now: datetime) -> LastPromotion:
-    """A request that was refused."""
-    return LastPromotion(request_id=request_id, state=state, time=now, message=message)
+def refusal(request_id: str, message: str, now: datetime) -> LastPromotion:
+    return LastPromotion(request_id=request_id, state="Refused", time=now, message=message)
 
 
 def cancelled(begun: LastPromotion, message: str, now: datetime) -> LastPromotion:

@@ -35,12 +35,12 @@ from .promotion import (
     SourceEnd,
     begun,
     cancelled,
-    closed,
     condition,
     ended,
     is_over,
     plan,
     prefix_of,
+    refusal,
     requested,
     running,
 )
@@ -150,7 +150,7 @@ def _advance(
     if before is not None and not is_new and before.state == "Done" and not _waiting(planned):
         return Promotion(mirror, before, condition(mirror, before), looked=True)
     if isinstance(planned, Refused):
-        last = closed(promote.request_id, "Refused", planned.message, services.now())
+        last = refusal(promote.request_id, planned.message, services.now())
         return Promotion(mirror, last, condition(mirror, last))
     if planned.rejoining:
         words = f"request {promote.request_id}: waits until these have rejoined their source"
