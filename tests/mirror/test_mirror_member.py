@@ -11,13 +11,9 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.protocol import join_group, leave_group, sync_group
-from millstream_kafka.protocol.errors import ErrorCode
-from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
-from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from millstream_mirror.member import Assignment, LaneName, decode, encode
 from millstream_mirror.owner import Owner
 from millstream_mirror.peers import Peer
@@ -121,36 +117,14 @@ async def test_a_leader_that_is_no_worker_ends_no_worker(
     produce(west, topic, range(10))
     group = f"millstream-mirror.{topic}.west"
     async with ClusterClient(east.bootstrap) as client:
-
-        async def join(member: str) -> join_group.JoinGroupResponse:
-            protocol = JoinGroupRequestProtocol("in-turn", b"[" * 5000)
-            request = JoinGroupRequest(
-                group, 30_000, 30_000, member, protocol_type="mirror", protocols=[protocol]
-            )
-            return await client.call_coordinator(group, join_group.API, request)
-
-        member = (await join("")).member_id
-        joined = await join(member)
-        assert joined.leader == member
+        leader = HandMember(client, group, b"[" * 5000)
+        await leader.join()
         mirror = start_mirror(
             {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic
         )
-        while len(joined.members) < 2:
-            joined = await join(member)
-        assignments = [
-            SyncGroupRequestAssignment(one.member_id, b'{"lanes":[[1,2,3]]}') for one in joined.members
-        ]
-        sync = SyncGroupRequest(
-            group,
-            joined.generation_id,
-            member,
-            protocol_type="mirror",
-            protocol_name="in-turn",
-            assignments=assignments,
-        )
-        synced = await client.call_coordinator(group, sync_group.API, sync)
-        assert ErrorCode.of(synced.error_code) is ErrorCode.NONE
+        while await leader.join() < 2:
+            pass
+        await leader.lead(b'{"lanes":[[1,2,3]]}')
         eventually(mirror.said, lambda said: "is no worker of this mirror" in said, "the error")
-        leaving = LeaveGroupRequest(group, member, [MemberIdentity(member)])
-        await client.call_coordinator(group, leave_group.API, leaving)
+        await leader.leave()
     arrived(east, topic, [10])

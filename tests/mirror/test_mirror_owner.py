@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
+from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
+from millstream_kafka.client import ClusterClient
 from millstream_mirror.owner import CREATED, UID, Owner, oldest, owner_from, owner_in_environment
 from millstream_mirror.peers import Doorplate, owner_in
 
@@ -116,6 +119,31 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
         one.stop()
     arrived(east, of_younger, [20] * 4)
     eventually(lambda: taken(younger), lambda found: not found, "no conflict", 30)
+
+
+async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_owner(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """Then the target does not tell who the members are; the worker learns it with its assignment."""
+    topic = unique("early")
+    create(west, topic)
+    produce(west, topic, range(10))
+    group, owner = f"millstream-mirror.{topic}.west", ["2026-01-01T00:00:00Z", "u-older", "flights"]
+    async with ClusterClient(east.bootstrap) as client:
+        older = HandMember(client, group, json.dumps(["", 0, "", owner]).encode())
+        await older.join()
+        mirror = start_mirror(
+            {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic, **YOUNGER
+        )
+        while await older.join() < 2:
+            pass  # the worker has refreshed its topics before it joins
+        assert mirror.status()["sources"][0]["matched"] == 1
+        assert topic not in admin(east).list_topics(timeout=10).topics
+        await older.lead(json.dumps({"lanes": [], "owner": owner}).encode())
+        eventually(lambda: taken(mirror), bool, "the conflict", 30)
+        assert topic not in admin(east).list_topics(timeout=10).topics
+        await older.leave()
+    arrived(east, topic, [10])
 
 
 def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(

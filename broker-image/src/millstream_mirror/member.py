@@ -43,6 +43,7 @@ SESSION_TIMEOUT_MS = 6_000
 REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
+STABLE = "Stable"
 LEAVE_TIMEOUT_S = 1.0
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -137,6 +138,8 @@ class GroupMembership:
         self.error = ""
         self.conflict = ""
         """Why this worker gets no lanes, if the group belongs to another MirrorMaker."""
+        self.knows_owner = doorplate.owner is None
+        """Whether this worker knows to whom the group belongs. It changes nothing in the target before."""
         self._dealt: tuple[MirroredTopic, ...] = ()
         self._topics: tuple[MirroredTopic, ...] = ()
         self._rejoin = asyncio.Event()
@@ -152,18 +155,23 @@ class GroupMembership:
         self._rejoin.set()
 
     async def look(self) -> None:
-        """Before anything changes in the target: find out whether the group belongs to another MirrorMaker.
+        """Find out to whom the group belongs, before this worker joins.
 
-        If the target does not respond, joining will tell.
+        If the target does not respond, or the group rebalances (then the coordinator does not tell what its members
+        are), joining will tell.
         """
         if (here := self._doorplate.owner) is None:
             return
         with contextlib.suppress(BrokerError, ApiError):
             request = DescribeGroupsRequest([self.group_id])
             answer = await self._target.call_coordinator(self.group_id, describe_groups.API, request)
-            members = (member for group in answer.groups for member in group.members)
-            owner = oldest([here, *(owner_in(bytes(member.member_metadata)) for member in members)])
-            self._conflicts_with(None if owner == here else owner)
+            (group,) = answer.groups
+            if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                raise ApiError(ErrorCode.of(group.error_code), "looking for the owner")
+            if group.members and group.group_state != STABLE:
+                return
+            owner = oldest([here, *(owner_in(bytes(member.member_metadata)) for member in group.members)])
+            self._owned_by(None if owner == here else owner)
 
     async def run(self) -> None:
         """Run until cancelled; then leave the group."""
@@ -243,7 +251,7 @@ class GroupMembership:
                 f" {error}",
             ) from None
         self._watch.peers = next_after(self.member_id, assignment.peers)
-        self._conflicts_with(assignment.owner)
+        self._owned_by(assignment.owner)
         lanes = assignment.lanes
         logger.info("group %s: generation %d, %d lanes here", self.group_id, self.generation, len(lanes))
         return lanes
@@ -257,7 +265,7 @@ class GroupMembership:
         owner = oldest(owners.values())
         if self._doorplate.owner not in (None, owner):
             self.is_leader = False
-            self._conflicts_with(owner)
+            self._owned_by(owner)
             left, self.member_id = self.member_id, ""
             await self._leave(left)
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "left, so that a worker of the owner leads")
@@ -268,7 +276,9 @@ class GroupMembership:
         given |= {member: Assignment([], peers, owner) for member in members.keys() - dealt.keys()}
         return [SyncGroupRequestAssignment(member, encode(one)) for member, one in given.items()]
 
-    def _conflicts_with(self, owner: Owner | None) -> None:
+    def _owned_by(self, owner: Owner | None) -> None:
+        """``owner``: another MirrorMaker, or None."""
+        self.knows_owner = True
         before, self.conflict = self.conflict, "" if owner is None else conflict(self.group_id, owner)
         if self.conflict and self.conflict != before:
             logger.error("%s", self.conflict)

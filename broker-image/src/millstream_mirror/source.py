@@ -259,7 +259,7 @@ class SourceMirror:
             topics = select(self.config, self.source, cluster)
             self._matched = len(topics)
             allowed, unknown = await self._allowed(topics)
-            if self.member.conflict:
+            if self.member.conflict or not self.member.knows_owner:
                 self._wanted = None
                 return
             ready = await self._topics.ensure(allowed)
