@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from millstream_harness import rejoining
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, produce, read_batches
+from millstream_harness.mirror_groups import commit, committed
 from millstream_harness.rejoining import check_set_aside, records_of
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
+from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
 
 pytestmark = pytest.mark.timeout(400)
@@ -171,3 +176,38 @@ def test_whatever_is_killed_the_logs_are_equal_and_the_rest_is_set_aside(
     for partition in range(PARTITIONS):
         batches = asyncio.run(read_batches(west.bootstrap, topic, partition))
         assert batches == asyncio.run(read_batches(east.bootstrap, topic, partition))
+
+
+def test_positions_whose_coordinator_is_away_are_waited_for(
+    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic = unique("away")
+    config = {"offsets.topic.replication.factor": "1", "min.insync.replicas": "1"}
+    with ClusterProcesses(tmp_path / "west", 2, config) as west:
+        admin(west).create_topics([NewTopic(topic, 2, 2)])[topic].result(30)
+        west.await_in_sync(topic, 2)
+        rejoining.fail_over(start_mirror, west, east, topic)
+        stays = coordinator(west, f"millstream-mirror.{topic}-back.other")
+        group = next(one for one in map(unique, itertools.repeat("group")) if coordinator(west, one) != stays)
+        commit(west, group, topic, 65, 20)
+        away = west.brokers[coordinator(west, group)]
+        away.kill()
+        worker = rejoining.back(start_mirror, west, east, topic)
+        rejoining.error_of(
+            worker, "in the target has no leader, so the positions of its groups are not known"
+        )
+        away.start()
+        is_rejoined(west, topic)
+        assert committed(west, group, topic) == [50, 20]
+        arrived(west, topic, [150, 150])
+        worker.stop()
+
+
+def coordinator(cluster: ClusterProcesses, group: str) -> int:
+    """The id of the group's coordinator."""
+
+    async def ask() -> int:
+        async with ClusterClient(cluster.bootstrap) as client:
+            return await client.coordinator(group)
+
+    return asyncio.run(ask())

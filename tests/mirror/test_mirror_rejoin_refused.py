@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import (
@@ -172,7 +174,7 @@ def test_unreadable_progress_holds_up_no_replica(
 
 
 def test_a_topic_that_rejoined_remembers_the_request(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: BrokerProcess, east: BrokerProcess, north: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     topic = unique("remembers")
     create(west, topic, 2)
@@ -181,3 +183,26 @@ def test_a_topic_that_rejoined_remembers_the_request(
     is_rejoined(west, topic)
     assert config_of(west, topic)[REJOINED] == "some-request"
     assert config_of(east, topic)[REJOINED] == "", "it is not copied"
+    mirror(start_mirror, west, north, topic, name=f"{topic}-copy", mode="Aggregate")
+    arrived(north, topic, [150, 150])
+    there = config_of(north, topic)
+    assert (there[KEY], there[REJOINED]) == ("", ""), "an ordinary topic of another mirror"
+
+
+def test_a_request_is_remembered_although_the_target_refuses_other_settings(
+    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+) -> None:
+    topic = unique("contradiction")
+    create(west, topic, 2)
+    with BrokerProcess(tmp_path / "target", {"log.cleaner.max.compaction.lag.ms": "5000"}) as target:
+        produce(west, topic, range(10), 2)
+        first = out(start_mirror, west, target, topic)
+        arrived(target, topic, [5, 5])
+        first.stop()
+        change = ConfigEntry("min.compaction.lag.ms", "10000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+        admin(west).incremental_alter_configs([resource])[resource].result(20)
+        worker = out(start_mirror, west, target, topic, rejoin={"requestId": "7"})
+        error_of(worker, f"topic {topic}: the source's configuration is refused: ", "min.compaction.lag.ms")
+        assert config_of(target, topic)[REJOINED] == "7"
+        worker.stop()

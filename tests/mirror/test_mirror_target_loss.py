@@ -93,6 +93,36 @@ def test_a_target_from_an_older_copy_gets_its_records_again(
         target.kill()
 
 
+@pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
+def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrives(
+    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror, mode: str
+) -> None:
+    topic = unique("idle")
+    create(west, topic, 2)
+    target = CopiedBroker(tmp_path / "target")
+    target.keep_port().start()
+    try:
+        mirror = start_mirror(
+            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}, mode=mode
+        )
+        produce(west, topic, range(100), 2, **TENS)
+        arrived(target, topic, [50, 50])
+        target.copy()
+        produce(west, topic, range(100, 160), 2, **TENS)
+        arrived(target, topic, [80, 80])
+        mirror.pause()
+        target.restore()
+        target.start()
+        mirror.resume()
+        arrived(target, topic, [80, 80])
+        assert numbers(target, topic) == [*range(0, 160, 2)]
+        produce(west, topic, range(160, 200), 2, **TENS)
+        arrived(target, topic, [100, 100])
+        assert numbers(target, topic, 1) == [*range(1, 200, 2)]
+    finally:
+        target.kill()
+
+
 def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
     west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
 ) -> None:

@@ -31,7 +31,7 @@ the last mirrored batch any more (history.py). If a worker died before it commit
 for another record then, so the lane compares the target's last record before it passes its number.
 
 Not covered are a target that lost acknowledged records, and one whose copy is compacted in that time, too, so that it
-lacks records that were sent. Both are noticed; the lane may then repeat records.
+lacks records that were sent. Both are noticed (target_losses.py); the lane may then repeat records.
 
 Mode Identity (copies.py) needs none of this: batches keep their offsets, and the target accepts them only at the end
 of its log (`protocol.mirror_append`). The target's log is the progress.
@@ -54,6 +54,7 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
                 set_aside.py for records that only the target has
     history.py  whether the source still has what was mirrored; together.py asks for many lanes at once
+    target_losses.py whether the target still has what idle lanes have sent
     sent.py     what a lane has sent, compared with the source by aligning.py (no I/O)
     producer_ids.py new producer ids from the target
     reading.py  reads logs; committed.py reads and commits offsets of groups

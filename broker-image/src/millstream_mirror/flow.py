@@ -151,6 +151,13 @@ class Flow(ABC):
         self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
         self._wake.set()
 
+    def lost(self, ends: Mapping[Lane, int]) -> None:
+        """The target has lost records of these lanes; ``ends`` are those of its logs."""
+        for lane, end in ends.items():
+            lane.lost(end)
+            self._failure(lane.error)
+            self._wake.set()
+
     async def _connect(self, node: int) -> None:
         """Connect to a broker before its lanes open: their first comparison then covers it. Raises BrokerError."""
         self._may_use(await self._fetching.connection(node), [])

@@ -180,6 +180,11 @@ class Lane:
         """Whether it needs a recovery, once nothing is in flight."""
         return self.failed or self.must_compare
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that it has sent is acknowledged."""
+        return not (self.recovering or self.is_stopped or self.in_flight or self.skip_to is not None)
+
     def may_fetch(self, limit: int) -> bool:
         if self.recovering or self.is_stopped or (self.probing and self.in_flight):
             return False
@@ -307,6 +312,14 @@ class Lane:
         self.error, self.side, self.reason = error, side, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
             self._drop(one)
+
+    def lost(self, end: int) -> None:
+        """The target's log ends before the acknowledged offset."""
+        self.fail(
+            f"{self}: the target has lost records that it had acknowledged: its log ends at offset {end}, and ended at"
+            f" {self.acknowledged.target_offset}"
+        )
+        self.target_missing = True
 
     def passed(self, last: LastBatch) -> None:
         """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""

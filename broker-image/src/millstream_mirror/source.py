@@ -42,6 +42,7 @@ from .replicas import ReplicaKeeper
 from .rivals import RivalFinder
 from .standing import CopyKeeper
 from .stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
+from .target_losses import find_lost
 from .topics import MirroredTopic, TopicKeeper, id_of, is_same, select
 from .waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
 
@@ -51,6 +52,7 @@ NEW_REFRESH_S, NEW_S = 0.25, 10.0
 COMMIT_S = 0.25
 RIVALS_LOOK_S = 30.0
 WATCH_S = 2.0
+LOSSES_LOOK_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -375,12 +377,17 @@ class SourceMirror:
     # ---- partitions that wait
 
     async def _watch_on(self) -> None:
-        """Note waits while nobody reads the status, too; and find out why open lanes wait."""
+        """Note waits while nobody reads the status, too; find out why open lanes wait, and what the target lost."""
+        looked = time.monotonic()
         while True:
             await asyncio.sleep(WATCH_S)
             long = self._observed().since(LONG_S / 2, time.monotonic())
             open_ones = [name for name in long if (name.topic, name.partition) in self._flow.lanes]
             causes: dict[LaneName, Cause] = {}
+            if time.monotonic() - looked >= LOSSES_LOOK_S:
+                looked = time.monotonic()
+                with contextlib.suppress(*TRANSIENT):
+                    self._flow.lost(await find_lost(self._target, self._flow.lanes.values()))
             with contextlib.suppress(*TRANSIENT):
                 causes = await self._keeper.causes(open_ones) if open_ones else {}
             self._causes = causes

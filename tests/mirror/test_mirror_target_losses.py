@@ -1,0 +1,61 @@
+"""Lanes that have nothing to send: which of them the target has lost records of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from confluent_kafka import TopicPartition
+
+from millstream_harness.broker import BrokerProcess
+from millstream_harness.mirror import admin, create, produce
+from millstream_harness.scenario import unique
+from millstream_kafka.client import ClusterClient
+from millstream_mirror.lane import Lane
+from millstream_mirror.progress import Progress
+from millstream_mirror.target_losses import find_lost
+
+
+def lane(topic: str, target_offset: int, partition: int = 0) -> Lane:
+    progress = Progress(0, 1, 0, 0, target_offset, "", "", 0)
+    one = Lane(topic, partition, topic, progress)
+    one.recovering = False
+    return one
+
+
+async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess) -> None:
+    topic = unique("ends")
+    create(east, topic, 4)
+    produce(east, topic, range(80), 4)
+    deleted = TopicPartition(topic, 3, 20)
+    admin(east).delete_records([deleted])[deleted].result(20)
+    at_end, before, beyond = lane(topic, 20), lane(topic, 7, 1), lane(topic, 21, 2)
+    deleted_since, absent = lane(topic, 7, 3), lane(unique("absent"), 5)
+    async with ClusterClient(east.bootstrap) as client:
+        assert await find_lost(client, [at_end, before, beyond, deleted_since, absent]) == {beyond: 20}
+
+
+async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> None:
+    topic = unique("busy")
+    create(east, topic, 4)
+    opening, failed, skips, idle = (lane(topic, 21, number) for number in range(4))
+    opening.recovering, failed.failed, skips.skip_to = True, True, 5
+    async with ClusterClient(east.bootstrap) as client:
+        assert await find_lost(client, [opening, failed, skips, idle]) == {idle: 0}
+        idle.lost(0)
+        assert await find_lost(client, [idle]) == {}
+    assert idle.error == (
+        f"{topic}-3: the target has lost records that it had acknowledged: its log ends at offset 0, and ended at 21"
+    )
+    assert idle.target_missing
+
+
+async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(east: BrokerProcess) -> None:
+    topic = unique("moved")
+    create(east, topic)
+    one = lane(topic, 21)
+    async with ClusterClient(east.bootstrap) as client:
+        assert await find_lost(client, [one]) == {one: 0}
+        admin(east).delete_topics([topic])[topic].result(20)
+        one.acknowledged = replace(one.acknowledged, target_offset=22)
+        assert await find_lost(client, [one]) == {}
+        assert client.known_leaders({one.target}) == {}
