@@ -89,6 +89,11 @@ def test_every_condition_and_reason_is_explained() -> None:
     assert set(conditions_document.REASONS) == set(Reason)
 
 
+def test_only_clusters_have_refused_pods() -> None:
+    """refused_pods.py reads the Events of StatefulSets; a MirrorMaker's Deployment has a condition instead."""
+    assert conditions_document.REASONS[Reason.PODS_REFUSED][0] == "Cluster"
+
+
 def test_every_key_without_a_rule_takes_all_values_of_its_type() -> None:
     for key in BROKER_KEYS.values():
         numbers = key.type in (Type.INT, Type.LONG, Type.SHORT, Type.DOUBLE)

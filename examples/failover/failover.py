@@ -117,7 +117,7 @@ def fail_over(west: str, east: str) -> Account:
     say("west fails: its broker is killed (SIGKILL)")
 
     text = (HERE / "mirror.yaml").read_text()
-    PROMOTION.write_text(text.replace("  # promote:", "  promote:"))
+    PROMOTION.write_text(text.replace("#  promote:", "  promote:"))
     say(f"{PROMOTION} is mirror.yaml with spec.promote")
     up(PROMOTION)
     (point,) = found("MirrorMaker", MIRROR)["status"]["lastPromotion"]["topics"]

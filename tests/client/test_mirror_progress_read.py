@@ -30,6 +30,13 @@ def test_what_lies_behind_progress_is_ignored(behind: bytes) -> None:
     assert (progress.caught_up_ms, progress.gap) == (12, (1, 3, 9))
 
 
+@pytest.mark.parametrize("number", ["1e999", "Infinity", "-Infinity", "NaN"])
+@pytest.mark.parametrize("field", ["12", "5", "9"])
+def test_numbers_without_an_end_are_no_progress(field: str, number: str) -> None:
+    """JSON as Python reads it has them: as a time, a mark and in a gap."""
+    assert _read(4, STORED.decode().replace(field, number)) is None
+
+
 @pytest.mark.parametrize("metadata", [None, "", "{", "[]", "consumer-1", '{"v":1}', "1" * 5000])
 def test_what_no_worker_has_written_is_no_progress(metadata: str | None) -> None:
     assert _read(4, _metadata(SimpleNamespace(metadata=metadata))) is None

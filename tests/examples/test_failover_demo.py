@@ -8,10 +8,25 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from millstream_harness.java import ROOT
 
 TIMEOUT_S = 100
+FOLDER = ROOT / "examples/failover"
+
+
+def test_removing_the_sign_before_promote_gives_a_promotion() -> None:
+    """As the file says; the demo does the same."""
+    text = (FOLDER / "mirror.yaml").read_text()
+    assert "remove the # before promote" in text
+    (line,) = re.findall(r"^ *# *promote: .*$", text, re.MULTILINE)
+    changed = text.replace(line, line.replace("#", "", 1))
+    plain, promotes = yaml.safe_load(text), yaml.safe_load(changed)
+    assert promotes["spec"].pop("promote") == {"requestId": "west-is-lost"}
+    assert promotes == plain
+    ((before, after),) = re.findall(r'text\.replace\("(.+)", "(.+)"\)', (FOLDER / "failover.py").read_text())
+    assert text.replace(before, after) == changed
 
 
 @pytest.mark.timeout(400)

@@ -194,3 +194,66 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     broker.resume()
     commit(west, group, topic, 9)
     follows(east, group, topic, 9)
+
+
+def test_a_group_that_was_never_in_the_target_follows_its_source_backwards(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    """Also if it is made anew, or is reset while no worker runs: otherwise it would skip records there."""
+    topic, group = unique("back"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(1000))
+    mirror = start_following(start_mirror, west, east, topic, group)
+    arrived(east, topic, [1000])
+    commit(west, group, topic, 900)
+    follows(east, group, topic, 900)
+    admin(west).delete_consumer_groups([group])[group].result(20)
+    eventually(lambda: mirror.status()["sources"][0]["groups"], lambda now: now == 0, "the group is gone")
+    commit(west, group, topic, 10)
+    follows(east, group, topic, 10)
+    commit(west, group, topic, 800)
+    follows(east, group, topic, 800)
+    mirror.stop()
+    commit(west, group, topic, 300)
+    mirror.start()
+    follows(east, group, topic, 300)
+
+
+def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_group_moves_on(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group, other = unique("set"), unique("app"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(1000))
+    start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [group, other]},
+    )
+    arrived(east, topic, [1000])
+    for one in (group, other):
+        commit(west, one, topic, 500)
+        follows(east, one, topic, 500)
+    commit(east, group, topic, 100)
+    commit(west, other, topic, 600)
+    follows(east, other, topic, 600)  # so a round has passed
+    assert committed(east, group, topic) == [100]
+    commit(west, group, topic, 501)
+    follows(east, group, topic, 501)
+
+
+def test_a_group_at_the_end_of_a_compacted_topic_stays_there_after_a_restart(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("compacted"), unique("app")
+    create(west, topic, cleanup_policy="compact")
+    produce(west, topic, range(1000))
+    mirror = start_following(start_mirror, west, east, topic, group)
+    arrived(east, topic, [1000])
+    mirror.stop()
+    mirror.start()
+    commit(west, group, topic, 1000)
+    eventually(lambda: committed(east, group, topic), bool, "a position", 30)
+    follows(east, group, topic, 1000)
+    assert mirror.status()["sources"][0]["lastError"] == ""

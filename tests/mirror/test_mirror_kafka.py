@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import BrokerProcess, CopiedBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_conditions import is_degraded
@@ -67,6 +67,42 @@ async def test_from_kafka_without_aborted_transactions(
         *(b"value-%d" % number for number in range(1000, 1200)),
     ]
     eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "lag")
+
+
+async def test_records_between_markers_that_the_target_loses_come_again(
+    kafka: KafkaProcess, start_mirror: StartMirror, tmp_path: Path
+) -> None:
+    """The lane has nothing to send, and the source has more offsets than records."""
+    topic = unique("lost")
+    create(kafka, topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(20)
+
+    def write(numbers: range) -> None:
+        for number in numbers:
+            producer.begin_transaction()
+            producer.produce(topic, b"%d" % number)
+            producer.commit_transaction(20)
+
+    target = CopiedBroker(tmp_path / "target")
+    target.keep_port().start()
+    try:
+        mirror = start_mirror(
+            {"kafka": kafka.bootstrap}, target.bootstrap, topics={"include": [topic]}, name=topic
+        )
+        write(range(40))
+        arrived(target, topic, [40])
+        target.copy()
+        write(range(40, 100))
+        arrived(target, topic, [100])
+        mirror.pause()
+        target.restore()
+        target.start()
+        mirror.resume()
+        arrived(target, topic, [100])
+        assert await values(target, topic) == [b"%d" % number for number in range(100)]
+    finally:
+        target.kill()
 
 
 async def test_into_kafka_and_on_after_a_kill(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,30 @@ def test_what_the_target_has_is_passed_over() -> None:
     assert [batch.records for batch in rest] == [5]
     assert of.acknowledged.offset == 115
     assert not of.skip_to
+
+
+def test_positions_are_those_behind_what_the_target_has() -> None:
+    of = lane()
+    of.skip_to, of.skip_end = advance_sequence(of.sequence, 15), 40
+    of.skip(batches(of, 10, 5, 5), 120)
+    assert of.acknowledged.target_offset == 40, "others may have written there, too"
+    assert of.offsets.find(115) is None, "its last records are searched for"
+    assert (of.offsets.start.offset, of.offsets.start.target_offset) == (115, 40)
+
+
+def test_a_lane_is_new_until_it_has_had_all_of_the_source() -> None:
+    of = Lane("t", 0, "t", replace(START, is_new=True), committed=START)
+    of.recovering = False
+    of.saw(110)
+    sent = of.send(batches(of, 10))
+    assert of.acknowledged.is_new
+    of.succeeded(sent, 0)
+    assert not of.acknowledged.is_new
+    committed = of.to_commit()
+    assert committed is not None
+    assert not committed.is_new
+    of.saw(200)
+    assert not of.acknowledged.is_new
 
 
 def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:

@@ -186,6 +186,29 @@ def test_wait_ends_when_everything_is_copied(
     assert run(*wait, broker=east, verb="wait").returncode == 0
 
 
+@pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
+def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+) -> None:
+    name = unique("mirror")
+    topics = [unique("kept"), unique("left")]
+    for topic in topics:
+        create(west, topic)
+        produce(west, topic, range(10))
+    mirror = start_mirror(
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": topics}, mode=mode, name=name
+    )
+    for topic in topics:
+        arrived(east, topic, [10])
+    eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "everything is recorded", 30)
+    mirror.stop()
+    mirror.config["topics"] = {"include": topics, "exclude": topics[1:]}
+    mirror.start()
+    produce(west, topics[1], range(5))
+    waited = run(name, "--source", f"west={west.bootstrap}", broker=east, verb="wait")
+    assert (waited.returncode, waited.stdout) == (0, f"{name}: lag 0 in 1 topic\n"), waited.stderr
+
+
 def test_wait_needs_the_address_of_each_source(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:

@@ -123,6 +123,36 @@ def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrive
         target.kill()
 
 
+def test_a_target_that_loses_records_gets_them_again_although_others_have_written_since(
+    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+) -> None:
+    """Its log is longer than before then; its leader knows the number of the lane's last record."""
+    topic = unique("shared")
+    create(west, topic)
+    target = CopiedBroker(tmp_path / "target")
+    target.keep_port().start()
+    try:
+        mirror = start_mirror(
+            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
+        )
+        produce(west, topic, range(100), **TENS)
+        arrived(target, topic, [100])
+        target.copy()
+        produce(west, topic, range(100, 160), **TENS)
+        arrived(target, topic, [160])
+        mirror.pause()
+        target.restore()
+        target.start()
+        produce(target, topic, range(1_000_000, 1_000_100), **TENS)
+        mirror.resume()
+        produce(west, topic, range(160, 200), **TENS)
+        arrived(target, topic, [300])
+        found = numbers(target, topic)
+        assert [one for one in found if one < 1_000_000] == [*range(200)]
+    finally:
+        target.kill()
+
+
 def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
     west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from confluent_kafka import TopicPartition
@@ -12,7 +13,7 @@ from millstream_harness.scenario import unique
 from millstream_kafka.client import ClusterClient
 from millstream_mirror.lane import Lane
 from millstream_mirror.progress import Progress
-from millstream_mirror.target_losses import find_lost
+from millstream_mirror.target_losses import TargetLosses
 
 
 def lane(topic: str, target_offset: int, partition: int = 0) -> Lane:
@@ -20,6 +21,13 @@ def lane(topic: str, target_offset: int, partition: int = 0) -> Lane:
     one = Lane(topic, partition, topic, progress)
     one.recovering = False
     return one
+
+
+async def found(client: ClusterClient, *lanes: Lane) -> dict[Lane, int]:
+    """The lanes that have lost records, and where their logs end."""
+    lost: dict[Lane, int] = {}
+    await TargetLosses(client, client, lost.update).look(lanes)
+    return lost
 
 
 async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess) -> None:
@@ -31,7 +39,7 @@ async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess
     at_end, before, beyond = lane(topic, 20), lane(topic, 7, 1), lane(topic, 21, 2)
     deleted_since, absent = lane(topic, 7, 3), lane(unique("absent"), 5)
     async with ClusterClient(east.bootstrap) as client:
-        assert await find_lost(client, [at_end, before, beyond, deleted_since, absent]) == {beyond: 20}
+        assert await found(client, at_end, before, beyond, deleted_since, absent) == {beyond: 20}
 
 
 async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> None:
@@ -39,14 +47,14 @@ async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> 
     create(east, topic, 4)
     opening, failed, skips, idle = (lane(topic, 21, number) for number in range(4))
     opening.recovering, failed.failed, skips.skip_to = True, True, 5
+    idle.saw(0)
     async with ClusterClient(east.bootstrap) as client:
-        assert await find_lost(client, [opening, failed, skips, idle]) == {idle: 0}
+        assert await found(client, opening, failed, skips, idle) == {idle: 0}
         idle.lost(0)
-        assert await find_lost(client, [idle]) == {}
-    assert idle.error == (
-        f"{topic}-3: the target has lost records that it had acknowledged: its log ends at offset 0, and ended at 21"
-    )
+        assert await found(client, idle) == {}
+    assert idle.error == f"{topic}-3: the target has lost records: its log ends at offset 0, and ended at 21"
     assert idle.target_missing
+    assert idle.is_unseen(1), "nobody knows yet how many records are missing"
 
 
 async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(east: BrokerProcess) -> None:
@@ -54,8 +62,25 @@ async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(
     create(east, topic)
     one = lane(topic, 21)
     async with ClusterClient(east.bootstrap) as client:
-        assert await find_lost(client, [one]) == {one: 0}
+        assert await found(client, one) == {one: 0}
         admin(east).delete_topics([topic])[topic].result(20)
         one.acknowledged = replace(one.acknowledged, target_offset=22)
-        assert await find_lost(client, [one]) == {}
+        assert await found(client, one) == {}
         assert client.known_leaders({one.target}) == {}
+
+
+class Stale(ClusterClient):
+    """Takes a broker that is gone for the leader of every partition that it has heard of."""
+
+    def known_leaders(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return {where: 77 for where in partitions if where[0].startswith("away")}
+
+
+async def test_a_broker_that_is_gone_holds_up_no_other(east: BrokerProcess) -> None:
+    topic, away = unique("led"), unique("away")
+    create(east, topic)
+    one, other = lane(topic, 21), lane(away, 21)
+    lost: dict[Lane, int] = {}
+    async with ClusterClient(east.bootstrap, timeout=1.0) as client, Stale(east.bootstrap) as stale:
+        await TargetLosses(client, stale, lost.update).look([one, other])
+    assert lost == {one: 0}

@@ -137,8 +137,38 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
     assert admin(east).list_topics(hot, timeout=10).topics[hot].partitions.keys() == {0, 1, 2, 3}
 
 
+MODES = pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
+
+
+@MODES
+def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+) -> None:
+    topic = unique("backlog")
+    create(west, topic)
+    produce(west, topic, range(20_000), batch_num_messages=100)
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        security={"west": {"maxBytesPerSecond": 15_000}},
+        topics={"include": [topic]},
+        name=topic,
+        mode=mode,
+    )
+    for _ in range(2):
+        told = eventually(
+            lambda: conditions_of(mirror).get("CaughtUp", ("Unknown",)),
+            lambda now: now[0] != "Unknown",
+            "its lag is known",
+        )
+        assert told == ("False", "Behind", "1 partition has not been caught up yet")
+        mirror.kill()
+        mirror.start()
+
+
+@MODES
 def test_a_mirror_knows_for_how_long_it_is_behind(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
 ) -> None:
     """The limit holds the worker back for a minute; after a restart it still knows since when it has been behind."""
     topic, count = unique("behind"), 20_000
@@ -149,6 +179,7 @@ def test_a_mirror_knows_for_how_long_it_is_behind(
         security={"west": {"maxBytesPerSecond": 15_000}},
         topics={"include": [topic]},
         name=topic,
+        mode=mode,
     )
     produce(west, topic, range(10))
     arrived(east, topic, [10])

@@ -310,6 +310,21 @@ def test_the_dashboard_of_mirrors_shows_what_is_not_mirrored() -> None:
         assert any(f"(millstream_mirror_{name}{{" in query for query in queries), name
 
 
+def test_seconds_that_are_added_up_are_shown_as_seconds() -> None:
+    """Their rate is no number of operations, and above 1 if several wait at a time."""
+    found = [
+        panel
+        for path in (ROOT / "charts/millstream/dashboards").glob("*.json")
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel["targets"]
+        if re.search(r"rate\(millstream_\w+_seconds_total\b", target["expr"])
+    ]
+    assert found
+    for panel in found:
+        assert panel["fieldConfig"]["defaults"]["unit"] == "s", panel["title"]
+        assert "share" not in panel["description"].lower(), panel["title"]
+
+
 def test_rules_and_dashboards_name_metrics_that_there_are() -> None:
     known = {one.name for one in (*BROKER, *MIRROR, *PROCESS, *OPERATOR)} | RECORDS
     for path in (RULES, *(ROOT / "charts/millstream/dashboards").glob("*.json")):

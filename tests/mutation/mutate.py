@@ -175,6 +175,7 @@ AREAS = {
             "load_runner",
             "mirror_looks",
             "mirror_plan",
+            "mirror_silence",
             "objects",
             "placement",
             "pods",

@@ -56,6 +56,10 @@ READY = condition("Ready", "True", "TopicReady")
             ("Progressing", "ClusterNotReady: because of Ready"),
         ),
         (
+            [condition("Ready", "False", "Promoting"), condition("Promoted", "False", "Promoting")],
+            ("Progressing", "Promoting: because of Ready"),
+        ),
+        (
             [condition("Ready", "False", "ClusterNotFound")],
             ("Degraded", "ClusterNotFound: because of Ready"),
         ),

@@ -61,9 +61,10 @@ def test_conditions_are_counted_and_those_that_need_attention_are_named() -> Non
         resource("Topic", "c", conditions=[condition("Ready", "False", "made up")]),
         resource("ConsumerGroup", "g", conditions=[condition("Lagging", "True", "AboveMaxLag")]),
         resource("BatchLoad", "l", conditions=[condition("Succeeded", "False", "Running")]),
+        resource("MirrorMaker", "m", conditions=[condition("Ready", "False", "NoWorkers")]),
     )
     assert found["millstream_operator_resources", "Topic"] == 3
-    assert found["millstream_operator_resources", "MirrorMaker"] == 0
+    assert found["millstream_operator_resources", "Cluster"] == 0
     assert found["millstream_operator_conditions", "Topic", "TopicReady", "True", "Ready"] == 1
     assert found["millstream_operator_conditions", "Topic", "Other", "False", "Ready"] == 1
     named = {key[1:] for key in found if key[0] == "millstream_operator_attention"}

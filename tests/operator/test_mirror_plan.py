@@ -297,6 +297,14 @@ def test_caught_up(records: int, seconds: int, caught_up: str, words: str) -> No
     assert (found.status, found.message) == (caught_up, words)
 
 
+def test_a_mirror_that_began_with_a_backlog_is_behind_from_the_first_second_on() -> None:
+    source = SourceReport("west", True, 1, ("orders",), WorkerLag(9, 0.1), partitions=2, wanted=2, new=2)
+    status = status_of(a_mirror(), WorkerReport(1, WorkerLag(9, 0.1), (source,)))
+    found = next(one for one in status.conditions or () if one.type == "CaughtUp")
+    assert (found.status, found.reason) == ("False", "Behind")
+    assert found.message == "2 partitions have not been caught up yet"
+
+
 @pytest.mark.parametrize(
     ("workers", "topics", "words"),
     [

@@ -154,6 +154,8 @@ class Flow(ABC):
     def lost(self, ends: Mapping[Lane, int]) -> None:
         """The target has lost records of these lanes; ``ends`` are those of its logs."""
         for lane, end in ends.items():
+            if self.lanes.get(lane.source) is not lane:
+                continue
             lane.lost(end)
             self._failure(lane.error)
             self._wake.set()
@@ -263,6 +265,7 @@ class Flow(ABC):
                 request = session.request(asked, allowed, rack, ids, few, wait_ms=wait_ms)
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
+                refused = session.answered(response)
                 used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
@@ -286,7 +289,7 @@ class Flow(ABC):
             self._from_source.answered(time.monotonic() - begun)
             pause = BACKOFF_S
             self._reachability.found()
-            if refused := session.answered(response):  # the broker has probably dropped the session
+            if refused:  # the broker has probably dropped the session
                 logger.info("source %s: fetching from broker %d: %s", self.source_name, node, refused.name)
                 await asyncio.sleep(BACKOFF_S)
                 continue

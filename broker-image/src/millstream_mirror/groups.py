@@ -4,9 +4,10 @@ Each round reads the positions of the selected groups in the partitions that thi
 members consume, translates them (offsets.py, else lookup.py), and commits changed ones. In the target, a group
 continues at the record at which it would continue in the source, or at an earlier one if the mirror is behind.
 
-The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
-that another client has committed there only moves forward. Commits are repeated every hour, because the target forgets
-the positions of an idle group. The mirror's own groups are never copied.
+The target's own consumers come first. While a group has members there, its coordinator refuses the commit. Once it has
+had members there (then it has a protocol type), its position only moves forward. A group that never had any has its
+positions from the mirror, so they follow the source's backwards, too. Commits are repeated every hour, because the
+target forgets the positions of an idle group. The mirror's own groups are never copied.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
+from . import lookup
 from .committed import Position, commit, groups_in, positions_of
 from .lane import Lane
 from .lookup import Lookup, TooFar
@@ -30,6 +32,10 @@ from .stats import Counters
 LOOK_S = 1.0
 LIST_S = 5.0
 REPEAT_S = 3600.0
+TOO_FAR_S = 600.0
+"""How long not to search again for an offset that was not found."""
+KEPT_S = 24 * 3600.0
+"""How long to remember the positions of a group that the source does not list: it may be made anew."""
 AT_ONCE = 16
 CONSUMER_TYPES = ("", "consumer")
 
@@ -48,6 +54,10 @@ class Copied:
     source: Position
     target_offset: int
     at: float
+    is_ahead: bool = False
+    """The source's position was ahead of the mirror, so this is the end of what was mirrored."""
+    margin: int = 0
+    """The number of records by which the target's offset may be too early."""
 
 
 class GroupSync:
@@ -77,21 +87,37 @@ class GroupSync:
         """The reason why a group's positions are not copied, by group."""
         self._listed = -LIST_S
         self._copied: dict[tuple[str, TopicPartition], Copied] = {}
+        self._too_far: dict[tuple[str, TopicPartition], tuple[Copied, str]] = {}
+        """Positions that cannot be translated, and why."""
+        self._types: dict[str, str] = {}
+        """The protocol types of the target's groups; empty for a group that never had members."""
 
     async def look(self) -> None:
         """Copy positions that changed since the last round; errors of a single group go to ``problems``.
 
         Raises BrokerError, ApiError if the groups cannot be listed."""
         now = time.monotonic()
+        problem: Exception | None = None
         if now - self._listed >= LIST_S:
-            self.groups = await self._list()
-            self._listed = now
-            for gone in self.problems.keys() - set(self.groups):
-                del self.problems[gone]
+            try:
+                self.groups = await self._list()
+                self._listed = now
+            except (
+                TRANSIENT
+            ) as error:  # the groups that are known do not wait for a broker that does not respond
+                problem = error
         lanes = self._lanes()
-        mine = {lane.target for lane in lanes.values()}
+        mine, selected = {lane.target for lane in lanes.values()}, set(self.groups)
+        self.problems = {group: words for group, words in self.problems.items() if group in selected}
         self._copied = {
-            key: one for key, one in self._copied.items() if key[1] in mine and key[0] in self.groups
+            key: one
+            for key, one in self._copied.items()
+            if key[1] in mine and (key[0] in selected or now - one.at < KEPT_S)
+        }
+        self._too_far = {
+            key: one
+            for key, one in self._too_far.items()
+            if key[0] in selected and now - one[0].at < TOO_FAR_S
         }
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -104,13 +130,17 @@ class GroupSync:
                 self._note(group, problem)
 
         await asyncio.gather(*map(one, self.groups))
+        if problem is not None:
+            raise problem
 
     async def _list(self) -> list[str]:
         await self._at_source.metadata([])  # find new brokers
+        await self._at_target.metadata([])
+        self._types = {group.group_id: group.protocol_type for group in await groups_in(self._at_target)}
         return sorted(
             group.group_id
             for group in await groups_in(self._at_source)
-            if group.protocol_type in CONSUMER_TYPES and self._includes(group.group_id)
+            if group.group_id and group.protocol_type in CONSUMER_TYPES and self._includes(group.group_id)
         )
 
     async def _copy(self, group: str, lanes: Mapping[TopicPartition, Lane]) -> str:
@@ -120,37 +150,54 @@ class GroupSync:
         problem = ""
         now = time.monotonic()
         for where, position in positions.items():
-            lane = lanes.get(where)
-            if lane is None or lane.recovering or lane.must_compare:
+            if (lane := lanes.get(where)) is None or not _is_certain(lane):
                 continue
-            progress = lane.acknowledged
-            identity = (progress.producer_id, progress.producer_epoch)
-            before = self._copied.get((group, lane.target))
+            key, identity = (group, lane.target), _identity(lane)
+            before = self._copied.get(key)
             if before and before.lane != identity:
                 before = None
+            is_ahead = position.offset > lane.acknowledged.offset
             try:
-                offset = await self._translate(lane, position, before)
+                offset, margin = await self._translate(key, lane, position, before)
             except TooFar as error:
                 problem = f"group {group}: {error}"
+                if key not in self._too_far:
+                    self._too_far[key] = Copied(identity, position, -1, now), str(error)
                 continue
+            found = Copied(identity, position, offset, now, is_ahead, margin)
             is_same = before is not None and (before.source, before.target_offset) == (position, offset)
             if before is None or not is_same or now - before.at >= REPEAT_S:
-                wanted[lane.target] = Copied(identity, position, offset, now)
+                wanted[lane.target] = found
+            else:
+                self._copied[key] = replace(found, at=before.at)
         if wanted:
             problem = await self._commit(group, wanted) or problem
         return problem
 
-    async def _translate(self, lane: Lane, position: Position, before: Copied | None) -> int:
+    async def _translate(
+        self, key: tuple[str, TopicPartition], lane: Lane, position: Position, before: Copied | None
+    ) -> tuple[int, int]:
+        """The target's offset, and its margin. Raises TooFar, BrokerError, ApiError."""
         found = lane.offsets.find(position.offset)
         if found is not None:
-            return found
-        if before and before.source.offset == position.offset <= lane.offsets.start.offset:
-            return before.target_offset  # looked up before
-        return await self._lookup.find(lane, position.offset)
+            return found, 0
+        if before and not before.is_ahead and before.source.offset == position.offset:
+            return before.target_offset, before.margin  # looked up before
+        if (failed := self._too_far.get(key)) is not None:
+            one, words = failed
+            if (one.lane, one.source.offset) == (_identity(lane), position.offset):
+                raise TooFar(words)
+        return await self._lookup.find(lane, position.offset), lookup.margin(lane, position.offset)
 
     async def _commit(self, group: str, wanted: Mapping[TopicPartition, Copied]) -> str:
         """Commit the positions that the target permits; return the reason if there are none."""
         there = await positions_of(self._at_target, group)
+        lanes = {lane.target: lane for lane in self._lanes().values() if _is_certain(lane)}
+        wanted = {  # others are translated again: their lanes have moved, or the topic was made anew
+            where: one
+            for where, one in wanted.items()
+            if where in lanes and _identity(lanes[where]) == one.lane
+        }
         allowed = {
             where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
         }
@@ -159,6 +206,7 @@ class GroupSync:
         if not allowed:
             return ""
         translated = {where: self._translated(one) for where, one in allowed.items()}
+        refused: ApiError | None = None
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
                 self._copied[group, where] = allowed[where]
@@ -166,7 +214,9 @@ class GroupSync:
             elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
                 return f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
             else:
-                raise ApiError(error, f"committing the positions of group {group}")
+                refused = ApiError(error, f"committing the positions of group {group}")
+        if refused is not None:
+            raise refused
         return ""
 
     def _translated(self, one: Copied) -> Position:
@@ -175,10 +225,21 @@ class GroupSync:
         return Position(one.target_offset, one.source.metadata, one.source.leader_epoch if is_same else -1)
 
     def _may(self, group: str, where: TopicPartition, wanted: Copied, there: Position | None) -> bool:
-        if there is None or wanted.target_offset > there.offset:
+        """Whether the mirror may set the position, which is ``there`` now."""
+        if there is None:
             return True
         before = self._copied.get((group, where))
-        return before is not None and before.target_offset == there.offset
+        if before is not None and before.target_offset == there.offset:
+            return True  # it is the mirror's own
+        if before is not None and (before.source, before.target_offset) == (
+            wanted.source,
+            wanted.target_offset,
+        ):
+            return False  # somebody else has set it since
+        if wanted.target_offset >= there.offset:
+            return wanted.target_offset > there.offset or self._types.get(group) == ""
+        # It may be the mirror's own, from before a restart, and more exact than this one.
+        return self._types.get(group) == "" and there.offset > wanted.target_offset + wanted.margin
 
     def _note(self, group: str, problem: str) -> None:
         if problem and self.problems.get(group) != problem:
@@ -187,3 +248,13 @@ class GroupSync:
             self.problems[group] = problem
         else:
             self.problems.pop(group, None)
+
+
+def _is_certain(lane: Lane) -> bool:
+    """Whether it is known what of the lane the target has. A lane that stopped at a gap has nothing in flight."""
+    is_open = not lane.recovering or lane.stopped_at is not None
+    return is_open and not lane.must_compare and lane.skip_to is None
+
+
+def _identity(lane: Lane) -> tuple[int, int]:
+    return lane.acknowledged.producer_id, lane.acknowledged.producer_epoch

@@ -107,6 +107,8 @@ class Lane:
     """Why numbers do not tell what the target has, if they do not: compare the records."""
     skip_to: int | None = None
     """The target has everything before this number: skip it without sending."""
+    skip_end: int = 0
+    """The end of the target's log, behind everything that is skipped."""
     last_there: Fingerprint | None = None
     """The record before ``skip_to``, as the target has it; None if it was not read."""
     one_by_one: bool = False
@@ -236,8 +238,13 @@ class Lane:
             if self.skip_to == self.sequence:  # only now: the last record tells whether these are the same
                 self.skip_to = None
                 self.acknowledged = replace(
-                    self.acknowledged, offset=self.position, sequence=self.sequence, last=passed.source
+                    self.acknowledged,
+                    offset=self.position,
+                    sequence=self.sequence,
+                    target_offset=max(self.acknowledged.target_offset, self.skip_end),
+                    last=passed.source,
                 )
+                self.offsets.rewound(self.acknowledged)
         if not rest:
             self.position = position
         return rest
@@ -316,10 +323,11 @@ class Lane:
     def lost(self, end: int) -> None:
         """The target's log ends before the acknowledged offset."""
         self.fail(
-            f"{self}: the target has lost records that it had acknowledged: its log ends at offset {end}, and ended at"
+            f"{self}: the target has lost records: its log ends at offset {end}, and ended at"
             f" {self.acknowledged.target_offset}"
         )
         self.target_missing = True
+        self.seen_ms = 0  # its lag is unknown until it has found out how many
 
     def passed(self, last: LastBatch) -> None:
         """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""
@@ -359,6 +367,8 @@ class Lane:
     def _note_lag(self) -> None:
         if not self.lag:
             self.caught_up_ms = int(time.time() * 1000)
+            if self.acknowledged.is_new and self.high_watermark >= 0:
+                self.acknowledged = replace(self.acknowledged, is_new=False)
         elif (since := self.ends.behind_since(self.acknowledged.offset)) is not None:
             self.caught_up_ms = since
 
@@ -372,6 +382,7 @@ class Lane:
             before is not None
             and (before.offset, before.sequence, before.source_end) == (now.offset, now.sequence, end)
             and (before.origins, before.last, before.target_id) == (self.origins, now.last, now.target_id)
+            and before.is_new == now.is_new
         ):
             return None
         return replace(

@@ -18,6 +18,7 @@ from millstream_process import supervision
 
 from . import topics
 from .config import OnGap
+from .counting import offset_back
 from .history import Diverged, History, not_replicated_yet
 from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, Lane, Side
 from .member import LaneName
@@ -154,6 +155,7 @@ class LaneKeeper(Keeper):
                 _now_ms(),
                 first=start,
                 origins=self._origins(name.topic),
+                is_new=True,
             )
             lane = Lane(name.topic, name.partition, name.target_topic, progress)
             lane.source_epoch, lane.compared_at = epoch, compared_at
@@ -264,13 +266,16 @@ class LaneKeeper(Keeper):
         async with self._reads:
             there, is_cut, last, end = await numbers_there(self._at_target, lane)
         here = lane.acknowledged
-        if not is_cut and following not in (None, -1, here.sequence if there is None else there):
+        expected = there if there is not None else -1 if is_cut else here.sequence
+        if following not in (None, -1, expected):
             await self._await_replication(lane, end)
         if is_cut or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
         if there is None and is_cut:
-            await self._begin_again(lane, "the target's partition is empty")
+            await self._begin_again(lane, "the target's partition has none of its records")
             return
+        if there is None and _is_behind(following, here.sequence):  # others have written to the topic since
+            there = following
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if ahead == 0 and lane.is_compacted:
             await self._resume(lane, await self._under_next_epoch(here))
@@ -286,13 +291,16 @@ class LaneKeeper(Keeper):
         elif ahead < HALF_OF_SEQUENCES:
             logger.info("%s: the target has %d records more than the progress says", lane, ahead)
             lane.rewind(here)
-            lane.skip_to, lane.last_there = there, last
+            lane.skip_to, lane.last_there, lane.skip_end = there, last, end
         else:
             lost = (here.sequence - (there or 0)) & INT32_MAX
             logger.error(
                 "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
             )
-            await self._resume(lane, replace(here, offset=here.offset - lost, sequence=there or 0))
+            offset = await offset_back(self._comparing, lane.source, here.offset, lost)
+            again = replace(here, offset=offset, sequence=there or 0)
+            # What was compacted since does not count, so that some records may come twice.
+            await self._resume(lane, await self._under_next_epoch(again) if lane.is_compacted else again)
 
     async def _await_replication(self, lane: Lane, end: int) -> None:
         """Raise an ApiError while the target may have records that it does not return yet; but not for ever.
@@ -338,8 +346,10 @@ class LaneKeeper(Keeper):
 
     async def _reopen(self, lane: Lane) -> None:
         """The target's topic is missing, or a new one: then the lane starts again. Its progress may be gone, too."""
-        is_new = not is_same(await self._target_id(lane), lane.acknowledged.target_id)
-        if not is_new and await self._store.read([lane.target]):
+        async with self._reads:
+            is_new = not is_same(await self._target_id(lane), lane.acknowledged.target_id)
+            is_known = not is_new and bool(await self._store.read([lane.target]))
+        if is_known:
             await self._compare(lane)
         else:
             await self._begin_again(lane, "the target's topic was deleted")
@@ -393,6 +403,7 @@ class LaneKeeper(Keeper):
             first=start,
             last=None,
             target_id=target_id,
+            is_new=True,
         )
         await self._resume(lane, again)
 
@@ -448,6 +459,13 @@ class LaneKeeper(Keeper):
         lane.committed = progress
         lane.refused_at = None
         lane.rewind(progress)
+
+
+def _is_behind(following: int | None, sequence: int) -> bool:
+    """Whether a leader lacks records before this number; ``following`` is after its last one, -1 or None if unknown."""
+    return following not in (None, -1) and (sequence - (following or 0)) & INT32_MAX in range(
+        1, HALF_OF_SEQUENCES
+    )
 
 
 def _diverged(lane: Lane, what: Diverged) -> str:

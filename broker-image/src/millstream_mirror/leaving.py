@@ -1,6 +1,7 @@
 """Topics that the mirror has left: its patterns once selected them, and no longer do.
 
-The leader of the group marks them in their progress, so that a mirror in the other direction may copy them (loops.py).
+The leader of the group marks them in their progress, so that a mirror in the other direction may copy them (loops.py;
+a replica only once it is promoted), and that nobody waits for them.
 All workers have given up these lanes by then, and later workers get none. The progress itself stays: if the topic is
 selected again, its lanes remove the mark (lanes.py) and continue there.
 """

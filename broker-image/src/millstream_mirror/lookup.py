@@ -40,9 +40,18 @@ class Lookup:
         if back > HALF_OF_SEQUENCES or (back and progress.first < 0) or offset < progress.first:
             raise TooFar(f"{lane}: offset {offset} is from before the numbers of this mirror")
         end = await offset_at(self._at_target, lane.target, LATEST)
+        if not back:  # all of the lane's records lie before
+            return min(max(anchor.target_offset, start), end)
         last = (anchor.sequence - back - 1) & INT32_MAX
         guess = min(max(anchor.target_offset - back - 1, start), end)
         return await _Search(self._at_target, lane, last).between(start, end, guess)
+
+
+def margin(lane: Lane, offset: int) -> int:
+    """The number of records by which the result may be too early: at most the source's holes before the lane's end."""
+    anchor, first = lane.offsets.start, lane.acknowledged.first
+    back = max(0, anchor.offset - offset)
+    return back if first < 0 else min(back, (anchor.offset - first - anchor.sequence) & INT32_MAX)
 
 
 class _Search:

@@ -74,11 +74,11 @@ class LoopFinder:
             clusters: dict[str, set[str]] = {}
             replicas = set()
             for (topic, _), progress in positions.items():
-                if progress.is_left:
+                if topics[topic] and progress.producer_id == target_number(topics[topic]):
+                    replicas.add(topic)  # its setting tells whether it still is one
+                elif progress.is_left:
                     continue
                 clusters.setdefault(topic, set()).update({progress.cluster_id, *progress.origins} - {""})
-                if topics[topic] and progress.producer_id == target_number(topics[topic]):
-                    replicas.add(topic)
             for topic, ids in clusters.items():
                 found.setdefault(topic, []).append(Feed(group, frozenset(ids), topic in replicas))
         still = await self._replicas(

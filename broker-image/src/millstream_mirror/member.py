@@ -44,6 +44,8 @@ REBALANCE_TIMEOUT_MS = 15_000
 HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
 STABLE = "Stable"
+OFFER_S = 3.0
+"""How long a new leader waits for the topics, if it could not look for them before it joined."""
 LEAVE_TIMEOUT_S = 1.0
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -138,15 +140,21 @@ class GroupMembership:
         self.error = ""
         self.conflict = ""
         """Why this worker gets no lanes, if the group belongs to another MirrorMaker."""
-        self.knows_owner = doorplate.owner is None
-        """Whether this worker knows to whom the group belongs. It changes nothing in the target before."""
+        self._knows_owner = doorplate.owner is None
         self._dealt: tuple[MirroredTopic, ...] = ()
         self._topics: tuple[MirroredTopic, ...] = ()
+        self._offered = asyncio.Event()
         self._rejoin = asyncio.Event()
+
+    @property
+    def owns(self) -> bool:
+        """Whether the group is known to be this worker's MirrorMaker's. It changes nothing in the target before."""
+        return self._knows_owner and not self.conflict
 
     def offer(self, topics: Sequence[MirroredTopic]) -> None:
         """Set the topics to mirror. When they change, the leader makes all members rejoin."""
         self._topics = tuple(topics)
+        self._offered.set()
         if self.is_leader and self._topics != self._dealt:
             self._rejoin.set()
 
@@ -165,13 +173,15 @@ class GroupMembership:
         with contextlib.suppress(BrokerError, ApiError):
             request = DescribeGroupsRequest([self.group_id])
             answer = await self._target.call_coordinator(self.group_id, describe_groups.API, request)
-            (group,) = answer.groups
-            if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                raise ApiError(ErrorCode.of(group.error_code), "looking for the owner")
-            if group.members and group.group_state != STABLE:
-                return
-            owner = oldest([here, *(owner_in(bytes(member.member_metadata)) for member in group.members)])
-            self._owned_by(None if owner == here else owner)
+            for group in answer.groups:
+                if is_moved(ErrorCode.of(group.error_code)):
+                    self._target.forget_coordinator(self.group_id)
+                if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                    return
+                if group.members and group.group_state != STABLE:
+                    return
+                owner = oldest([here, *(owner_in(bytes(member.member_metadata)) for member in group.members)])
+                self._owned_by(None if owner == here else owner)
 
     async def run(self) -> None:
         """Run until cancelled; then leave the group."""
@@ -269,6 +279,10 @@ class GroupMembership:
             left, self.member_id = self.member_id, ""
             await self._leave(left)
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "left, so that a worker of the owner leads")
+        self._owned_by(None)
+        with contextlib.suppress(TimeoutError):  # otherwise all workers would lose their lanes for a moment
+            async with asyncio.timeout(OFFER_S):
+                await self._offered.wait()
         self._dealt = self._topics
         peers = peers_of(members)
         dealt = deal(self._dealt, [member for member, one in owners.items() if one in (None, owner)])
@@ -278,7 +292,7 @@ class GroupMembership:
 
     def _owned_by(self, owner: Owner | None) -> None:
         """``owner``: another MirrorMaker, or None."""
-        self.knows_owner = True
+        self._knows_owner = True
         before, self.conflict = self.conflict, "" if owner is None else conflict(self.group_id, owner)
         if self.conflict and self.conflict != before:
             logger.error("%s", self.conflict)

@@ -5,7 +5,8 @@ as the offset, and as metadata a JSON object:
 
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
      "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"],
-     "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…"}
+     "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…",
+     "new": true}
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Progress:
     cluster_id: str
     """Id of the source cluster, by which other mirrors find the origin of a topic."""
     caught_up_ms: int
-    """When the lane was last caught up."""
+    """When the lane was last caught up, or began."""
     gap: Gap | None = None
     origins: tuple[str, ...] = ()
     """Ids of the clusters from which the topic's records came to the source cluster."""
@@ -86,6 +87,8 @@ class Progress:
     """Tells whether the source still has what was mirrored (history.py); None before the first batch."""
     target_id: str = ""
     """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
+    is_new: bool = False
+    """The lane has not been caught up yet since it began."""
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
@@ -94,6 +97,7 @@ class Progress:
         source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
         last = {"last": self.last} if self.last else {}
         target = {"target": self.target_id} if self.target_id else {}
+        new = {"new": True} if self.is_new else {}
         return json.dumps(
             {
                 **last,
@@ -102,6 +106,7 @@ class Progress:
                 **origins,
                 **left,
                 **source,
+                **new,
                 "v": _VERSION,
                 "producer": [self.producer_id, self.producer_epoch, self.sequence],
                 "first": self.first,
@@ -144,6 +149,7 @@ class Progress:
                 if "last" in stored
                 else None,
                 _text("target", stored.get("target", "")),
+                stored.get("new", False) is True,
             )
         except RecursionError:
             problem = "nested too deeply"

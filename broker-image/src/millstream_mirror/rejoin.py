@@ -217,6 +217,7 @@ class Rejoiner:
             both.source.cluster_id,
             int(time.time() * 1000),
             first=0,
+            is_new=True,
         )
 
     async def _check_source(self, both: Both, *, is_new: bool) -> None:

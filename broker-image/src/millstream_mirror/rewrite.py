@@ -133,6 +133,23 @@ def records_to_mirror(
                     yield record
 
 
+def ranges_to_mirror(
+    fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
+) -> Iterator[range]:
+    """The offsets of the same records. Decompresses only batches that compaction has rewritten. Raises ApiError."""
+    abort = _Aborted(aborted)
+    for start, header in iter_batches(fetched):
+        data = fetched[start : start + header.size]
+        if header.next_offset <= position or abort.leaves_out(header, data):
+            continue
+        if _has_holes(header):
+            yield from (
+                range(one.offset, one.offset + 1) for one in read_records(data) if one.offset >= position
+            )
+        else:
+            yield range(max(header.base_offset, position), header.next_offset)
+
+
 def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
     """The batches in one buffer: the fetched one if they are adjacent in it."""
     end = first = batches[0].start

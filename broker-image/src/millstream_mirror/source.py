@@ -42,7 +42,7 @@ from .replicas import ReplicaKeeper
 from .rivals import RivalFinder
 from .standing import CopyKeeper
 from .stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
-from .target_losses import find_lost
+from .target_losses import TargetLosses
 from .topics import MirroredTopic, TopicKeeper, id_of, is_same, select
 from .waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
 
@@ -115,6 +115,7 @@ class SourceMirror:
         self._causes: dict[LaneName, Cause] = {}
         """Why partitions wait whose lanes are open, as far as leaders are the cause."""
         self._topics, self._flow, self._keeper = self._parts(fetching, producing, comparing)
+        self._losses = TargetLosses(self._target, producing, self._flow.lost)
         self._groups = GroupSync(
             config.includes_group,
             from_groups,
@@ -174,6 +175,7 @@ class SourceMirror:
                 tasks.create_task(self._refresh_on())
                 tasks.create_task(self._commit_on())
                 tasks.create_task(self._watch_on())
+                tasks.create_task(self._look_for_losses_on())
                 tasks.create_task(self.member.run())
                 if self.config.groups_include:
                     tasks.create_task(self._copy_positions_on())
@@ -234,6 +236,7 @@ class SourceMirror:
             min((lane.seen_ms for lane in lanes), default=0),
             self._wanted,
             sum(lane.is_unseen(now) for lane in lanes),
+            sum(lane.acknowledged.is_new and lane.lag > 0 for lane in lanes),
             len(waiting),
         )
 
@@ -261,7 +264,7 @@ class SourceMirror:
             topics = select(self.config, self.source, cluster)
             self._matched = len(topics)
             allowed, unknown = await self._allowed(topics)
-            if self.member.conflict or not self.member.knows_owner:
+            if not self.member.owns:
                 self._wanted = None
                 return
             ready = await self._topics.ensure(allowed)
@@ -290,9 +293,9 @@ class SourceMirror:
         """
         try:
             await self._find_loops(topics)
-            doubled = set() if self.member.conflict else await self._find_doubled(topics)
+            doubled = await self._find_doubled(topics) if self.member.owns else set()
         except BrokerError as error:
-            if self._ready or self.member.conflict:
+            if self._ready or not self.member.owns:
                 raise
             found = await progress_of(self._target, self.config.group_of(self.source))
             begun = {
@@ -328,14 +331,10 @@ class SourceMirror:
         self._left_out = left_out
 
     async def _note_left(self) -> None:
-        """Mark left topics, once in each generation that this worker leads.
-
-        Not with mode Identity: the setting of a replica says more than its progress could.
-        """
+        """Mark left topics, once in each generation that this worker leads."""
         member = self.member
         if member.is_leader and member.is_stable and self._noted_left != (generation := member.generation):
-            if self.config.mode is Mode.AGGREGATE:
-                await self._left.note()
+            await self._left.note()
             self._noted_left = generation
 
     async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
@@ -377,20 +376,21 @@ class SourceMirror:
     # ---- partitions that wait
 
     async def _watch_on(self) -> None:
-        """Note waits while nobody reads the status, too; find out why open lanes wait, and what the target lost."""
-        looked = time.monotonic()
+        """Note waits while nobody reads the status, too; and find out why open lanes wait."""
         while True:
             await asyncio.sleep(WATCH_S)
             long = self._observed().since(LONG_S / 2, time.monotonic())
             open_ones = [name for name in long if (name.topic, name.partition) in self._flow.lanes]
             causes: dict[LaneName, Cause] = {}
-            if time.monotonic() - looked >= LOSSES_LOOK_S:
-                looked = time.monotonic()
-                with contextlib.suppress(*TRANSIENT):
-                    self._flow.lost(await find_lost(self._target, self._flow.lanes.values()))
             with contextlib.suppress(*TRANSIENT):
                 causes = await self._keeper.causes(open_ones) if open_ones else {}
             self._causes = causes
+
+    async def _look_for_losses_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOSSES_LOOK_S)
+            with contextlib.suppress(*TRANSIENT):
+                await self._losses.look(self._flow.lanes.values())
 
     @property
     def _reaches_both(self) -> bool:

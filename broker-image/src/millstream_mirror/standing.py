@@ -107,13 +107,15 @@ class CopyKeeper(Keeper):
         for name in names:
             before = stored.get((name.target_topic, name.partition))
             is_same = before is not None and before.topic_id == name.topic_id
-            known = before if before is not None and is_same else Progress(0, 0, 0, 0, 0, "", "", 0)
+            new = Progress(0, 0, 0, 0, 0, "", "", _now_ms(), is_new=True)
+            known = before if before is not None and is_same else new
             target = target_number(self._target_ids.get(name.target_topic, ""))
             progress = Progress(
-                *(0, target, 0, 0, 0, name.topic_id, cluster_id, _now_ms(), known.gap),
+                *(0, target, 0, 0, 0, name.topic_id, cluster_id, known.caught_up_ms, known.gap),
                 first=0,
                 source_end=known.source_end,
                 seen_ms=known.seen_ms,
+                is_new=known.is_new or known.producer_id != target,
             )
             lane = CopyLane(name.topic, name.partition, name.target_topic, progress)
             lane.origins = self._origins(name.topic)

@@ -209,6 +209,8 @@ class SourceStatus:
     """Partitions that all workers together have to mirror; None if that is not known yet."""
     starting: int = 0
     """This worker's lanes that do not know the end of the source's log yet, and are in no other report."""
+    new: int = 0
+    """This worker's lanes that lack records which the source had when they began, or later ones, and never had all."""
     waiting: int = 0
     """This worker's partitions that have not been mirrored for a while (waiting.py)."""
 
@@ -222,6 +224,7 @@ class SourceStatus:
             "partitions": self.lanes,
             "wanted": self.wanted,
             "starting": self.starting,
+            "new": self.new,
             "waiting": self.waiting,
             "lag": {"records": self.lag_records, "seconds": round(self.lag_seconds, 3)},
             "groups": self.groups,

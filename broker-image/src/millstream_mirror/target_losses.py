@@ -1,4 +1,4 @@
-"""Notices that the target has lost records that it had acknowledged, for lanes that have nothing to send.
+"""Notices that the target has lost records, for lanes that have nothing to send.
 
 A target that was restored from an older copy, or elected an unclean leader, refuses a lane's next records, or
 acknowledges them at a lower offset. Without next records, the lane would report that the target has everything.
@@ -9,60 +9,93 @@ high watermark, which a new leader learns a little later, this is never lower th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import fetch
-from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream_kafka.topic_partition import TopicPartition
 
 from .lane import Lane
-from .reading import LATEST, offset_at
+from .reading import LATEST
 from .topics import PARTITIONS_AT_ONCE, in_parts, leading
 
+Lost = Callable[[Mapping[Lane, int]], None]
 
-async def find_lost(at_target: ClusterClient, lanes: Collection[Lane]) -> dict[Lane, int]:
-    """Idle lanes whose records the target has lost, and the end of its log for each.
 
-    Brokers that do not respond are left out. Raises BrokerError, ApiError."""
-    idle = {lane.target: (lane, lane.acknowledged) for lane in lanes if lane.is_idle}
-    by_node: dict[int, list[TopicPartition]] = {}
-    for where, node in (await leading(at_target, idle.keys())).leaders.items():
-        by_node.setdefault(node, []).append(where)
-    lost = {}
-    for node, of_node in by_node.items():
-        for some in in_parts(of_node, lambda _: 1, PARTITIONS_AT_ONCE):
-            for where in await _out_of_range(
-                at_target, node, {one: idle[one][1].target_offset for one in some}
-            ):
-                lane, before = idle[where]
-                end = await offset_at(at_target, where, LATEST)
+class TargetLosses:
+    """Looks whether the target has lost records. One broker that does not respond holds up no other."""
+
+    def __init__(self, at_target: ClusterClient, producing: ClusterClient, lost: Lost) -> None:
+        """``producing`` knows the leaders that acknowledged records: one that another client takes for the leader may
+        have been deposed. ``lost`` gets idle lanes that have lost records, with the end of the target's log of each."""
+        self._at_target = at_target
+        self._producing = producing
+        self._lost = lost
+
+    async def look(self, lanes: Collection[Lane]) -> None:
+        idle = {lane.target: lane for lane in lanes if lane.is_idle}
+        leaders = (await leading(self._at_target, idle.keys())).leaders
+        leaders |= self._producing.known_leaders(idle.keys())
+        by_node: dict[int, dict[TopicPartition, Lane]] = {}
+        for where, node in leaders.items():
+            by_node.setdefault(node, {})[where] = idle[where]
+        await asyncio.gather(*(self._look_at(node, of_node) for node, of_node in by_node.items()))
+
+    async def _look_at(self, node: int, lanes: Mapping[TopicPartition, Lane]) -> None:
+        with contextlib.suppress(BrokerError, ApiError):
+            for some in in_parts(lanes, lambda _: 1, PARTITIONS_AT_ONCE):
+                asked = {where: lanes[where].acknowledged for where in some if lanes[where].is_idle}
+                out = await self._out_of_range(node, {where: asked[where].target_offset for where in asked})
+                if not (out := out & asked.keys()):
+                    continue
                 # It may also have deleted older records: then it begins, and ends, after this offset.
-                if end < before.target_offset and lane.is_idle and lane.acknowledged is before:
-                    lost[lane] = end
-    return lost
+                ends = await self._ends(node, out)
+                self._lost(
+                    {
+                        lanes[where]: end
+                        for where, end in ends.items()
+                        if where in out and end < asked[where].target_offset
+                        if lanes[where].is_idle and lanes[where].acknowledged is asked[where]
+                    }
+                )
+            return
+        for cluster in (self._at_target, self._producing):
+            cluster.forget_leaders()
 
+    async def _out_of_range(self, node: int, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """The partitions whose logs do not reach these offsets, or begin after them. Raises BrokerError, ApiError."""
+        topics: dict[str, FetchTopic] = {}
+        for (topic, partition), offset in offsets.items():
+            one = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1)
+            topics.setdefault(topic, FetchTopic(topic, partitions=[])).partitions.append(one)
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=list(topics.values()))
+        response = await self._at_target.call_node(node, fetch.BY_NAME, request)
+        found = set()
+        for of_topic in response.responses:
+            for answer in of_topic.partitions:
+                if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    found.add((of_topic.topic, answer.partition_index))
+                elif answer.error_code:  # the next look asks the new leader
+                    self._at_target.forget_leaders(of_topic.topic)
+                    self._producing.forget_leaders(of_topic.topic)
+        return found
 
-async def _out_of_range(
-    at_target: ClusterClient, node: int, offsets: Mapping[TopicPartition, int]
-) -> list[TopicPartition]:
-    """The partitions whose logs do not reach these offsets, or begin after them."""
-    topics: dict[str, FetchTopic] = {}
-    for (topic, partition), offset in offsets.items():
-        one = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1)
-        topics.setdefault(topic, FetchTopic(topic, partitions=[])).partitions.append(one)
-    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=list(topics.values()))
-    try:
-        response = await at_target.call_node(node, fetch.BY_NAME, request)
-    except BrokerError:
-        at_target.forget_leaders()
-        return []
-    found = []
-    for of_topic in response.responses:
-        for answer in of_topic.partitions:
-            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                found.append((of_topic.topic, answer.partition_index))
-            elif answer.error_code:  # the next look asks the new leader
-                at_target.forget_leaders(of_topic.topic)
-    return found
+    async def _ends(self, node: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those that the leader knows. Raises BrokerError, ApiError."""
+        topics: dict[str, ListOffsetsTopic] = {}
+        for topic, partition in partitions:
+            one = ListOffsetsPartition(partition, timestamp=LATEST)
+            topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(one)
+        request = ListOffsetsRequest(-1, 0, list(topics.values()))
+        response = await self._at_target.call_node(node, list_offsets.API, request)
+        return {
+            (of_topic.name, answer.partition_index): answer.offset
+            for of_topic in response.topics
+            for answer in of_topic.partitions
+            if not answer.error_code
+        }

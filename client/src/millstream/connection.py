@@ -57,16 +57,25 @@ class Cluster:
         reasons = [_why_unreachable(*address) for address in self.addresses]
         return "; ".join(dict.fromkeys(reasons)) if all(reasons) else ""
 
-    @functools.cached_property
+    @property
     def admin(self) -> AdminClient:
         """librdkafka's connected admin client; raises Unreachable within seconds if the cluster cannot be used."""
+        return self._connection[0]
+
+    @property
+    def first_metadata(self) -> Any:
+        """The brokers and topics as of the connection. Later requests may go to the advertised addresses."""
+        return self._connection[1]
+
+    @functools.cached_property
+    def _connection(self) -> tuple[AdminClient, Any]:
         if reasons := self.why_unreachable():
             raise Unreachable(
                 f"no broker at {self.bootstrap} ({reasons})",
                 "start one (millstream local up -f DIR), or name another with --bootstrap",
             )
         try:
-            admin, brokers = self._connected()
+            admin, metadata = self._connected()
         except KafkaException as error:
             if error.args[0].code() in NO_ANSWER:
                 self._check_advertised(_learned(self.client_config()))
@@ -78,11 +87,12 @@ class Cluster:
                 f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
                 "name another address with --bootstrap, or see what millstream doctor says",
             ) from None
+        brokers = metadata.brokers.values()
         self._check_advertised([(str(broker.host), broker.port) for broker in brokers])
-        return admin
+        return admin, metadata
 
-    def _connected(self) -> tuple[AdminClient, list[Any]]:
-        """A client, and the brokers that an address of ours names.
+    def _connected(self) -> tuple[AdminClient, Any]:
+        """A client, and the metadata that an address of ours returns.
 
         librdkafka may learn of the brokers before it has sent the request, and then drops its connection to our
         address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
@@ -91,7 +101,7 @@ class Cluster:
             with kafka_errors():
                 admin = AdminClient(self.client_config())
             try:
-                return admin, list(admin.list_topics(timeout=timeout_s).brokers.values())
+                return admin, admin.list_topics(timeout=timeout_s)
             except KafkaException as error:
                 last = error
                 if error.args[0].code() not in NO_ANSWER:

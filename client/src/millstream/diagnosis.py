@@ -57,7 +57,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
     if not usable:
         return
     try:
-        metadata = cluster.metadata()
+        metadata = cluster.first_metadata
     except MillstreamError as error:
         yield Finding("metadata", cluster.bootstrap, problem=str(error))
         return

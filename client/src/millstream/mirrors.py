@@ -45,7 +45,8 @@ class MirroredTopic:
 
     ``lag``: records, None without the source. ``caught_up``: when the partition that is furthest behind had last caught
     up, as committed with its last record; "" if never. ``promoted``: it was a replica, and is writable and not mirrored
-    any more.
+    any more. ``gone``: the source does not have it any more; False without the source. ``gaps``: the last one of each
+    partition.
     """
 
     topic: str
@@ -54,6 +55,11 @@ class MirroredTopic:
     caught_up: str
     gaps: tuple[Gap, ...]
     promoted: bool = False
+    gone: bool = False
+
+    @property
+    def mirrored(self) -> bool:
+        return not (self.promoted or self.gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +116,30 @@ def mirror_status(
     for source in given.keys() - {source for _, _, source in mirrors}:
         known = ", ".join(sorted({source for _, _, source in mirrors})) or "none"
         raise BadInput(f"--source: no mirror has a source {source}", f"there is: {known}")
+    named = Counter(source for _, _, source in mirrors)
     return [
-        _mirror(cluster, group, mirror, source, states[group], given.get(source))
+        _mirror(cluster, group, mirror, source, states[group], given.get(source), shared=named[source] > 1)
         for group, mirror, source in sorted(mirrors, key=lambda one: one[1:])
     ]
 
 
 def _mirror(
-    cluster: Cluster, group: str, mirror: str, source: str, state: tuple[str, int], origin: Cluster | None
+    cluster: Cluster,
+    group: str,
+    mirror: str,
+    source: str,
+    state: tuple[str, int],
+    origin: Cluster | None,
+    *,
+    shared: bool,
 ) -> Mirror:
+    """``shared``: another mirror has a source of this name, which may be another cluster."""
     progress = _progress_of(cluster, group)
     ids = sorted({one.cluster for one in progress.values()} - {""})
-    lags, gone = ({}, set[str]()) if origin is None else _lags(origin, source, ids, progress)
+    lags: dict[Where, int] = {}
+    gone: set[str] = set()
+    if origin is not None:
+        lags, gone = _lags(origin, source, ids, progress, f"{source} of {mirror}" if shared else "")
     topics: dict[str, list[Where]] = {}
     for where in sorted(progress):
         topics.setdefault(where[0], []).append(where)
@@ -132,17 +150,18 @@ def _mirror(
             {where[1]: progress[where] for where in of_topic},
             [lags.get(w) for w in of_topic],
             promoted=topic in promoted,
+            gone=topic in gone,
         )
         for topic, of_topic in topics.items()
     )
     name, workers = state
-    behind = [one.lag for one in found if not (one.promoted or one.topic in gone)]
+    behind = [one.lag for one in found if one.mirrored]
     lag = None if origin is None or None in behind else sum(each or 0 for each in behind)
     return Mirror(mirror, source, group, name, workers, ", ".join(ids), lag, found)
 
 
 def _topic(
-    name: str, progress: Mapping[int, _Progress], lags: Iterable[int | None], *, promoted: bool
+    name: str, progress: Mapping[int, _Progress], lags: Iterable[int | None], *, promoted: bool, gone: bool
 ) -> MirroredTopic:
     known = [lag for lag in lags if lag is not None]
     oldest = min(one.caught_up_ms for one in progress.values())
@@ -152,7 +171,7 @@ def _topic(
         if one.gap is not None
     )
     lag = sum(known) if len(known) == len(progress) else None
-    return MirroredTopic(name, len(progress), lag, _time(oldest), gaps, promoted)
+    return MirroredTopic(name, len(progress), lag, _time(oldest), gaps, promoted, gone)
 
 
 def _promoted(cluster: Cluster, progress: Mapping[Where, _Progress]) -> set[str]:
@@ -217,23 +236,26 @@ def _read(offset: int, metadata: str) -> _Progress | None:
             None if gap is None else (int(gap[0]), int(gap[1]), int(gap[2])),
             int(stored["producer"][0]),
         )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 def _lags(
-    origin: Cluster, source: str, ids: list[str], progress: Mapping[Where, _Progress]
+    origin: Cluster, source: str, ids: list[str], progress: Mapping[Where, _Progress], shared: str
 ) -> tuple[dict[Where, int], set[str]]:
     """The lag of each partition, and the topics that the source does not have any more.
 
     No lag is known of a partition without a leader, of a topic that was created again in the source, or of which the
-    mirror has not begun all partitions.
+    mirror has not begun all partitions. ``shared``: the source with its mirror's name, if others have one of this name.
     """
     metadata = origin.metadata()
     if ids and metadata.cluster_id not in ids:
         raise BadInput(
-            f"--source: {origin.bootstrap} is cluster {metadata.cluster_id}, not {', '.join(ids)}, which {source} is",
-            "name an address of that cluster",
+            f"--source: {origin.bootstrap} is cluster {metadata.cluster_id}, not {', '.join(ids)},"
+            f" which {shared or source} is",
+            f"name one of the mirrors with a source {source}: millstream mirror status MIRROR"
+            if shared
+            else "name an address of that cluster",
         )
     names = _source_topics(origin, source, metadata.topics, progress)
     places = {

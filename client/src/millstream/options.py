@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -75,6 +76,16 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
             raise BadInput(f"{option}: {key} is given twice", "give each key once")
         found[key] = value
     return found
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds in a range. NaN is in none: it compares with nothing, so a wait for it would never end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 class Name(click.ParamType[str]):

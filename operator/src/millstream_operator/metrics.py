@@ -50,13 +50,14 @@ UNEXPECTED = {
 }
 """Conditions that need attention unless they have this status."""
 PROGRESS = {
+    Reason.NO_WORKERS,
     Reason.RUN_PENDING,
     Reason.RUNNING,
     Reason.SCHEDULED,
     Reason.SUSPENDED,
     Reason.WAITING_FOR_RECORDS,
 }
-"""Reasons of conditions that resolve themselves."""
+"""Reasons of conditions that resolve themselves, or that a user has asked for."""
 
 
 class _Condition(msgspec.Struct):

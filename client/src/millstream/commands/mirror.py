@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import partial
 
@@ -11,9 +11,9 @@ import click
 
 from millstream import client_config
 from millstream.connection import Cluster
-from millstream.errors import BadInput, Failed, Interrupted
+from millstream.errors import BadInput, Failed, Interrupted, MillstreamError
 from millstream.mirrors import Mirror, mirror_status
-from millstream.options import Command, Settings, common, pairs
+from millstream.options import Command, Seconds, Settings, common, pairs
 from millstream.output import printable, show, tell
 from millstream.words import count
 
@@ -63,8 +63,8 @@ def mirror_status_command(
     """Show the mirrors into this cluster, or the topics of one: --bootstrap names the target.
 
     A mirror whose group is Empty has no workers now. CAUGHT UP is when the partition that is furthest behind had last
-    caught up, as of its last record. MISSING are records that the source deleted before they were mirrored. PROMOTED
-    topics are writable, and not mirrored any more; LAG leaves them out.
+    caught up, as of its last record. MISSING are the records of the last gap in each partition: the source deleted them
+    before they were mirrored. PROMOTED topics are writable, and not mirrored any more; LAG leaves them out.
     """
     found = _looking(settings, name, sources, target_file, source_files)()
     if name is None:
@@ -108,7 +108,7 @@ def mirror_status_command(
 @click.argument("name", metavar="MIRROR")
 @_connections
 @click.option(
-    "--timeout", type=click.FloatRange(0, 604_800), default=300.0, show_default=True, metavar="SECONDS",
+    "--timeout", type=Seconds(0, 604_800), default=300.0, show_default=True, metavar="SECONDS",
     help="How long to wait; then the exit status is 1.",
 )  # fmt: skip
 @common
@@ -124,19 +124,15 @@ def mirror_wait_command(
     """Wait until a mirror has copied every record of its sources, and recorded that: --bootstrap names the target.
 
     It compares with the present ends of the sources, so stop the producers first. Name the address of each source with
-    --source. Topics that the mirror has not begun do not count, nor do promoted ones.
+    --source, and at least one of its topics must be mirrored. Topics that the mirror has not begun do not count, nor do
+    promoted ones. If a cluster stops responding meanwhile, the command tries again until the time is over.
     """
-    look = _looking(settings, name, sources, target_file, source_files)
+    look, named = _looking(settings, name, sources, target_file, source_files), pairs("--source", sources)
     until, before = time.monotonic() + timeout, ""
     try:
-        while True:
-            found = look()
-            if missing := {one.source for one in found} - pairs("--source", sources).keys():
-                source = min(missing)
-                raise BadInput(f"--source: {source} has no address", f"add --source {source}=HOST:PORT")
-            if all(one.lag == 0 and one.topics for one in found):
-                break
-            now = "; ".join(_behind(one) for one in found if one.lag != 0 or not one.topics)
+        found = look()  # a first look that fails, as at a wrong address, ends the command
+        now = _left(found, named)
+        while now:
             if time.monotonic() >= until:
                 raise Failed(
                     f"{name}: not copied within {timeout:g} s: {now}",
@@ -147,23 +143,49 @@ def mirror_wait_command(
                 click.echo(printable(f"{name}: waiting: {now}"), err=True)
             before = now
             time.sleep(LOOK_S)
+            found, now = _again(look, named)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted: {before or 'nothing was read'}") from None
-    topics = sum(not topic.promoted for one in found for topic in one.topics)
+    topics = sum(topic.mirrored for one in found for topic in one.topics)
     tell(settings, {"mirrors": [asdict(one) for one in found]}, f"{name}: lag 0 in {count(topics, 'topic')}")
+
+
+def _left(found: list[Mirror], named: Collection[str]) -> str:
+    """What there is to wait for; "" once everything is copied. ``named``: the sources with an address."""
+    if missing := {one.source for one in found} - set(named):
+        source = min(missing)
+        raise BadInput(f"--source: {source} has no address", f"add --source {source}=HOST:PORT")
+    return "; ".join(
+        _behind(one) for one in found if one.lag != 0 or not any(topic.mirrored for topic in one.topics)
+    )
+
+
+def _again(look: Callable[[], list[Mirror]], named: Collection[str]) -> tuple[list[Mirror], str]:
+    """A later look, and what there is to wait for; also the end of a failure that may pass."""
+    try:
+        found = look()
+    except MillstreamError as error:
+        if not error.retriable:
+            raise
+        return [], error.problem
+    return found, _left(found, named)
 
 
 def _behind(one: Mirror) -> str:
     """The topics with a lag; the one that is furthest behind comes first."""
-    lags = {topic.topic: topic.lag for topic in one.topics if not topic.promoted and topic.lag != 0}
+    if not one.topics:
+        return f"no topic of {one.source} has begun"
+    mirrored = [topic for topic in one.topics if topic.mirrored]
+    if not mirrored:
+        why = sorted({"promoted" if topic.promoted else "deleted in the source" for topic in one.topics})
+        return f"every topic of {one.source} is {' or '.join(why)}: nothing is mirrored"
+    lags = {topic.topic: topic.lag for topic in mirrored if topic.lag != 0}
     largest = sorted(lags, key=lambda topic: -(lags[topic] or 0))
     some = [
         f"{topic} {'unknown' if lags[topic] is None else format(lags[topic], ',')}"
         for topic in largest[:SHOWN]
     ]
     more = [f"{len(largest) - SHOWN:,} more"] if len(largest) > SHOWN else []
-    if not one.topics:
-        return f"no topic of {one.source} has begun"
     return f"lag behind {one.source}: {', '.join(some + more) or 'unknown'}" + (
         "" if one.workers else "; no worker runs"
     )

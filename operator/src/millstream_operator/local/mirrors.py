@@ -83,6 +83,10 @@ class LocalMirror:
         daemons = [daemon for key, daemon in self.state.daemons.items() if key.startswith(self.prefix)]
         alive = [daemon for daemon in daemons if daemon.serves]
         dead = [daemon for daemon in daemons if not daemon.alive]
-        reports = ask_all([daemon.ready["http"] for daemon in alive if "http" in daemon.ready])
+        addresses = [daemon.ready["http"] for daemon in alive if "http" in daemon.ready]
+        reports = ask_all(addresses)
         failure = processes.last_words(dead[0]) if dead else ""
-        return Workers(replicas=len(alive), ready=len(reports), reports=reports, failure=failure)
+        silent = max(0, len(addresses) - len(reports))
+        return Workers(
+            replicas=len(alive), ready=len(reports), reports=reports, failure=failure, silent=silent
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ..models import Lag, MirrorMaker, MirrorMakerStatus, MirrorSourceStatus
 from ..models.mirror import Rate, SetAside
 from ..resources.mirror import selector
 from ..words import count_of
+from . import set_aside
 from .problem import Problem, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
@@ -21,8 +23,9 @@ OF_WORKERS = (ConditionType.SOURCE_REACHABLE, ConditionType.CAUGHT_UP, Condition
 """The conditions that only workers' reports tell."""
 CAUGHT_UP_S = 10  # a mirror that is never further behind than this is caught up while records keep arriving
 SHOWN_ERROR = 1024
-SHOWN_SET_ASIDE = 100
 MOST_NAMED = 5  # gaps or topics in a message
+SCALED_TO_ZERO = "spec.replicas is 0: the mirror is scaled to zero"
+NOT_TRIED = (Reason.WORKERS_STARTING, "no worker has tried yet")
 REASONS = {
     "CredentialsMissing": Reason.CREDENTIALS_MISSING,
     "TlsFailed": Reason.TLS_FAILED,
@@ -104,6 +107,8 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     releases do not report it."""
     starting: int = 0
     """Partitions of this worker whose end in the source it does not know yet."""
+    new: int = 0
+    """Partitions of this worker that have not had all records of the source yet, since the mirror began them."""
 
 
 class TargetReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -125,7 +130,8 @@ class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
 class Workers:
     """The workers: their number, how many are ready, the reports of those that responded, and why one ended.
 
-    ``waiting``: why one does not start. ``updated``: how many run with the present spec; None means all.
+    ``waiting``: why one does not start. ``updated``: how many run with the present spec; None means all. ``silent``:
+    how many ready ones did not answer.
     """
 
     replicas: int = 0
@@ -134,6 +140,14 @@ class Workers:
     failure: str = ""
     waiting: str = ""
     updated: int | None = None
+    silent: int = 0
+
+    @property
+    def silence(self) -> str:
+        """How many did not answer, in words; "" if all did."""
+        if not self.silent:
+            return ""
+        return f"{self.silent} of {count_of(self.silent + len(self.reports), 'worker')} did not answer"
 
 
 def status_of(
@@ -144,13 +158,18 @@ def status_of(
     promoted = {name for report in workers.reports for source in report.sources for name in source.promoted}
     told = promotion.told or (None if promotion.mirror.spec.promote else promoted_before(promoted))
     said = {source.name: _of_source(source.name, workers.reports) for source in mirror.spec.sources}
-    why_unknown = {name: _unknown_lag(name, reports) for name, reports in said.items()}
-    sources = tuple(_source(name, reports, why_unknown[name]) for name, reports in said.items())
+    why_unknown = {name: workers.silence or _unknown_lag(name, reports) for name, reports in said.items()}
+    told_of = () if workers.silent else {name for name, reports in said.items() if reports}
+    kept = set_aside.kept(mirror, told_of, promoted)
+    sources = tuple(
+        _source(name, reports, why_unknown[name], kept.get(name, ())) for name, reports in said.items()
+    )
     unknown = next(filter(None, why_unknown.values()), "")
     lag = None if unknown else _sum(report.lag for report in workers.reports)
-    degraded = _degraded(workers.reports)
-    reached = _reachable(sources, workers.reports)
-    of_workers = (reached, _caught_up(lag, unknown, reached, workers.reports), degraded)
+    nobody = _without_reports(mirror, workers)
+    degraded = _degraded(mirror, workers, nobody)
+    reached = _reachable(sources, workers.reports, nobody)
+    of_workers = (reached, _caught_up(lag, unknown, reached, workers.reports, nobody), degraded)
     conditions = conditions_with(
         mirror,
         *(() if promotion.is_over else of_workers),
@@ -207,11 +226,9 @@ def refused_status(
 
 
 def _without_workers(mirror: MirrorMaker, ending: int) -> MirrorMakerStatus:
-    before = {source.name: source for source in mirror.status.sources or ()}
+    kept = set_aside.kept(mirror, (), ())
     sources = tuple(
-        MirrorSourceStatus(
-            name=source.name, set_aside=before[source.name].set_aside if source.name in before else None
-        )
+        MirrorSourceStatus(name=source.name, set_aside=kept.get(source.name) or None)
         for source in mirror.spec.sources
     )
     return msgspec.structs.replace(
@@ -244,13 +261,15 @@ def _unknown_lag(name: str, said: Sequence[SourceReport]) -> str:
     return ""
 
 
-def _source(name: str, said: Sequence[SourceReport], unknown: str) -> MirrorSourceStatus:
+def _source(
+    name: str, said: Sequence[SourceReport], unknown: str, kept: Sequence[SetAside]
+) -> MirrorSourceStatus:
     """Workers share a source's partitions: lags add up, and one worker's problem is the source's.
 
-    ``unknown``: why its lag is not known.
+    ``unknown``: why its lag is not known. ``kept``: what was set aside before, and stays unless a worker reports anew.
     """
     if not said:
-        return MirrorSourceStatus(name=name)
+        return MirrorSourceStatus(name=name, set_aside=tuple(kept) or None)
     errors = [source.last_error for source in said if source.last_error]
     gone = [source for source in said if not source.reachable]  # without an error: not tried yet
     return MirrorSourceStatus(
@@ -260,15 +279,9 @@ def _source(name: str, said: Sequence[SourceReport], unknown: str) -> MirrorSour
         groups=max((source.groups for source in said if source.groups is not None), default=None),
         lag=None if unknown else _sum(source.lag for source in said),
         rate=_rate(source.rate for source in said),
-        set_aside=_set_aside(said),
+        set_aside=set_aside.merged(kept, (one for source in said for one in source.set_aside)),
         last_error=errors[0][:SHOWN_ERROR] if errors else "",
     )
-
-
-def _set_aside(said: Sequence[SourceReport]) -> tuple[SetAside, ...] | None:
-    """The reports of the worker that leads the group; two may believe for a moment that they do."""
-    found = {(one.topic, one.partition): one for source in said for one in source.set_aside}
-    return tuple(one for _, one in sorted(found.items()))[:SHOWN_SET_ASIDE] or None
 
 
 def _sum(lags: Iterable[WorkerLag]) -> Lag | None:
@@ -297,9 +310,30 @@ def _topics(said: Sequence[SourceReport]) -> int:
 
 
 Told = tuple[ConditionType, bool | None, Reason, str]
+Why = tuple[Reason, str]
 
 
-def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerReport]) -> Told:
+def _without_reports(mirror: MirrorMaker, workers: Workers) -> Why | None:
+    """Why no worker reports; None if one does."""
+    if workers.reports:
+        return None
+    if mirror.spec.replicas == 0 and not workers.silent:
+        return Reason.NO_WORKERS, SCALED_TO_ZERO
+    return Reason.WORKERS_STARTING, workers.silence or "no worker has reported yet"
+
+
+def _before(mirror: MirrorMaker, kind: ConditionType) -> Told | None:
+    """A condition of the status before; None without one, or if it was Unknown."""
+    for one in mirror.status.conditions or ():
+        if one.type == kind.value and one.status != "Unknown":
+            with contextlib.suppress(ValueError):  # the reason of another release
+                return kind, one.status == "True", Reason(one.reason), one.message
+    return None
+
+
+def _reachable(
+    sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerReport], nobody: Why | None
+) -> Told:
     gone = [source for source in sources if source.reachable is False]
     if gone:
         message = "; ".join(f"{source.name}: {source.last_error or 'does not answer'}" for source in gone)
@@ -307,15 +341,16 @@ def _reachable(sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerRe
         reason = next((REASONS[word] for word in words if word in REASONS), Reason.SOURCE_UNREACHABLE)
         return ConditionType.SOURCE_REACHABLE, False, reason, message
     if any(source.reachable is None for source in sources):
-        message = "no worker has tried yet" if list(reports) else "no worker has reported yet"
-        return ConditionType.SOURCE_REACHABLE, None, Reason.WORKERS_STARTING, message
+        return ConditionType.SOURCE_REACHABLE, None, *(nobody or NOT_TRIED)
     names = ", ".join(source.name for source in sources)
     return ConditionType.SOURCE_REACHABLE, True, Reason.SOURCES_REACHABLE, f"{names} answered"
 
 
-def _caught_up(lag: Lag | None, unknown: str, reached: Told, reports: Sequence[WorkerReport]) -> Told:
-    if not reports:
-        return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, "no worker has reported yet"
+def _caught_up(
+    lag: Lag | None, unknown: str, reached: Told, reports: Sequence[WorkerReport], nobody: Why | None
+) -> Told:
+    if nobody:
+        return ConditionType.CAUGHT_UP, None, *nobody
     _, reachable, reason, message = reached
     if reachable is False:
         return ConditionType.CAUGHT_UP, None, reason, message
@@ -327,19 +362,27 @@ def _caught_up(lag: Lag | None, unknown: str, reached: Told, reports: Sequence[W
         return ConditionType.CAUGHT_UP, False, Reason.DIVERGED, diverged
     if lag is None:
         return ConditionType.CAUGHT_UP, None, Reason.WORKERS_STARTING, unknown
+    if new := sum(source.new for report in reports for source in report.sources):
+        words = f"{count_of(new, 'partition')} {'has' if new == 1 else 'have'} not been caught up yet"
+        return ConditionType.CAUGHT_UP, False, Reason.BEHIND, words
     records, seconds = lag.records or 0, lag.seconds or 0
     if records and seconds > CAUGHT_UP_S:
         return ConditionType.CAUGHT_UP, False, Reason.BEHIND, f"more than {CAUGHT_UP_S} seconds behind"
     return ConditionType.CAUGHT_UP, True, Reason.CAUGHT_UP, f"at most {CAUGHT_UP_S} seconds behind"
 
 
-def _degraded(reports: Sequence[WorkerReport]) -> Told:
-    if not reports:
-        return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, "no worker has reported yet"
-    if not (found := list(_degradations(reports))):
-        nothing = "no record was deleted before it was mirrored"
-        return ConditionType.DEGRADED, False, Reason.NOTHING_MISSING, nothing
-    return ConditionType.DEGRADED, True, found[0][0], "; also: ".join(message for _, message in found)
+def _degraded(mirror: MirrorMaker, workers: Workers, nobody: Why | None) -> Told:
+    """While a worker is silent, its problems are those that are known: an alert must not end and begin again."""
+    if found := list(_degradations(workers.reports)):
+        return ConditionType.DEGRADED, True, found[0][0], "; also: ".join(message for _, message in found)
+    if workers.silent and (before := _before(mirror, ConditionType.DEGRADED)):
+        return before
+    if nobody:
+        return ConditionType.DEGRADED, None, *nobody
+    if workers.silent:
+        return ConditionType.DEGRADED, None, Reason.WORKERS_STARTING, workers.silence
+    nothing = "no record was deleted before it was mirrored"
+    return ConditionType.DEGRADED, False, Reason.NOTHING_MISSING, nothing
 
 
 def _degradations(reports: Sequence[WorkerReport]) -> Iterator[tuple[Reason, str]]:
@@ -398,12 +441,7 @@ def _ready(
 ) -> Told:
     wanted = mirror.spec.replicas
     if wanted == 0:
-        return (
-            ConditionType.READY,
-            False,
-            Reason.NO_WORKERS,
-            "spec.replicas is 0: the mirror is scaled to zero",
-        )
+        return ConditionType.READY, False, Reason.NO_WORKERS, SCALED_TO_ZERO
     _, reachable, reason, message = reached
     if reachable is False:
         return ConditionType.READY, False, reason, message
@@ -422,14 +460,20 @@ def _ready(
     if workers.ready < wanted:
         message = f"{workers.ready} of {wanted} workers are ready{why}"
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
-    if not workers.reports:
-        message = f"no worker with the present spec has reported yet{why}"
-        return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     _, _, reason, message = degraded
     if reason in NOT_READY:
         return ConditionType.READY, False, reason, message
+    if not workers.reports:
+        message = workers.silence or f"no worker with the present spec has reported yet{why}"
+        return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     if rejoining := _said(workers.reports, REJOINING):
         return ConditionType.READY, False, Reason.REJOINING, rejoining
+    before = _before(mirror, ConditionType.READY)
+    if workers.silent and mirror.spec.rejoin and not (before and before[1]):
+        # The topics of a silent worker may not be replicas yet.
+        if before and before[2] is Reason.REJOINING:
+            return before
+        return ConditionType.READY, False, Reason.WORKERS_STARTING, workers.silence
     for source in mirror.spec.sources:
         if unknown := _unknown_topics(source.name, _of_source(source.name, workers.reports)):
             return ConditionType.READY, False, Reason.WORKERS_STARTING, unknown

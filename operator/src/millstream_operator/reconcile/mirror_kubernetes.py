@@ -25,9 +25,9 @@ from ..status import write_status
 from ..store import Key, key_for
 from . import mirror as mirrors
 from . import mirror_rules
-from .mirror_workers import ask_all
+from .mirror_workers import MOST_WORKERS, ask_all
 from .objects import NotOurs, delete, ensure, find
-from .pods import refused, trouble_of, unscheduled
+from .pods import is_ready, refused, trouble_of, unscheduled
 from .problem import Problem, is_paused
 from .promotion import Promotion, is_over, requested
 from .promotion_kafka import advance
@@ -235,13 +235,18 @@ def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> m
     pods = _pods(services, mirror)
     # Until they are replaced, workers with the former configuration report about other topics, or to another target.
     configured = [pod for pod in pods if not spec or _config_of(pod) == _config_of(spec["template"])]
+    ready = _addresses([pod for pod in configured if is_ready(pod)])
+    others = _addresses([pod for pod in configured if not is_ready(pod)])
+    reports = ask_all(ready)
+    silent = max(0, min(len(ready), MOST_WORKERS) - len(reports))
     return mirrors.Workers(
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
-        reports=ask_all(_addresses(configured)),
+        reports=(*reports, *(ask_all(others) if others else ())),
         failure=next((trouble.words for trouble in map(trouble_of, pods) if trouble), ""),
         waiting=next(filter(None, map(unscheduled, pods)), "") or refused(deployment),
         updated=status.get("updatedReplicas", 0) if is_seen else 0,
+        silent=silent,
     )
 
 
