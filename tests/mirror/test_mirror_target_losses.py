@@ -54,6 +54,7 @@ async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> 
         assert await found(client, idle) == {}
     assert idle.error == f"{topic}-3: the target has lost records: its log ends at offset 0, and ended at 21"
     assert idle.target_missing
+    idle.saw(0)
     assert idle.is_unseen(1), "nobody knows yet how many records are missing"
 
 

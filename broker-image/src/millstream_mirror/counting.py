@@ -28,9 +28,9 @@ async def offset_back(at_source: ClusterClient, where: TopicPartition, offset: i
         if (found := await _count(at_source, where, low, high)) > missing:
             return await _skip(at_source, where, low, high, found - missing)
         missing -= found
-        step = max(missing, 2 * step if not found else 0)
+        step *= 2
         high = low
-    return high - missing
+    return max(high - missing, 0)
 
 
 async def _count(at_source: ClusterClient, where: TopicPartition, low: int, high: int) -> int:

@@ -4,10 +4,10 @@ Each round reads the positions of the selected groups in the partitions that thi
 members consume, translates them (offsets.py, else lookup.py), and commits changed ones. In the target, a group
 continues at the record at which it would continue in the source, or at an earlier one if the mirror is behind.
 
-The target's own consumers come first. While a group has members there, its coordinator refuses the commit. Once it has
-had members there (then it has a protocol type), its position only moves forward. A group that never had any has its
-positions from the mirror, so they follow the source's backwards, too. Commits are repeated every hour, because the
-target forgets the positions of an idle group. The mirror's own groups are never copied.
+The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
+that this worker has not set itself only moves forward; its own follow the source's backwards, too, also if the source's
+group is made anew. Commits are repeated every hour, because the target forgets the positions of an idle group. The
+mirror's own groups are never copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
-from . import lookup
 from .committed import Position, commit, groups_in, positions_of
 from .lane import Lane
 from .lookup import Lookup, TooFar
@@ -56,8 +55,6 @@ class Copied:
     at: float
     is_ahead: bool = False
     """The source's position was ahead of the mirror, so this is the end of what was mirrored."""
-    margin: int = 0
-    """The number of records by which the target's offset may be too early."""
 
 
 class GroupSync:
@@ -89,8 +86,6 @@ class GroupSync:
         self._copied: dict[tuple[str, TopicPartition], Copied] = {}
         self._too_far: dict[tuple[str, TopicPartition], tuple[Copied, str]] = {}
         """Positions that cannot be translated, and why."""
-        self._types: dict[str, str] = {}
-        """The protocol types of the target's groups; empty for a group that never had members."""
 
     async def look(self) -> None:
         """Copy positions that changed since the last round; errors of a single group go to ``problems``.
@@ -135,8 +130,6 @@ class GroupSync:
 
     async def _list(self) -> list[str]:
         await self._at_source.metadata([])  # find new brokers
-        await self._at_target.metadata([])
-        self._types = {group.group_id: group.protocol_type for group in await groups_in(self._at_target)}
         return sorted(
             group.group_id
             for group in await groups_in(self._at_source)
@@ -147,6 +140,7 @@ class GroupSync:
         """Copy changed positions; return the problem, or ""."""
         positions = await positions_of(self._at_source, group)
         wanted: dict[TopicPartition, Copied] = {}
+        of_wanted: dict[TopicPartition, Lane] = {}
         problem = ""
         now = time.monotonic()
         for where, position in positions.items():
@@ -158,45 +152,52 @@ class GroupSync:
                 before = None
             is_ahead = position.offset > lane.acknowledged.offset
             try:
-                offset, margin = await self._translate(key, lane, position, before)
+                offset = await self._translate(key, lane, position, before)
             except TooFar as error:
                 problem = f"group {group}: {error}"
-                if key not in self._too_far:
+                if not self._is_known_as_too_far(key, lane, position):
                     self._too_far[key] = Copied(identity, position, -1, now), str(error)
                 continue
-            found = Copied(identity, position, offset, now, is_ahead, margin)
+            found = Copied(identity, position, offset, now, is_ahead)
             is_same = before is not None and (before.source, before.target_offset) == (position, offset)
             if before is None or not is_same or now - before.at >= REPEAT_S:
-                wanted[lane.target] = found
+                wanted[lane.target], of_wanted[lane.target] = found, lane
             else:
                 self._copied[key] = replace(found, at=before.at)
         if wanted:
-            problem = await self._commit(group, wanted) or problem
+            problem = await self._commit(group, wanted, of_wanted) or problem
         return problem
 
     async def _translate(
         self, key: tuple[str, TopicPartition], lane: Lane, position: Position, before: Copied | None
-    ) -> tuple[int, int]:
-        """The target's offset, and its margin. Raises TooFar, BrokerError, ApiError."""
+    ) -> int:
+        """The target's offset. Raises TooFar, BrokerError, ApiError."""
         found = lane.offsets.find(position.offset)
         if found is not None:
-            return found, 0
-        if before and not before.is_ahead and before.source.offset == position.offset:
-            return before.target_offset, before.margin  # looked up before
-        if (failed := self._too_far.get(key)) is not None:
-            one, words = failed
-            if (one.lane, one.source.offset) == (_identity(lane), position.offset):
-                raise TooFar(words)
-        return await self._lookup.find(lane, position.offset), lookup.margin(lane, position.offset)
+            return found
+        is_there = position.offset <= lane.acknowledged.offset
+        if before and is_there and not before.is_ahead and before.source.offset == position.offset:
+            return before.target_offset  # looked up before
+        if self._is_known_as_too_far(key, lane, position):
+            raise TooFar(self._too_far[key][1])
+        return await self._lookup.find(lane, position.offset)
 
-    async def _commit(self, group: str, wanted: Mapping[TopicPartition, Copied]) -> str:
+    def _is_known_as_too_far(self, key: tuple[str, TopicPartition], lane: Lane, position: Position) -> bool:
+        one, _ = self._too_far.get(key, (None, ""))
+        return one is not None and (one.lane, one.source.offset) == (_identity(lane), position.offset)
+
+    async def _commit(
+        self, group: str, wanted: Mapping[TopicPartition, Copied], lanes: Mapping[TopicPartition, Lane]
+    ) -> str:
         """Commit the positions that the target permits; return the reason if there are none."""
         there = await positions_of(self._at_target, group)
-        lanes = {lane.target: lane for lane in self._lanes().values() if _is_certain(lane)}
+        present = self._lanes()
         wanted = {  # others are translated again: their lanes have moved, or the topic was made anew
             where: one
             for where, one in wanted.items()
-            if where in lanes and _identity(lanes[where]) == one.lane
+            if present.get((lane := lanes[where]).source) is lane
+            and _is_certain(lane)
+            and _identity(lane) == one.lane
         }
         allowed = {
             where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
@@ -236,10 +237,7 @@ class GroupSync:
             wanted.target_offset,
         ):
             return False  # somebody else has set it since
-        if wanted.target_offset >= there.offset:
-            return wanted.target_offset > there.offset or self._types.get(group) == ""
-        # It may be the mirror's own, from before a restart, and more exact than this one.
-        return self._types.get(group) == "" and there.offset > wanted.target_offset + wanted.margin
+        return wanted.target_offset >= there.offset
 
     def _note(self, group: str, problem: str) -> None:
         if problem and self.problems.get(group) != problem:
@@ -251,9 +249,9 @@ class GroupSync:
 
 
 def _is_certain(lane: Lane) -> bool:
-    """Whether it is known what of the lane the target has. A lane that stopped at a gap has nothing in flight."""
-    is_open = not lane.recovering or lane.stopped_at is not None
-    return is_open and not lane.must_compare and lane.skip_to is None
+    """Whether it is known what of the lane the target has, as for one that waits at a gap."""
+    is_open = lane.stopped_at is not None or not (lane.recovering or lane.is_stopped)
+    return is_open and lane.skip_to is None
 
 
 def _identity(lane: Lane) -> tuple[int, int]:

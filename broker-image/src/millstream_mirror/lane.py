@@ -119,6 +119,8 @@ class Lane:
     """Nothing was acknowledged yet since the last rewind: send one batch and wait."""
     failures: int = 0
     high_watermark: int = -1
+    new_until: int = -1
+    """The source's high watermark when it was first seen: a new lane that has this is new no more."""
     moved_ms: int = 0
     """When the source's high watermark was first seen at its present value."""
     seen_ms: int = 0
@@ -170,6 +172,8 @@ class Lane:
         """Whether its lag is unknown: the source's end was never seen, or, if it was reached, not for a while."""
         if self.reason or self.replaced or self.stopped_at is not None:
             return False
+        if not self.lag and self.failed and self.target_missing:
+            return True  # it has lost records, and finds out how many
         return not self.seen_ms or (not self.lag and now_ms - self.seen_ms > UNSEEN_MS)
 
     @property
@@ -327,7 +331,6 @@ class Lane:
             f" {self.acknowledged.target_offset}"
         )
         self.target_missing = True
-        self.seen_ms = 0  # its lag is unknown until it has found out how many
 
     def passed(self, last: LastBatch) -> None:
         """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""
@@ -349,6 +352,8 @@ class Lane:
         The source's past errors are over then, and the target's once it has all of the log.
         """
         self.seen_ms = int(time.time() * 1000)
+        if self.new_until < 0:
+            self.new_until = high_watermark
         if high_watermark != self.high_watermark:
             is_first = self.high_watermark < 0
             self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
@@ -365,10 +370,10 @@ class Lane:
         return self.side == "source" and not self.reason
 
     def _note_lag(self) -> None:
+        if self.acknowledged.is_new and 0 <= self.new_until <= self.acknowledged.offset:
+            self.acknowledged = replace(self.acknowledged, is_new=False)
         if not self.lag:
             self.caught_up_ms = int(time.time() * 1000)
-            if self.acknowledged.is_new and self.high_watermark >= 0:
-                self.acknowledged = replace(self.acknowledged, is_new=False)
         elif (since := self.ends.behind_since(self.acknowledged.offset)) is not None:
             self.caught_up_ms = since
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,15 +13,14 @@ from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
-from millstream_process import supervision
 
 from . import topics
 from .config import OnGap
 from .counting import offset_back
 from .history import Diverged, History, not_replicated_yet
-from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, Lane, Side
+from .lane import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, Lane
 from .member import LaneName
-from .opening import TRANSIENT, Keeper
+from .opening import CALLS_AT_ONCE, TRANSIENT, Keeper, at, each
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, offset_at, read
@@ -30,9 +28,8 @@ from .sent import Producer, next_numbers, numbers_there, sent_since, unsent_from
 from .stats import Counters
 from .together import Together
 from .topics import id_of, is_same
-from .waiting import Cause, failed
+from .waiting import Cause
 
-CALLS_AT_ONCE = 32
 STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
@@ -124,12 +121,12 @@ class LaneKeeper(Keeper):
             lane = lanes[name]
             lane.is_compacted = lane.topic in compacted
             lane.suspicious = lane.suspicious or (lane.must_compare and lane.is_compacted)
-            with _at("source"):
+            with at("source"):
                 lane.saw(await offset_at(self._at_source, lane.source, LATEST))
             lane.recovering = False
             return lane
 
-        return [*(await _each(lanes, look, waiting)).values()], waiting
+        return [*(await each(lanes, look, waiting)).values()], waiting
 
     async def _begin(
         self, names: Sequence[LaneName], cluster_id: str, waiting: dict[LaneName, Cause]
@@ -138,10 +135,10 @@ class LaneKeeper(Keeper):
 
         async def begin(name: LaneName) -> Lane:
             compared_at = time.monotonic()
-            with _at("source"):
+            with at("source"):
                 epoch = await self._history.epoch((name.topic, name.partition))
                 start = await offset_at(self._at_source, (name.topic, name.partition), EARLIEST)
-            with _at("target"):
+            with at("target"):
                 end = await offset_at(self._at_target, (name.target_topic, name.partition), LATEST)
                 producer = await self._new_producer()
             progress = Progress(
@@ -161,7 +158,7 @@ class LaneKeeper(Keeper):
             lane.source_epoch, lane.compared_at = epoch, compared_at
             return lane
 
-        lanes = await _each(names, begin, waiting)
+        lanes = await each(names, begin, waiting)
         if lanes:
             # Looked up after the ends: progress must not combine a former topic's id with the end of a new one.
             ids, _, _ = await topics.leaders_of(
@@ -271,11 +268,11 @@ class LaneKeeper(Keeper):
             await self._await_replication(lane, end)
         if is_cut or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
+        if there is None and _is_behind(following, here.sequence):  # others have written to the topic since
+            there = following
         if there is None and is_cut:
             await self._begin_again(lane, "the target's partition has none of its records")
             return
-        if there is None and _is_behind(following, here.sequence):  # others have written to the topic since
-            there = following
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if ahead == 0 and lane.is_compacted:
             await self._resume(lane, await self._under_next_epoch(here))
@@ -297,9 +294,11 @@ class LaneKeeper(Keeper):
             logger.error(
                 "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
             )
-            offset = await offset_back(self._comparing, lane.source, here.offset, lost)
+            async with self._reads:
+                offset = await offset_back(self._comparing, lane.source, here.offset, lost)
+            if lane.is_compacted:  # what is gone does not count, so that others may come twice
+                offset = max(offset, await offset_at(self._comparing, lane.source, EARLIEST))
             again = replace(here, offset=offset, sequence=there or 0)
-            # What was compacted since does not count, so that some records may come twice.
             await self._resume(lane, await self._under_next_epoch(again) if lane.is_compacted else again)
 
     async def _await_replication(self, lane: Lane, end: int) -> None:
@@ -405,6 +404,7 @@ class LaneKeeper(Keeper):
             target_id=target_id,
             is_new=True,
         )
+        lane.new_until = -1
         await self._resume(lane, again)
 
     async def _renumber(self, lane: Lane, why: str) -> None:
@@ -479,47 +479,3 @@ def _diverged(lane: Lane, what: Diverged) -> str:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-class _Refused(Exception):
-    """A cluster refuses a request for one partition."""
-
-    def __init__(self, cause: Cause) -> None:
-        super().__init__(cause.words)
-        self.cause = cause
-
-
-@contextlib.contextmanager
-def _at(side: Side) -> Iterator[None]:
-    """Raise _Refused for an ApiError of this cluster."""
-    try:
-        yield
-    except ApiError as error:
-        raise _Refused(failed(side, f"cannot be opened: {error}")) from error
-
-
-async def _each(
-    names: Iterable[LaneName], work: Callable[[LaneName], Awaitable[Lane]], waiting: dict[LaneName, Cause]
-) -> dict[LaneName, Lane]:
-    """Do the work for each, a few at a time; adds those that are refused to ``waiting``. Raises BrokerError.
-
-    After the first BrokerError, the others are given up: they have the same leaders.
-    """
-    limit = asyncio.Semaphore(CALLS_AT_ONCE)
-    done: dict[LaneName, Lane] = {}
-
-    async def one(name: LaneName) -> None:
-        async with limit:
-            try:
-                done[name] = await work(name)
-            except _Refused as refused:
-                waiting[name] = refused.cause
-            except ApiError as error:
-                waiting[name] = failed("", f"cannot be opened: {error}")
-
-    tasks = [asyncio.create_task(one(name)) for name in names]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await supervision.cancel(tasks)
-    return done

@@ -47,13 +47,6 @@ class Lookup:
         return await _Search(self._at_target, lane, last).between(start, end, guess)
 
 
-def margin(lane: Lane, offset: int) -> int:
-    """The number of records by which the result may be too early: at most the source's holes before the lane's end."""
-    anchor, first = lane.offsets.start, lane.acknowledged.first
-    back = max(0, anchor.offset - offset)
-    return back if first < 0 else min(back, (anchor.offset - first - anchor.sequence) & INT32_MAX)
-
-
 class _Search:
     """Searches for the offset after the record with the number ``last``."""
 

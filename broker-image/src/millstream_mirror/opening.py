@@ -7,13 +7,15 @@ and target. So a leader that does not respond holds up only its own partitions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from millstream_kafka.client import BrokerError, ClusterClient
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.topic_partition import TopicPartition
+from millstream_process import supervision
 
 from . import topics
 from .lane import Lane, Side
@@ -21,6 +23,7 @@ from .member import LaneName
 from .waiting import OPENING, Cause, cause_of, failed, named, no_leader, no_topic, not_reached
 
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
+CALLS_AT_ONCE = 32
 TRANSIENT = (BrokerError, ApiError, OSError)
 """Errors to retry."""
 Opened = Callable[[list[Lane]], None]
@@ -203,3 +206,47 @@ class Opening:
             if names := list(waiting):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
+
+
+class Refused(Exception):
+    """A cluster refuses a request for one partition."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.words)
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def at(side: Side) -> Iterator[None]:
+    """Raise Refused for an ApiError of this cluster."""
+    try:
+        yield
+    except ApiError as error:
+        raise Refused(failed(side, f"cannot be opened: {error}")) from error
+
+
+async def each(
+    names: Iterable[LaneName], work: Callable[[LaneName], Awaitable[Lane]], waiting: dict[LaneName, Cause]
+) -> dict[LaneName, Lane]:
+    """Open a lane for each, a few at a time; adds those that are refused to ``waiting``. Raises BrokerError.
+
+    After the first BrokerError, the others are given up: they have the same leaders.
+    """
+    limit = asyncio.Semaphore(CALLS_AT_ONCE)
+    done: dict[LaneName, Lane] = {}
+
+    async def one(name: LaneName) -> None:
+        async with limit:
+            try:
+                done[name] = await work(name)
+            except Refused as refused:
+                waiting[name] = refused.cause
+            except ApiError as error:
+                waiting[name] = failed("", f"cannot be opened: {error}")
+
+    tasks = [asyncio.create_task(one(name)) for name in names]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await supervision.cancel(tasks)
+    return done

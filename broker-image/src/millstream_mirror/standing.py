@@ -305,6 +305,7 @@ class CopyKeeper(Keeper):
         lane.saw(end)
         progress = replace(lane.acknowledged, offset=max(ours, start), target_offset=ours)
         if 0 < ours < start:
+            lane.acknowledged = replace(lane.acknowledged, offset=ours, target_offset=ours)
             progress = replace(progress, gap=self._passed(lane, ours, start))
         lane.stopped_at = None
         lane.rewind(progress)

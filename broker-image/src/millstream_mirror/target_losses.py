@@ -64,8 +64,7 @@ class TargetLosses:
                     }
                 )
             return
-        for cluster in (self._at_target, self._producing):
-            cluster.forget_leaders()
+        self._forget_leaders()
 
     async def _out_of_range(self, node: int, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """The partitions whose logs do not reach these offsets, or begin after them. Raises BrokerError, ApiError."""
@@ -75,15 +74,19 @@ class TargetLosses:
             topics.setdefault(topic, FetchTopic(topic, partitions=[])).partitions.append(one)
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=list(topics.values()))
         response = await self._at_target.call_node(node, fetch.BY_NAME, request)
-        found = set()
+        found, has_moved = set(), False
         for of_topic in response.responses:
             for answer in of_topic.partitions:
                 if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     found.add((of_topic.topic, answer.partition_index))
-                elif answer.error_code:  # the next look asks the new leader
-                    self._at_target.forget_leaders(of_topic.topic)
-                    self._producing.forget_leaders(of_topic.topic)
+                has_moved |= answer.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
+        if has_moved:  # the next look asks the new leaders
+            self._forget_leaders()
         return found
+
+    def _forget_leaders(self) -> None:
+        for cluster in (self._at_target, self._producing):
+            cluster.forget_leaders()
 
     async def _ends(self, node: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Those that the leader knows. Raises BrokerError, ApiError."""
