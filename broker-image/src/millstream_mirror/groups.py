@@ -35,6 +35,8 @@ TOO_FAR_S = 600.0
 """How long not to search again for an offset that was not found."""
 KEPT_S = 24 * 3600.0
 """How long to remember the positions of a group that the source does not list: it may be made anew."""
+MOST_KEPT = 100_000
+"""With more positions than this, those of groups that the source does not list are forgotten at once."""
 AT_ONCE = 16
 CONSUMER_TYPES = ("", "consumer")
 
@@ -97,17 +99,16 @@ class GroupSync:
             try:
                 self.groups = await self._list()
                 self._listed = now
-            except (
-                TRANSIENT
-            ) as error:  # the groups that are known do not wait for a broker that does not respond
-                problem = error
+            except TRANSIENT as error:
+                problem = error  # the groups that are known do not wait for a broker that does not respond
         lanes = self._lanes()
         mine, selected = {lane.target for lane in lanes.values()}, set(self.groups)
         self.problems = {group: words for group, words in self.problems.items() if group in selected}
+        since = now - KEPT_S if len(self._copied) < MOST_KEPT else now
         self._copied = {
             key: one
             for key, one in self._copied.items()
-            if key[1] in mine and (key[0] in selected or now - one.at < KEPT_S)
+            if key[1] in mine and (key[0] in selected or one.at > since)
         }
         self._too_far = {
             key: one
@@ -229,14 +230,11 @@ class GroupSync:
         """Whether the mirror may set the position, which is ``there`` now."""
         if there is None:
             return True
-        before = self._copied.get((group, where))
-        if before is not None and before.target_offset == there.offset:
-            return True  # it is the mirror's own
-        if before is not None and (before.source, before.target_offset) == (
-            wanted.source,
-            wanted.target_offset,
-        ):
-            return False  # somebody else has set it since
+        if (before := self._copied.get((group, where))) is not None:
+            if before.target_offset == there.offset:
+                return True  # it is the mirror's own
+            if (before.source, before.target_offset) == (wanted.source, wanted.target_offset):
+                return False  # somebody else has set it since
         return wanted.target_offset >= there.offset
 
     def _note(self, group: str, problem: str) -> None:

@@ -208,7 +208,7 @@ class Opening:
                 pause = min(pause * 2, BACKOFF_MAX_S)
 
 
-class Refused(Exception):
+class NotOpened(Exception):
     """A cluster refuses a request for one partition."""
 
     def __init__(self, cause: Cause) -> None:
@@ -218,11 +218,11 @@ class Refused(Exception):
 
 @contextlib.contextmanager
 def at(side: Side) -> Iterator[None]:
-    """Raise Refused for an ApiError of this cluster."""
+    """Raise NotOpened for an ApiError of this cluster."""
     try:
         yield
     except ApiError as error:
-        raise Refused(failed(side, f"cannot be opened: {error}")) from error
+        raise NotOpened(failed(side, f"cannot be opened: {error}")) from error
 
 
 async def each(
@@ -239,7 +239,7 @@ async def each(
         async with limit:
             try:
                 done[name] = await work(name)
-            except Refused as refused:
+            except NotOpened as refused:
                 waiting[name] = refused.cause
             except ApiError as error:
                 waiting[name] = failed("", f"cannot be opened: {error}")
