@@ -191,3 +191,26 @@ async def test_a_broker_that_stops_waits_until_its_logs_are_cut(
         gate.open()
         await closing
         assert (follower.log.log_end_offset, follower.log.truncating) == (1, False)
+
+
+async def test_a_thread_is_waited_for_however_often_it_is_cancelled() -> None:
+    """Otherwise a stop could remove a folder that the thread is making, and take that for a failed disk."""
+    begun, goes_on = threading.Event(), threading.Event()
+    ended = []
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(30)
+        ended.append(True)
+
+    waiting = asyncio.create_task(manager._to_its_end(asyncio.to_thread(work)))
+    await asyncio.to_thread(begun.wait, 30)
+    for _ in range(3):
+        waiting.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert not waiting.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended

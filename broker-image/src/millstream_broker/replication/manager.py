@@ -14,6 +14,7 @@ outlive the process in `replication-offset-checkpoint` of each log directory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import threading
@@ -552,11 +553,13 @@ def _deleted(before: ClusterState, state: ClusterState) -> dict[str, uuid.UUID]:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T], cancel: Callable[[], None] = lambda: None) -> T:
-    """Wait for a thread that works on logs, even when cancelled: nothing else may use them meanwhile."""
+    """Wait for a thread that works on logs, however often it is cancelled: nothing else may use them meanwhile."""
     working = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         cancel()
-        await asyncio.wait([working])
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
         raise
