@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import BrokerProcess, CopiedBroker
 from millstream_harness.mirror import MirrorProcess
 from millstream_harness.scenario import unique
 
@@ -38,6 +38,15 @@ def north(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("east"), CONFIG) as broker:
         yield broker
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[CopiedBroker]:
+    """A running broker that can be restored from a copy; it keeps its port."""
+    broker = CopiedBroker(tmp_path / "copied")
+    broker.keep_port().start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture

@@ -78,7 +78,10 @@ async def test_counting_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None
         offset = chance.choice([log.end, *log.mirrored])
         there = [at for at in log.mirrored if log.start <= at < offset]
         found = await offset_back(None, ("t", 0), offset, records)  # type: ignore[arg-type]
+        compacted = await offset_back(None, ("t", 0), offset, records, is_compacted=True)  # type: ignore[arg-type]
         if len(there) < records:
+            assert compacted == log.start
             assert found == max(0, min(log.start, offset) - (records - len(there)))
         else:
             assert [at for at in there if at >= found] == there[-records:]
+            assert compacted == found

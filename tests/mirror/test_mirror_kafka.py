@@ -70,7 +70,7 @@ async def test_from_kafka_without_aborted_transactions(
 
 
 async def test_records_between_markers_that_the_target_loses_come_again(
-    kafka: KafkaProcess, start_mirror: StartMirror, tmp_path: Path
+    kafka: KafkaProcess, start_mirror: StartMirror, copied: CopiedBroker
 ) -> None:
     """The lane has nothing to send, and the source has more offsets than records."""
     topic = unique("lost")
@@ -84,25 +84,20 @@ async def test_records_between_markers_that_the_target_loses_come_again(
             producer.produce(topic, b"%d" % number)
             producer.commit_transaction(20)
 
-    target = CopiedBroker(tmp_path / "target")
-    target.keep_port().start()
-    try:
-        mirror = start_mirror(
-            {"kafka": kafka.bootstrap}, target.bootstrap, topics={"include": [topic]}, name=topic
-        )
-        write(range(40))
-        arrived(target, topic, [40])
-        target.copy()
-        write(range(40, 100))
-        arrived(target, topic, [100])
-        mirror.pause()
-        target.restore()
-        target.start()
-        mirror.resume()
-        arrived(target, topic, [100])
-        assert await values(target, topic) == [b"%d" % number for number in range(100)]
-    finally:
-        target.kill()
+    mirror = start_mirror(
+        {"kafka": kafka.bootstrap}, copied.bootstrap, topics={"include": [topic]}, name=topic
+    )
+    write(range(40))
+    arrived(copied, topic, [40])
+    copied.copy()
+    write(range(40, 100))
+    arrived(copied, topic, [100])
+    mirror.pause()
+    copied.restore()
+    copied.start()
+    mirror.resume()
+    arrived(copied, topic, [100])
+    assert await values(copied, topic) == [b"%d" % number for number in range(100)]
 
 
 async def test_into_kafka_and_on_after_a_kill(

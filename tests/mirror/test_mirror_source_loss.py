@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,8 @@ TENS = {"batch_num_messages": 10, "linger_ms": 200}
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[CopiedBroker]:
-    broker = CopiedBroker(tmp_path / "source")
-    broker.keep_port().start()
-    yield broker
-    broker.kill()
+def source(copied: CopiedBroker) -> CopiedBroker:
+    return copied
 
 
 def mirror_of_fifty(

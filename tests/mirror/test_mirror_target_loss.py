@@ -63,94 +63,75 @@ def test_the_topic_of_an_idle_mirror(
 
 
 def test_a_target_from_an_older_copy_gets_its_records_again(
-    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror
 ) -> None:
     """The running worker knows that they were acknowledged, and sends them again."""
     topic = unique("restored")
     create(west, topic)
-    target = CopiedBroker(tmp_path / "target")
-    target.keep_port().start()
-    try:
-        mirror = start_mirror(
-            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
-        )
-        produce(west, topic, range(100), **TENS)
-        arrived(target, topic, [100])
-        target.copy()
-        produce(west, topic, range(100, 160), **TENS)
-        arrived(target, topic, [160])
-        mirror.pause()
-        target.restore()
-        target.start()
-        mirror.resume()
-        produce(west, topic, range(160, 200), **TENS)
-        arrived(target, topic, [200])
-        assert numbers(target, topic) == [*range(200)]
-        produce(west, topic, range(200, 300), **TENS)
-        arrived(target, topic, [300])
-        assert numbers(target, topic) == [*range(300)]
-    finally:
-        target.kill()
+    mirror = start_mirror({"west": west.bootstrap}, copied.bootstrap, name=topic, topics={"include": [topic]})
+    produce(west, topic, range(100), **TENS)
+    arrived(copied, topic, [100])
+    copied.copy()
+    produce(west, topic, range(100, 160), **TENS)
+    arrived(copied, topic, [160])
+    mirror.pause()
+    copied.restore()
+    copied.start()
+    mirror.resume()
+    produce(west, topic, range(160, 200), **TENS)
+    arrived(copied, topic, [200])
+    assert numbers(copied, topic) == [*range(200)]
+    produce(west, topic, range(200, 300), **TENS)
+    arrived(copied, topic, [300])
+    assert numbers(copied, topic) == [*range(300)]
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrives(
-    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror, mode: str
+    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("idle")
     create(west, topic, 2)
-    target = CopiedBroker(tmp_path / "target")
-    target.keep_port().start()
-    try:
-        mirror = start_mirror(
-            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}, mode=mode
-        )
-        produce(west, topic, range(100), 2, **TENS)
-        arrived(target, topic, [50, 50])
-        target.copy()
-        produce(west, topic, range(100, 160), 2, **TENS)
-        arrived(target, topic, [80, 80])
-        mirror.pause()
-        target.restore()
-        target.start()
-        mirror.resume()
-        arrived(target, topic, [80, 80])
-        assert numbers(target, topic) == [*range(0, 160, 2)]
-        produce(west, topic, range(160, 200), 2, **TENS)
-        arrived(target, topic, [100, 100])
-        assert numbers(target, topic, 1) == [*range(1, 200, 2)]
-    finally:
-        target.kill()
+    mirror = start_mirror(
+        {"west": west.bootstrap}, copied.bootstrap, name=topic, topics={"include": [topic]}, mode=mode
+    )
+    produce(west, topic, range(100), 2, **TENS)
+    arrived(copied, topic, [50, 50])
+    copied.copy()
+    produce(west, topic, range(100, 160), 2, **TENS)
+    arrived(copied, topic, [80, 80])
+    mirror.pause()
+    copied.restore()
+    copied.start()
+    mirror.resume()
+    arrived(copied, topic, [80, 80])
+    assert numbers(copied, topic) == [*range(0, 160, 2)]
+    produce(west, topic, range(160, 200), 2, **TENS)
+    arrived(copied, topic, [100, 100])
+    assert numbers(copied, topic, 1) == [*range(1, 200, 2)]
 
 
 def test_a_target_that_loses_records_gets_them_again_although_others_have_written_since(
-    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror
 ) -> None:
     """Its log is longer than before then; its leader knows the number of the lane's last record."""
     topic = unique("shared")
     create(west, topic)
-    target = CopiedBroker(tmp_path / "target")
-    target.keep_port().start()
-    try:
-        mirror = start_mirror(
-            {"west": west.bootstrap}, target.bootstrap, name=topic, topics={"include": [topic]}
-        )
-        produce(west, topic, range(100), **TENS)
-        arrived(target, topic, [100])
-        target.copy()
-        produce(west, topic, range(100, 160), **TENS)
-        arrived(target, topic, [160])
-        mirror.pause()
-        target.restore()
-        target.start()
-        produce(target, topic, range(1_000_000, 1_000_100), **TENS)
-        mirror.resume()
-        produce(west, topic, range(160, 200), **TENS)
-        arrived(target, topic, [300])
-        found = numbers(target, topic)
-        assert [one for one in found if one < 1_000_000] == [*range(200)]
-    finally:
-        target.kill()
+    mirror = start_mirror({"west": west.bootstrap}, copied.bootstrap, name=topic, topics={"include": [topic]})
+    produce(west, topic, range(100), **TENS)
+    arrived(copied, topic, [100])
+    copied.copy()
+    produce(west, topic, range(100, 160), **TENS)
+    arrived(copied, topic, [160])
+    mirror.pause()
+    copied.restore()
+    copied.start()
+    produce(copied, topic, range(1_000_000, 1_000_100), **TENS)
+    mirror.resume()
+    produce(west, topic, range(160, 200), **TENS)
+    arrived(copied, topic, [300])
+    found = numbers(copied, topic)
+    assert [one for one in found if one < 1_000_000] == [*range(200)]
 
 
 def test_records_that_the_target_does_not_return_yet_are_not_sent_again(

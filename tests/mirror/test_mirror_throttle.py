@@ -137,6 +137,19 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
     assert admin(east).list_topics(hot, timeout=10).topics[hot].partitions.keys() == {0, 1, 2, 3}
 
 
+def slow_mirror(
+    start_mirror: StartMirror, west: BrokerProcess, east: BrokerProcess, topic: str, mode: str
+) -> MirrorProcess:
+    return start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        security={"west": {"maxBytesPerSecond": 15_000}},
+        topics={"include": [topic]},
+        name=topic,
+        mode=mode,
+    )
+
+
 MODES = pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 
 
@@ -147,14 +160,7 @@ def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
     topic = unique("backlog")
     create(west, topic)
     produce(west, topic, range(20_000), batch_num_messages=100)
-    mirror = start_mirror(
-        {"west": west.bootstrap},
-        east.bootstrap,
-        security={"west": {"maxBytesPerSecond": 15_000}},
-        topics={"include": [topic]},
-        name=topic,
-        mode=mode,
-    )
+    mirror = slow_mirror(start_mirror, west, east, topic, mode)
     for _ in range(2):
         told = eventually(
             lambda: conditions_of(mirror).get("CaughtUp", ("Unknown",)),
@@ -173,14 +179,7 @@ def test_a_mirror_knows_for_how_long_it_is_behind(
     """The limit holds the worker back for a minute; after a restart it still knows since when it has been behind."""
     topic, count = unique("behind"), 20_000
     create(west, topic)
-    mirror = start_mirror(
-        {"west": west.bootstrap},
-        east.bootstrap,
-        security={"west": {"maxBytesPerSecond": 15_000}},
-        topics={"include": [topic]},
-        name=topic,
-        mode=mode,
-    )
+    mirror = slow_mirror(start_mirror, west, east, topic, mode)
     produce(west, topic, range(10))
     arrived(east, topic, [10])
     eventually(lambda: lag(mirror), lambda now: now == (0, 0.0), "it is caught up")

@@ -17,10 +17,13 @@ from .rewrite import ranges_to_mirror
 FETCH_BYTES = 1 << 20
 
 
-async def offset_back(at_source: ClusterClient, where: TopicPartition, offset: int, records: int) -> int:
+async def offset_back(
+    at_source: ClusterClient, where: TopicPartition, offset: int, records: int, *, is_compacted: bool = False
+) -> int:
     """The offset from which on this many records lie before ``offset``.
 
-    If the source has deleted some of them, it is before the source's log, by as many. Raises BrokerError, ApiError."""
+    If the source has fewer, it has deleted the others, and the offset is before its log, by as many; if it
+    ``is_compacted``, they are gone for good, and the offset is its start. Raises BrokerError, ApiError."""
     start = await offset_at(at_source, where, EARLIEST)
     high, missing, step = offset, records, records
     while missing and high > start:
@@ -30,7 +33,7 @@ async def offset_back(at_source: ClusterClient, where: TopicPartition, offset: i
         missing -= found
         step *= 2
         high = low
-    return max(high - missing, 0)
+    return max(high, start) if is_compacted else max(high - missing, 0)
 
 
 async def _count(at_source: ClusterClient, where: TopicPartition, low: int, high: int) -> int:

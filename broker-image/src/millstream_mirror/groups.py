@@ -5,9 +5,9 @@ members consume, translates them (offsets.py, else lookup.py), and commits chang
 continues at the record at which it would continue in the source, or at an earlier one if the mirror is behind.
 
 The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
-that this worker has not set itself only moves forward; its own follow the source's backwards, too, also if the source's
-group is made anew. Commits are repeated every hour, because the target forgets the positions of an idle group. The
-mirror's own groups are never copied.
+that this worker has not set itself only moves forward; its own follow the source's backwards, too, even if the group
+was deleted and created again. The worker repeats its commits every hour, because the target forgets the positions of an
+idle group. It never copies the mirror's own groups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REPEAT_S = 3600.0
 TOO_FAR_S = 600.0
 """How long not to search again for an offset that was not found."""
 KEPT_S = 24 * 3600.0
-"""How long to remember the positions of a group that the source does not list: it may be made anew."""
+"""How long to remember the positions of a group that the source does not list: somebody may create it again."""
 MOST_KEPT = 100_000
 """With more positions than this, those of groups that the source does not list are forgotten at once."""
 AT_ONCE = 16
@@ -156,7 +156,7 @@ class GroupSync:
                 offset = await self._translate(key, lane, position, before)
             except TooFar as error:
                 problem = f"group {group}: {error}"
-                if not self._is_known_as_too_far(key, lane, position):
+                if not self._why_too_far(key, lane, position):
                     self._too_far[key] = Copied(identity, position, -1, now), str(error)
                 continue
             found = Copied(identity, position, offset, now, is_ahead)
@@ -179,13 +179,15 @@ class GroupSync:
         is_there = position.offset <= lane.acknowledged.offset
         if before and is_there and not before.is_ahead and before.source.offset == position.offset:
             return before.target_offset  # looked up before
-        if self._is_known_as_too_far(key, lane, position):
-            raise TooFar(self._too_far[key][1])
+        if why := self._why_too_far(key, lane, position):
+            raise TooFar(why)
         return await self._lookup.find(lane, position.offset)
 
-    def _is_known_as_too_far(self, key: tuple[str, TopicPartition], lane: Lane, position: Position) -> bool:
-        one, _ = self._too_far.get(key, (None, ""))
-        return one is not None and (one.lane, one.source.offset) == (_identity(lane), position.offset)
+    def _why_too_far(self, key: tuple[str, TopicPartition], lane: Lane, position: Position) -> str:
+        """Why this position was not found before; empty if it was not searched for."""
+        one, why = self._too_far.get(key, (None, ""))
+        is_it = one is not None and (one.lane, one.source.offset) == (_identity(lane), position.offset)
+        return why if is_it else ""
 
     async def _commit(
         self, group: str, wanted: Mapping[TopicPartition, Copied], lanes: Mapping[TopicPartition, Lane]
@@ -193,7 +195,7 @@ class GroupSync:
         """Commit the positions that the target permits; return the reason if there are none."""
         there = await positions_of(self._at_target, group)
         present = self._lanes()
-        wanted = {  # others are translated again: their lanes have moved, or the topic was made anew
+        wanted = {  # the next round translates the others: their lanes have moved, or the topic was created again
             where: one
             for where, one in wanted.items()
             if present.get((lane := lanes[where]).source) is lane

@@ -295,9 +295,9 @@ class LaneKeeper(Keeper):
                 "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
             )
             async with self._reads:
-                offset = await offset_back(self._comparing, lane.source, here.offset, lost)
-            if lane.is_compacted:  # what is gone does not count, so that others may come twice
-                offset = max(offset, await offset_at(self._comparing, lane.source, EARLIEST))
+                offset = await offset_back(
+                    *(self._comparing, lane.source, here.offset, lost), is_compacted=lane.is_compacted
+                )
             again = replace(here, offset=offset, sequence=there or 0)
             await self._resume(lane, await self._under_next_epoch(again) if lane.is_compacted else again)
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 
 from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, iter_batches
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import fetch, list_offsets
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream_kafka.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream_kafka.topic_partition import TopicPartition
 
 LATEST, EARLIEST = -1, -2
@@ -30,6 +35,24 @@ async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: in
         cluster.forget_leaders(topic)
         raise ApiError(ErrorCode.of(answer.error_code), f"looking up offsets of {topic}-{partition}")
     return answer.offset
+
+
+async def offsets_at(
+    cluster: ClusterClient, node: int, partitions: Collection[TopicPartition], timestamp: int
+) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
+    """What one broker says about partitions that it leads, each perhaps with an error. Raises BrokerError."""
+    topics: dict[str, ListOffsetsTopic] = {}
+    for topic, partition in partitions:
+        one = ListOffsetsPartition(partition, timestamp=timestamp)
+        topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(one)
+    response = await cluster.call_node(
+        node, list_offsets.API, ListOffsetsRequest(-1, 0, list(topics.values()))
+    )
+    return {
+        (of_topic.name, answer.partition_index): answer
+        for of_topic in response.topics
+        for answer in of_topic.partitions
+    }
 
 
 async def read(

@@ -124,30 +124,33 @@ def records_to_mirror(
     fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[Record]:
     """The records that `rewrite` would number from ``position`` on, as the source has them. Raises ApiError."""
-    abort = _Aborted(aborted)
-    for start, header in iter_batches(fetched):
-        data = fetched[start : start + header.size]
-        if header.next_offset > position and not abort.leaves_out(header, data):
-            for record in read_records(data):
-                if record.offset >= position:
-                    yield record
+    for _, data in _batches_to_mirror(fetched, position, aborted):
+        for record in read_records(data):
+            if record.offset >= position:
+                yield record
 
 
 def ranges_to_mirror(
     fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[range]:
     """The offsets of the same records. Decompresses only batches that compaction has rewritten. Raises ApiError."""
-    abort = _Aborted(aborted)
-    for start, header in iter_batches(fetched):
-        data = fetched[start : start + header.size]
-        if header.next_offset <= position or abort.leaves_out(header, data):
-            continue
+    for header, data in _batches_to_mirror(fetched, position, aborted):
         if _has_holes(header):
             yield from (
                 range(one.offset, one.offset + 1) for one in read_records(data) if one.offset >= position
             )
         else:
             yield range(max(header.base_offset, position), header.next_offset)
+
+
+def _batches_to_mirror(
+    fetched: memoryview, position: int, aborted: Iterable[AbortedTransaction]
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    abort = _Aborted(aborted)
+    for start, header in iter_batches(fetched):
+        data = fetched[start : start + header.size]
+        if header.next_offset > position and not abort.leaves_out(header, data):
+            yield header, data
 
 
 def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:

@@ -28,9 +28,8 @@ from typing import TypeVar
 
 from millstream_kafka.batch import HEADER_SIZE, read_header
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import list_offsets, mirror_append, offset_for_leader_epoch
+from millstream_kafka.protocol import mirror_append, offset_for_leader_epoch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream_kafka.protocol.mirror_append import (
     MirrorAppendRequest,
     MirrorPartition,
@@ -52,7 +51,7 @@ from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane
 from .member import LaneName
 from .opening import Keeper, Leaders
 from .progress import Gap, Progress, ProgressStore, target_number
-from .reading import EARLIEST, LATEST, headers_in, may_be_compacted, read
+from .reading import EARLIEST, LATEST, headers_in, may_be_compacted, offsets_at, read
 from .stats import Counters
 from .topics import leaders_of
 from .waiting import Cause, no_leader
@@ -387,19 +386,8 @@ class CopyKeeper(Keeper):
         """The source's offsets for a timestamp."""
 
         async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
-            topics: dict[str, ListOffsetsTopic] = {}
-            for key in keys:
-                topic = topics.setdefault(key[0], ListOffsetsTopic(key[0], []))
-                topic.partitions.append(ListOffsetsPartition(key[1], timestamp=timestamp))
-            request = ListOffsetsRequest(-1, 0, list(topics.values()))
-            response = await self._at_source.call_node(node, list_offsets.API, request)
-            return {
-                (topic.name, one.partition_index): error
-                if (error := _refusal(topic.name, one.error_code))
-                else one.offset
-                for topic in response.topics
-                for one in topic.partitions
-            }
+            answers = await offsets_at(self._at_source, node, keys, timestamp)
+            return {key: _refusal(key[0], one.error_code) or one.offset for key, one in answers.items()}
 
         return await _by_leader(leaders, [*leaders], ask)
 

@@ -14,14 +14,13 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import fetch, list_offsets
+from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millstream_kafka.topic_partition import TopicPartition
 
 from .lane import Lane
-from .reading import LATEST
+from .reading import LATEST, offsets_at
 from .topics import PARTITIONS_AT_ONCE, in_parts, leading
 
 Lost = Callable[[Mapping[Lane, int]], None]
@@ -54,12 +53,12 @@ class TargetLosses:
                 if not (out := out & asked.keys()):
                     continue
                 # It may also have deleted older records: then it begins, and ends, after this offset.
-                ends = await self._ends(node, out)
+                ends = await offsets_at(self._at_target, node, out, LATEST)
                 self._lost(
                     {
-                        lanes[where]: end
+                        lanes[where]: end.offset
                         for where, end in ends.items()
-                        if where in out and end < asked[where].target_offset
+                        if where in out and not end.error_code and end.offset < asked[where].target_offset
                         if lanes[where].is_idle and lanes[where].acknowledged is asked[where]
                     }
                 )
@@ -87,18 +86,3 @@ class TargetLosses:
     def _forget_leaders(self) -> None:
         for cluster in (self._at_target, self._producing):
             cluster.forget_leaders()
-
-    async def _ends(self, node: int, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those that the leader knows. Raises BrokerError, ApiError."""
-        topics: dict[str, ListOffsetsTopic] = {}
-        for topic, partition in partitions:
-            one = ListOffsetsPartition(partition, timestamp=LATEST)
-            topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(one)
-        request = ListOffsetsRequest(-1, 0, list(topics.values()))
-        response = await self._at_target.call_node(node, list_offsets.API, request)
-        return {
-            (of_topic.name, answer.partition_index): answer.offset
-            for of_topic in response.topics
-            for answer in of_topic.partitions
-            if not answer.error_code
-        }

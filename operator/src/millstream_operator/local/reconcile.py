@@ -44,7 +44,7 @@ from ..reconcile.load_offsets import find_ends
 from ..reconcile.load_story import tell
 from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints, taken_name
-from ..reconcile.problem import PAUSED, Problem, conditions_with, is_paused
+from ..reconcile.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
 from ..reconcile.promotion import Promotion, Told, with_last
 from ..reconcile.promotion import condition as promotion_condition
 from ..reconcile.promotion_kafka import advance
@@ -499,10 +499,7 @@ def _ready_of(resource: Resource) -> dict[str, Any] | None:
 
 def _promoted_of(mirror: MirrorMaker) -> Told | None:
     """What the last `up` found of a request that has not ended."""
-    for one in mirror.status.conditions or ():
-        if one.type == ConditionType.PROMOTED and mirror.spec.promote is not None:
-            return ConditionType.PROMOTED, one.status == "True", Reason(one.reason), one.message
-    return None
+    return condition_before(mirror, ConditionType.PROMOTED) if mirror.spec.promote is not None else None
 
 
 def _key(resource: Record) -> Key:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ..models.mirror import Rate, SetAside
 from ..resources.mirror import selector
 from ..words import count_of
 from . import set_aside
-from .problem import Problem, conditions_with, shown
+from .problem import Problem, condition_before, conditions_with, shown
 from .promotion import Promotion, promoted_before, ready
 
 OF_WORKERS = (ConditionType.SOURCE_REACHABLE, ConditionType.CAUGHT_UP, ConditionType.DEGRADED)
@@ -322,15 +321,6 @@ def _without_reports(mirror: MirrorMaker, workers: Workers) -> Why | None:
     return Reason.WORKERS_STARTING, workers.silence or "no worker has reported yet"
 
 
-def _before(mirror: MirrorMaker, kind: ConditionType) -> Told | None:
-    """A condition of the status before; None without one, or if it was Unknown."""
-    for one in mirror.status.conditions or ():
-        if one.type == kind.value and one.status != "Unknown":
-            with contextlib.suppress(ValueError):  # the reason of another release
-                return kind, one.status == "True", Reason(one.reason), one.message
-    return None
-
-
 def _reachable(
     sources: Sequence[MirrorSourceStatus], reports: Iterable[WorkerReport], nobody: Why | None
 ) -> Told:
@@ -375,7 +365,7 @@ def _degraded(mirror: MirrorMaker, workers: Workers, nobody: Why | None) -> Told
     """While a worker is silent, its problems are those that are known: an alert must not end and begin again."""
     if found := list(_degradations(workers.reports)):
         return ConditionType.DEGRADED, True, found[0][0], "; also: ".join(message for _, message in found)
-    if workers.silent and (before := _before(mirror, ConditionType.DEGRADED)):
+    if workers.silent and (before := condition_before(mirror, ConditionType.DEGRADED)):
         return before
     if nobody:
         return ConditionType.DEGRADED, None, *nobody
@@ -468,7 +458,7 @@ def _ready(
         return ConditionType.READY, False, Reason.WORKERS_STARTING, message
     if rejoining := _said(workers.reports, REJOINING):
         return ConditionType.READY, False, Reason.REJOINING, rejoining
-    before = _before(mirror, ConditionType.READY)
+    before = condition_before(mirror, ConditionType.READY)
     if workers.silent and mirror.spec.rejoin and not (before and before[1]):
         # The topics of a silent worker may not be replicas yet.
         if before and before[2] is Reason.REJOINING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,6 +55,18 @@ def conditions_with(
         generation = resource.metadata.generation
         result = set_condition(result, kind, status, reason, message, generation=generation, now=now)
     return with_pause(resource, result, now)
+
+
+def condition_before(
+    resource: Resource, kind: ConditionType
+) -> tuple[ConditionType, bool, Reason, str] | None:
+    """A condition of the present status; None without one, or if it is Unknown."""
+    current: tuple[Condition, ...] = resource.status.conditions or ()  # type: ignore[attr-defined]
+    for one in current:
+        if one.type == kind.value and one.status != "Unknown":
+            with contextlib.suppress(ValueError):  # the reason of another release
+                return kind, one.status == "True", Reason(one.reason), one.message
+    return None
 
 
 def with_pause(resource: Resource, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
