@@ -8,12 +8,12 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # One process more than there are cores, as tests wait a lot; the tests of a file run in one, in their order.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 1 : 6)))
-RUN_TESTS = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+RUN_TESTS = $(BIN)/python -P tests/harness/millstream_harness/run_tests.py --workers $(WORKERS) --
 KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-all mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
 timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
@@ -34,12 +34,28 @@ setup: .venv/.installed
 	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%),$(INSTALLED))
 	@touch $@
 
-# Everything but the long tests: tests/harness/millstream_harness/long_tests.py says which those are.
+# Tests are in tiers (CONTRIBUTING.md): `make test` leaves out the soak tests. SOAK=2/5 chooses a fifth of those, and
+# SHARD=1/4 a quarter of everything.
+SHARES = $(SOAK:%=--soak %) $(SHARD:%=--shard %)
+
 test: setup jars kafka-jars
-	$(RUN_TESTS) -m 'not long' $(PYTEST)
+	$(RUN_TESTS) -m 'not soak' $(SHARES) $(PYTEST)
+
+test-unit: setup
+	$(RUN_TESTS) -m unit $(SHARES) $(PYTEST)
+
+test-process: setup jars kafka-jars
+	$(RUN_TESTS) -m 'process and not soak' $(SHARES) $(PYTEST)
+
+test-soak: setup jars kafka-jars
+	$(RUN_TESTS) -m soak $(SHARES) $(PYTEST)
 
 test-all: setup jars kafka-jars
-	$(RUN_TESTS) $(PYTEST)
+	$(RUN_TESTS) $(SHARES) $(PYTEST)
+
+# How long each file took, which shares and the tiers' limits go by.
+durations: setup jars kafka-jars
+	$(RUN_TESTS) --record-durations $(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -67,7 +83,7 @@ version:
 	@echo $(VERSION)
 
 e2e: setup images
-	$(BIN)/pytest e2e --timeout 900 $(PYTEST)
+	$(BIN)/python -P tests/harness/millstream_harness/run_tests.py -- e2e --timeout 900 $(PYTEST)
 
 PIP_COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links

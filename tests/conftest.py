@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.java import kafka_jars as fetch_kafka_jars
-from millstream_harness.long_tests import is_long
 from millstream_harness.zookeeper import ZooKeeperProcess
+
+pytest_plugins = ["millstream_harness.tier_plugin"]
 
 StartBroker = Callable[..., BrokerProcess]
 
@@ -34,22 +35,6 @@ settings.register_profile(
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Long bytes are no useful id, and bytes with the present time would differ between processes."""
     return f"{len(val)} bytes" if isinstance(val, bytes) and len(val) > 16 else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the long tests; with several workers, start with files of long tests and end with those of quick ones."""
-    for item in items:
-        if is_long(item.nodeid.partition("::")[0]):
-            item.add_marker("long")
-    items.sort(key=lambda item: (item.get_closest_marker("long") is None, not _runs_processes(item)))
-
-
-def _runs_processes(item: pytest.Item) -> bool:
-    """Whether the test's file names one of the harness's processes."""
-    module = item.getparent(pytest.Module)
-    return module is not None and any(
-        name.endswith(("Process", "Processes", "Sandbox")) for name in vars(module.obj)
-    )
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millstream_harness.java import run
 from millstream_harness.tools import missing, require
+
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = "v1.7.7"

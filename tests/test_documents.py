@@ -24,6 +24,8 @@ from millstream_operator.local import manifests
 from millstream_operator.models import ManifestError
 from millstream_operator.models.cluster import BrokerResources
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[1]
 PROPERTIES = (ROOT / "broker-image/server.properties").read_text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import importlib
 import re
 import tomllib
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millstream_harness.long_tests import LONG, is_long
+import mutate
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -23,6 +22,7 @@ PACKAGES = {
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
 )
+SOAK = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.soak", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -47,27 +47,30 @@ def test_links_lead_to_files(document: Path) -> None:
         assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
-def test_every_part_has_tests_that_are_not_long() -> None:
-    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
-    for pattern in (pattern for patterns in LONG.values() for pattern in patterns):
-        assert fnmatch.filter(files, pattern), f"{pattern} fits no file of tests"
-    parts = {Path(file).parent for file in files}
-    quick = {Path(file).parent for file in files if not is_long(file)}
-    assert parts - quick == {Path("tests/broker/robustness"), Path("tests/compat/beside")}
-
-
-def test_long_tests_are_marked(request: pytest.FixtureRequest) -> None:
-    for item in request.session.items:
-        assert is_long(item.nodeid.partition("::")[0]) == (item.get_closest_marker("long") is not None)
+def test_every_part_has_tests_that_make_test_runs() -> None:
+    parts = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    run = {path.parent for path in (ROOT / "tests").rglob("test_*.py") if not SOAK.search(path.read_text())}
+    assert parts - run == {ROOT / "tests/broker/robustness", ROOT / "tests/compat/beside"}
 
 
 def test_continuous_integration_leaves_no_test_out() -> None:
+    """`make test` has all tiers but soak, and of those CI runs one fifth with each commit."""
     commands = dict(
         re.findall(r"^(test|test-all): .*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     )
-    assert commands["test"].replace(" -m 'not long'", "") == commands["test-all"]
+    assert commands["test"].replace(" -m 'not soak'", "") == commands["test-all"]
     run = (ROOT / ".ci" / "run").read_text()
-    assert re.findall(r"^make test.*", run, re.MULTILINE) == ["make test-all PYTEST=--durations=25"]
+    assert "SOAK=${SOAK:-$(($(git rev-list --count HEAD) % 5 + 1))/5}" in run
+    assert re.findall(r"^ *make test.*", run, re.MULTILINE) == [
+        '  make test-all SOAK="$SOAK" PYTEST=--durations=25'
+    ]
+
+
+def test_mutation_runs_no_soak_test() -> None:
+    """What notices a change of the code is in tiers that every commit runs."""
+    for area in mutate.AREAS.values():
+        for path in area.paths():
+            assert not SOAK.search((ROOT / path).read_text()), path
 
 
 def pins(file: Path) -> dict[str, str]:

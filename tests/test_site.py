@@ -12,6 +12,8 @@ import pytest
 
 from millstream_harness.java import run
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

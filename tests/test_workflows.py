@@ -35,14 +35,32 @@ def test_a_workflow_has_least_rights_a_time_limit_and_pinned_actions(path: Path)
 
 
 def test_ci_runs_what_everyone_runs() -> None:
-    steps = parsed(GITHUB / "workflows/ci.yml")["jobs"]["run"]["steps"]
-    assert steps[-1] == {"run": ".ci/run"}
+    job = parsed(GITHUB / "workflows/ci.yml")["jobs"]["run"]
+    assert job["steps"][-1]["run"] == ".ci/run ${{ matrix.part }}"
+    script = (ROOT / ".ci/run").read_text()
+    (everything,) = re.findall(r"^parts=\$\{\*:-(.*)\}$", script, re.MULTILINE)
+    parts = [part for one in job["strategy"]["matrix"]["include"] for part in one["part"].split()]
+    assert set(parts) == set(everything.split()) == set(re.findall(r"\bwanted (\w+)", script))
+    shards = [one["shard"] for one in job["strategy"]["matrix"]["include"] if "shard" in one]
+    assert shards == [f"{number}/{len(shards)}" for number in range(1, len(shards) + 1)]
+    assert parts.count("tests") == len(shards)
+    assert job["steps"][0]["with"] == {"fetch-depth": 0}, "the number of commits chooses the soak tests"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_every_test_runs_each_night_and_for_a_release() -> None:
+    for name in ("nightly", "release"):
+        assert parsed(GITHUB / f"workflows/{name}.yml")["jobs"]["test"] == {
+            "uses": "./.github/workflows/ci.yml",
+            "with": {"all": True},
+        }
+    (step,) = parsed(GITHUB / "workflows/ci.yml")["jobs"]["run"]["steps"][-1:]
+    assert step["env"]["SOAK"] == "${{ inputs.all && '1/1' || '' }}"
+    assert step["env"]["E2E"] == "${{ inputs.all && 'all' || 'core' }}"
 
 
 def test_a_release_is_tested_and_has_every_image() -> None:
     jobs = parsed(GITHUB / "workflows/release.yml")["jobs"]
-    assert jobs["test"] == {"uses": "./.github/workflows/ci.yml"}
     assert (jobs["images"]["needs"], jobs["publish"]["needs"]) == ("test", "images")
     released = {(one["name"], one["context"]) for one in jobs["images"]["strategy"]["matrix"]["include"]}
     makefile = (ROOT / "Makefile").read_text()

@@ -23,6 +23,8 @@ from millstream_harness.operator_scale_figures import Found, Size
 from millstream_kafka.batch import iter_batches, read_records, validate
 from millstream_kafka.protocol import metadata
 
+pytestmark = pytest.mark.process
+
 
 def results() -> Results:
     made = Results(machine={"processor": "2 × Some CPU", "memory": "24 GiB"}, rounds=3)

@@ -41,6 +41,8 @@ from millstream_kafka.protocol.create_topics import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import eventually, log_bytes
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 from millstream_kafka.protocol import create_topics
+
+pytestmark = pytest.mark.process
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -20,6 +20,8 @@ from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import api_versions, fetch, metadata, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

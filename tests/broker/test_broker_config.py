@@ -22,6 +22,8 @@ from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config_types import ConfigError
 from millstream_broker.main import read_config
 
+pytestmark = pytest.mark.process
+
 COMMAND = str(Path(sys.executable).parent / "millstream-broker")
 
 

@@ -26,6 +26,8 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import create_topics, incremental_alter_configs
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 INT32_MAX = 2**31 - 1
 

@@ -20,6 +20,8 @@ from millstream_harness.wire import Wire, fetch_request, record
 from millstream_kafka.batch import read_records
 from millstream_kafka.protocol import delete_topics, fetch, metadata
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

@@ -26,6 +26,8 @@ from millstream_kafka.protocol import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

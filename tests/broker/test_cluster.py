@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +21,8 @@ from millstream_kafka.protocol import (
     metadata,
 )
 from millstream_kafka.protocol.errors import ErrorCode
+
+pytestmark = pytest.mark.process
 
 
 def test_a_leader_is_killed_and_comes_back(cluster: ClusterProcesses) -> None:

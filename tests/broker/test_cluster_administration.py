@@ -33,6 +33,8 @@ from millstream_kafka.protocol.list_partition_reassignments import ListPartition
 from millstream_kafka.protocol.stop_replica import StopReplicaRequest
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 
+pytestmark = pytest.mark.process
+
 # What an administrator does
 
 

@@ -7,11 +7,14 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.zookeeper import ZooKeeperProcess
+
+pytestmark = pytest.mark.soak
 
 TOPICS, PARTITIONS = 10, 100
 

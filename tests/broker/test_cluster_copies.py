@@ -14,6 +14,8 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT, Writer, holds, read_all
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 PERIOD = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 
 

@@ -15,6 +15,8 @@ from millstream_harness.gate import Gate
 from millstream_harness.ledger import Load, check
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 SESSION_S = 60
 SOON_S = 30.0
 """Long on a busy machine, and well below a session."""

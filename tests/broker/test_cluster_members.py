@@ -15,6 +15,8 @@ from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
 from millstream_harness.cluster_load import Writer, create, holds
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 
 def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
     """Brokers keep serving their partitions; requests that need ZooKeeper fail or wait; afterwards all continues."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.cluster import ClusterProcesses, until
@@ -11,6 +12,8 @@ from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.produce import PartitionProduceResponse
+
+pytestmark = pytest.mark.process
 
 CONFIG = {
     "min.insync.replicas": "1",

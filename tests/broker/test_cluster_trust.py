@@ -57,6 +57,8 @@ from millstream_kafka.protocol.update_metadata import (
     UpdateMetadataTopicState,
 )
 
+pytestmark = pytest.mark.process
+
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 
 

@@ -28,9 +28,12 @@ from millstream_broker.coordination.stores import (
 from millstream_broker.coordination.stores import file as module
 from millstream_broker.coordination.stores.ensemble import parse_connect
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
+from millstream_broker.coordination.stores.nodes import Changes, Nodes
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
 from millstream_harness.zookeeper import ZooKeeperProcess
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(params=["zookeeper", "file"])
@@ -445,13 +448,13 @@ async def test_the_loop_takes_over_a_limited_number_of_operations_at_a_time(
     """Any number of operations may wait; one multi is never split."""
     monkeypatch.setattr(module, "WRITTEN_AT_ONCE", 10)
     taken: list[int] = []
-    take = FileStore._take
+    take = Nodes.take
 
-    def noted(self: FileStore, changes: module.Changes, *, tell: bool = False) -> None:
+    def noted(self: Nodes, zxid: int, changes: Changes, *, tell: bool = True) -> None:
         taken.append(len(changes))
-        take(self, changes, tell=tell)
+        take(self, zxid, changes, tell=tell)
 
-    monkeypatch.setattr(FileStore, "_take", noted)
+    monkeypatch.setattr(Nodes, "take", noted)
     store = FileStore(tmp_path / FILE_NAME)
     store.start()
     single = [[Create(f"/one{number}")] for number in range(34)]

@@ -18,6 +18,8 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.kafka_uuid import uuid_from
 from millstream_kafka.protocol import describe_configs, init_producer_id, metadata
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

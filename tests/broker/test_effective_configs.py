@@ -29,6 +29,8 @@ from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTop
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 
+pytestmark = pytest.mark.process
+
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
 MIN, MAX = "min.compaction.lag.ms", "max.compaction.lag.ms"

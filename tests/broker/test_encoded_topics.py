@@ -37,6 +37,8 @@ from millstream_kafka.protocol.metadata import (
 )
 from millstream_kafka.protocol.schema import Encoded
 
+pytestmark = pytest.mark.process
+
 FORM = (12, None)
 
 

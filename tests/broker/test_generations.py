@@ -22,6 +22,8 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import metadata
 
+pytestmark = pytest.mark.process
+
 
 def coordination_in(folder: Path) -> Coordination:
     folder.mkdir(exist_ok=True)

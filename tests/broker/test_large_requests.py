@@ -32,6 +32,8 @@ from millstream_kafka.protocol import (
 from millstream_kafka.protocol.api import FEW_ELEMENTS
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 TOPICS = {"a": 700, "b": 300, "c": 1}
 UNKNOWN = 5
 """Number of partitions in each request that do not exist."""

@@ -22,6 +22,8 @@ from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct
 from millstream_process.loop import loop_factory
 
+pytestmark = pytest.mark.process
+
 SECRET = b"of the cluster"
 OURS, THEIRS = 1, 2
 ALL = [api_versions.ApiVersion(api.key, *api.versions) for api in APIS.values()]

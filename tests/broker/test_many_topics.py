@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from millstream_broker.log.manager import LogManager
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.in_process import connected, running
-from millstream_harness.scenario import eventually
+from millstream_harness.members import until
+from millstream_harness.threads_in_turn import ThreadsInTurn
 from millstream_kafka.client import Connection
 from millstream_kafka.protocol import create_partitions, create_topics, delete_topics, metadata
 from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -27,6 +29,8 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.metadata import MetadataRequest, MetadataRequestTopic
 
 TOPICS, PARTITIONS = 150, 3
+STEP_S = 0.0012
+"""What each look at the clock takes: longer than a slice, shorter than one of the controller's, which it ends, too."""
 
 
 class Counts:
@@ -73,13 +77,15 @@ class Counts:
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # a slice is one step
+    clock = itertools.count(0.0, STEP_S)
+    monkeypatch.setattr(slices, "perf_counter", lambda: next(clock))  # a slice is one step
     return Counts(monkeypatch)
 
 
-@pytest.fixture
-async def client(tmp_path: Path, counts: Counts) -> AsyncIterator[Connection]:
-    """A client of a broker in this process."""
+@pytest.fixture(params=["fast", "slow"])
+async def client(tmp_path: Path, counts: Counts, request: pytest.FixtureRequest) -> AsyncIterator[Connection]:
+    """A client of a broker in this process, whose disk takes no time, or longer than everything else."""
+    ThreadsInTurn(wait=request.param == "slow")
     async with running(tmp_path) as broker, connected(broker) as connection:
         yield connection
 
@@ -114,14 +120,13 @@ async def test_topics_of_one_request_are_deleted_together(
     request = DeleteTopicsRequest(asked, [], 60_000)
     deleted = (await client.call(delete_topics.API, 6, request)).responses
     assert [(one.name, one.error_code) for one in deleted] == [(name, 0) for name in names()]
-    await asyncio.to_thread(
-        eventually,
-        lambda: [
-            *tmp_path.glob("topic-*"),
-            *(path for path in nodes_in(tmp_path) if path.startswith("/brokers/topics/")),
-        ],
-        lambda left: not left,
-        "the topics are gone",
+    await until(
+        lambda: (
+            not [
+                *tmp_path.glob("topic-*"),
+                *(path for path in nodes_in(tmp_path) if path.startswith("/brokers/topics/")),
+            ]
+        )
     )
     asks = 1 + TOPICS // topics.BEGUN_AT_ONCE
     removals = 1 + TOPICS // REMOVALS_AT_ONCE  # one more if the first begins before the last request

@@ -26,6 +26,8 @@ from millstream_harness.members import (
 )
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def connect(shared_zookeeper: ZooKeeperProcess) -> str:

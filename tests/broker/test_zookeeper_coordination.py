@@ -35,6 +35,8 @@ from millstream_harness.members import (
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def connect(shared_zookeeper: ZooKeeperProcess) -> str:

@@ -34,6 +34,8 @@ from millstream_harness.members import (
 )
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def connect(shared_zookeeper: ZooKeeperProcess) -> str:

@@ -32,6 +32,8 @@ from millstream_harness.members import until
 from millstream_harness.wire import silent_listener
 from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 States = list[tuple[State, bool]]
 
 

@@ -19,6 +19,8 @@ from millstream.resets import Move
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 BEGIN_MS = 1_700_000_000_000
 """Time of a topic's first record; each later one is a second younger."""
 

@@ -20,6 +20,8 @@ from millstream.topics import create_topic, delete_topics
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WINDOW_MS = 600_000
 START_MS = 1_700_000_400_000 - 1_700_000_400_000 % WINDOW_MS

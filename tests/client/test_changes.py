@@ -14,6 +14,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import on_a_terminal
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

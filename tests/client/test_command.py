@@ -19,6 +19,8 @@ from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.command import COMMAND, millstream
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

@@ -17,6 +17,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
 from millstream_harness.doctor import findings, served
 
+pytestmark = pytest.mark.soak
+
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

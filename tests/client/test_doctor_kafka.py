@@ -11,6 +11,8 @@ from millstream_harness.doctor import all_findings, findings
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.secured_kafka import PASSWORD, USER, Authority, secured_kafka
 
+pytestmark = pytest.mark.soak
+
 STEPS = ["name", "port", "protocol", "versions", "metadata", "advertised", "clock"]
 
 

@@ -18,6 +18,8 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.doctor import SkewedBroker, all_findings, findings, served
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 
 

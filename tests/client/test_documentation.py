@@ -17,6 +17,8 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.pages import SITE, blocks, run_page
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 LIBRARY = sorted((ROOT / "docs/client").glob("*.md"))
 ADDRESSES = {

@@ -21,6 +21,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import COMMAND, environment, millstream
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 WAITING = re.compile(
     r"millstream: interrupted: waiting up to \d+ s for (?P<records>[\d,]+) records? in flight; "
     "press Ctrl-C again to end at once"

@@ -19,6 +19,8 @@ from millstream.topics import create_topic, delete_topics
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 
+pytestmark = pytest.mark.soak
+
 EXAMPLE = Path(__file__).parents[2] / "examples/streams/exactly_once.py"
 CARRIERS = ("UA", "AA", "B6", "DL")
 

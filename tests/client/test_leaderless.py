@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.command import millstream
+
+pytestmark = pytest.mark.soak
 
 
 def test_a_partition_without_a_leader(cluster: ClusterProcesses) -> None:

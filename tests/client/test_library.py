@@ -19,6 +19,8 @@ from millstream.errors import MillstreamError
 from millstream.producing.undelivered import Failures
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 SOURCE = Path(millstream.__file__).parent
 OF_THE_STANDARD_LIBRARY_AT_MOST = 80
 """Modules that `import millstream` may load; a time limit would depend on the machine."""

@@ -14,6 +14,8 @@ from millstream.commands import mirror as command
 from millstream.errors import Failed, MillstreamError, UnknownGroup, Unreachable
 from millstream.mirrors import Mirror, MirroredTopic
 
+pytestmark = pytest.mark.process
+
 Looked = list[Mirror] | MillstreamError
 ORDERS = MirroredTopic("orders", 1, 0, "", ())
 BEHIND = MirroredTopic("orders", 1, 7, "", ())

@@ -34,6 +34,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 
 

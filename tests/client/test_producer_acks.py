@@ -19,6 +19,8 @@ from millstream_harness.scenario import unique
 from millstream_kafka.batch import BatchHeader, iter_batches
 from millstream_kafka.compression import Compression
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 ACKS = (0, 1, "all")
 RECORDS = 200

@@ -25,6 +25,8 @@ from millstream_harness.gated_cluster import GatedCluster
 from millstream_harness.scenario import unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 LONGEST_METADATA = 10_000
 COUNT = 2500
 """More messages than a stream reads while its lease lasts."""

@@ -26,6 +26,8 @@ from millstream_harness.scenario import unique
 from millstream_harness.stream_member import StreamMember, all_events, check, owners
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 PARTITIONS = 6
 SESSION_S = 3.0
 WAYS = ("zookeeper", "cooperative-sticky", "range")

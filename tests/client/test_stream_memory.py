@@ -13,6 +13,8 @@ from millstream_harness.slow_reader import read_slowly
 from millstream_harness.streams import options_for
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 PARTITIONS = 4
 TOPIC_MB = 320
 BUFFERED_MB = 8

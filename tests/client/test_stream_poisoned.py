@@ -21,6 +21,8 @@ from millstream_harness.scenario import unique
 from millstream_harness.streams import connect, options_for
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 VALUES = (b"1", b"{", b"3", None, b"\xff", b"6", b"[", b"]", b"9")
 GOOD = [1, 3, None, 6, 9]
 POISONED = [1, 4, 6, 7]

@@ -15,6 +15,8 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.scenario import unique
 from millstream_harness.streams import WAYS, connect, fill, options_for
 
+pytestmark = pytest.mark.soak
+
 EACH = 30
 """Number of messages in each partition."""
 Read = tuple[str, int, int, int]

@@ -6,12 +6,16 @@ import json
 import subprocess
 from collections.abc import Callable
 
+import pytest
+
 from millstream.connection import Cluster
 from millstream.groups import IN_FLIGHT, commit_offsets, delete_groups, describe_group
 from millstream.rates import Look, group_rates, look, topic_rates
 from millstream.topics import create_topic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import unique
+
+pytestmark = pytest.mark.process
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

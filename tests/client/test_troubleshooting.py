@@ -13,6 +13,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
 from millstream_harness.pages import matches
 
+pytestmark = pytest.mark.process
+
 PAGE = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
 BROKER = str(Path(sys.executable).parent / "millstream-broker")
 

@@ -23,6 +23,8 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.scenario import unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def tree(brokers: ClusterProcesses) -> Iterator[KazooClient]:

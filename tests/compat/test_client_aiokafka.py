@@ -26,6 +26,8 @@ from millstream_harness.scenario import (
     unique,
 )
 
+pytestmark = pytest.mark.process
+
 NewConsumer = Callable[..., Awaitable[Any]]
 
 

@@ -20,6 +20,8 @@ from millstream_harness.scenario import (
     unique,
 )
 
+pytestmark = pytest.mark.process
+
 NewConsumer = Callable[..., Any]
 Message = Any  # its accessors are typed as if every message were an error
 

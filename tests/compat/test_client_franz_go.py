@@ -17,6 +17,8 @@ from millstream_harness.played import PASSED, Verdicts, play
 from millstream_harness.scenario import CODECS
 from millstream_harness.tools import missing, require
 
+pytestmark = pytest.mark.soak
+
 FOLDER = Path(__file__).parent / "go"
 PROGRAM = ROOT / ".cache" / "compat-franz-go"
 SCENARIOS = re.findall(r'play\("([a-z-]+)",', (FOLDER / "main.go").read_text()) + [

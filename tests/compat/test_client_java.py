@@ -16,6 +16,8 @@ from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
 from millstream_harness.scenario import CODECS
 
+pytestmark = pytest.mark.soak
+
 SOURCE = Path(__file__).parent / "java" / "JavaClient.java"
 SCENARIOS = re.findall(r'scenarios\.put\("([a-z-]+)",', SOURCE.read_text()) + [
     f"codec-{one}" for one in CODECS

@@ -27,7 +27,10 @@ from millstream_harness.scenario import (
 NewConsumer = Callable[..., Any]
 
 # Its clients leave the sockets that wake their selectors to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(autouse=True)

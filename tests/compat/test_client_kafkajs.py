@@ -14,6 +14,8 @@ from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
 from millstream_harness.tools import missing, require
 
+pytestmark = pytest.mark.soak
+
 FOLDER = Path(__file__).parent / "node"
 SCENARIOS = re.findall(r"^  '?([a-z-]+)'?: (?:async )?\(\)", (FOLDER / "client.js").read_text(), re.MULTILINE)
 

@@ -11,6 +11,8 @@ from millstream_harness.java import run
 from millstream_harness.scenario import BASE_TIMESTAMP_MS, CODECS, DEADLINE_S, eventually, unique
 from millstream_harness.tools import require
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def kcat(bootstrap: str) -> list[str]:

@@ -68,6 +68,8 @@ from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Struct
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 async def cluster(bootstrap: str) -> AsyncIterator[ClusterClient]:

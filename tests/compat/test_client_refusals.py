@@ -31,6 +31,8 @@ from millstream_harness.java import KAFKA_VERSION, client_classpath, java_comman
 from millstream_harness.played import PASSED, play
 from millstream_harness.scenario import eventually
 
+pytestmark = pytest.mark.process
+
 JAVA = Path(__file__).parent / "java" / "Refusals.java"
 JAVA_SCENARIOS = re.findall(r'play\("([a-z-]+)",', JAVA.read_text())
 PATIENCE_S = 60

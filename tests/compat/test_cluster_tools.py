@@ -16,6 +16,8 @@ from millstream_harness.command import millstream
 from millstream_harness.java import SHORT_LIVED, run, run_kafka_tool
 from millstream_harness.zookeeper import ZooKeeperProcess, zookeeper_command
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture(scope="module")
 def cluster(

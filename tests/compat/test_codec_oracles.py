@@ -37,6 +37,8 @@ from millstream_kafka.protocol import api_versions, consumer_group_heartbeat
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
+pytestmark = pytest.mark.soak
+
 AnyApi = Api[Any, Any]
 
 MESSAGES = Path(__file__).parent / "java" / "BrokerMessages.java"

@@ -16,6 +16,8 @@ from millstream_harness.command import millstream
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.soak
+
 Tool = Callable[..., str]
 
 

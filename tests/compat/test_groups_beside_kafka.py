@@ -26,6 +26,8 @@ from millstream_harness.wire import Wire
 from millstream_kafka.protocol import incremental_alter_configs as alter
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.soak
+
 PARTITIONS = 3
 CONFIG = {
     "group.initial.rebalance.delay.ms": "400",

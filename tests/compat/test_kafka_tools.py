@@ -17,6 +17,8 @@ from millstream_harness.java import run_kafka_tool
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
 
+pytestmark = pytest.mark.soak
+
 Tool = Callable[..., str]
 
 

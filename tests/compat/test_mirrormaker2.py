@@ -35,7 +35,10 @@ CONFIG = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitio
 CHECKPOINTS = Path(__file__).parent / "java" / "Checkpoints.java"
 ARRIVAL_S = 120.0
 
-pytestmark = pytest.mark.timeout(300)  # it takes long to start, and longer to continue after a kill
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from millstream_harness.configuration_document import DIFFERENT, OLDER, OURS
 from millstream_harness.java import java_command, run
 from millstream_harness.wire import Wire
 
+pytestmark = pytest.mark.process
+
 OF_KRAFT = {
     "process.roles": "broker,controller",
     "node.id": "7",

@@ -24,7 +24,11 @@ RECORDS = 90
 """Number of records at first, in turn to each partition, a second apart."""
 # A Python thread has its own connection to Spark's JVM; py4j leaves closing it to the garbage collector.
 GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings(GATEWAY)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings(GATEWAY),
+]
 
 
 @pytest.fixture(scope="module")

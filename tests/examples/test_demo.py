@@ -13,6 +13,8 @@ import pytest
 from millstream_harness.java import ROOT
 from millstream_harness.spark import environment as job_environment
 
+pytestmark = pytest.mark.soak
+
 TIMEOUT_S = 800
 
 

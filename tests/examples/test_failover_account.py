@@ -9,6 +9,8 @@ import pytest
 
 from account import Account, Evidence
 
+pytestmark = pytest.mark.process
+
 GOOD = Evidence(
     west={1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (0, 3)},
     east={5: (0, 3), 6: (1, 1), 7: (0, 4)},

@@ -12,6 +12,8 @@ import yaml
 
 from millstream_harness.java import ROOT
 
+pytestmark = pytest.mark.soak
+
 TIMEOUT_S = 100
 FOLDER = ROOT / "examples/failover"
 

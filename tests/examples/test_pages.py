@@ -17,6 +17,8 @@ from millstream_harness.local import LOCAL
 from millstream_harness.pages import run_page
 from millstream_harness.tools import require
 
+pytestmark = pytest.mark.soak
+
 PAGES = {
     "docs/tutorials/laptop.md": (),
     "docs/tutorials/data-engineer.md": ("java",),

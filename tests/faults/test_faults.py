@@ -14,6 +14,8 @@ from millstream_harness.faults_command import COMMAND, ENVIRONMENT, check_refusa
 from millstream_harness.scenario import eventually
 from millstream_harness.tools import missing, require
 
+pytestmark = pytest.mark.soak
+
 KINDS = (
     "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"
     "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,"

@@ -31,6 +31,8 @@ from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import Record, build_batch, crc_matches, read_header, read_records
 from millstream_kafka.protocol.errors import ApiError
 
+pytestmark = pytest.mark.process
+
 EVENTS: list[Event] = [
     Acknowledged(101.0, "w", 0, 0, 0, 100.9),
     Acknowledged(101.0, "w", 1, 0, 0, 100.9),

@@ -25,6 +25,7 @@ from millstream_jobs.run import Catalog as CatalogOfRun
 from millstream_jobs.run import Result
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings(PY4J),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

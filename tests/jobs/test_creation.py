@@ -18,6 +18,7 @@ from millstream_jobs.run import Run
 from millstream_jobs.value import Value
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings(PY4J),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake

@@ -28,6 +28,7 @@ from millstream_jobs.stream import Stream, stream
 from millstream_jobs.value import Value
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of deltalake
     pytest.mark.filterwarnings(PY4J),

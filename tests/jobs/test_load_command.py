@@ -21,6 +21,7 @@ from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of pyiceberg and deltalake
 ]

@@ -27,6 +27,7 @@ from millstream_jobs.outputs.parquet import ObjectsOutput
 from millstream_jobs.run import S3, Result
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings(PY4J),

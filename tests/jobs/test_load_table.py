@@ -21,7 +21,11 @@ from millstream_jobs.outputs import OutputError
 from millstream_jobs.run import BadRun, Result
 from millstream_jobs.value import Value
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings(PY4J)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings(PY4J),
+]
 
 
 def flight(carrier: str, delay: float | None, time_hour: str) -> bytes:

@@ -17,7 +17,11 @@ from millstream_jobs.formats.protobuf import message_type, row
 from millstream_jobs.run import BadRun
 from millstream_jobs.value import Value
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings(PY4J)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings(PY4J),
+]
 AT = dt.datetime(2013, 1, 1, 10, tzinfo=dt.UTC)
 
 

@@ -25,7 +25,11 @@ from millstream_jobs.publish import publish
 from millstream_jobs.publish_file import Content, Publish, Source, read_publish
 from millstream_jobs.run import BadRun, Result
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings(PY4J)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings(PY4J),
+]
 ROWS = 3000
 
 

@@ -18,7 +18,11 @@ from millstream_harness.spark_publications import Topic, publication
 from millstream_jobs.publish import publish
 from millstream_jobs.publish_file import read_publish
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.filterwarnings(PY4J)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings(PY4J),
+]
 ROWS = 3000
 
 

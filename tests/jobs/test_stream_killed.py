@@ -17,6 +17,7 @@ from millstream_harness.spark_loads import PY4J, read_table
 from millstream_jobs.stream import read_stream, stream
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings(PY4J),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of deltalake

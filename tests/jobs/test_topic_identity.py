@@ -22,6 +22,7 @@ from millstream_jobs.run import BadRun, Output, read_run
 from millstream_jobs.value import Value
 
 pytestmark = [
+    pytest.mark.soak,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings(PY4J),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of deltalake

@@ -17,7 +17,11 @@ from millstream_jobs.run import BadRun
 from millstream_jobs.value import Record, Value
 from millstream_jobs.value import SchemaRegistry as RegistryAt
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings(PY4J)]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings(PY4J),
+]
 
 FLIGHT: dict[str, Any] = {
     "type": "record",

@@ -31,6 +31,8 @@ from millstream_kafka.protocol.header import RequestHeader, decode_request_heade
 from millstream_kafka.protocol.schema import Struct
 from millstream_process.loop import loop_factory
 
+pytestmark = pytest.mark.process
+
 Answer = Callable[[RequestHeader, Any], Awaitable[bytes | Struct | None]]
 """A scripted broker's reaction to a request: a response, a whole frame of its own, or (None) close."""
 

@@ -29,6 +29,8 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_mirror.others import progress_of
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 EAGER = {
     "cleanup_policy": "compact",

@@ -12,6 +12,8 @@ import pytest
 
 from millstream_mirror.config import MirrorConfigError, Naming, parse
 
+pytestmark = pytest.mark.process
+
 GOOD: dict[str, Any] = {
     "name": "west-to-east",
     "namespace": "flights",

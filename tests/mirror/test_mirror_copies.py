@@ -22,6 +22,8 @@ from millstream_mirror.progress import Progress
 from millstream_mirror.rewrite import Outgoing
 from millstream_mirror.stats import Counters, Reachability
 
+pytestmark = pytest.mark.process
+
 START = Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka.admin import NewTopic
 
 from millstream_harness.broker import BrokerProcess
@@ -21,6 +22,8 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from millstream_mirror.committed import Position, commit, positions_of
+
+pytestmark = pytest.mark.process
 
 StartMirror = Callable[..., MirrorProcess]
 

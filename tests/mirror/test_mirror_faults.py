@@ -20,6 +20,8 @@ from millstream_harness.mirror import MirrorProcess, admin, arrived, create, pro
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_records
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 StartBroker = Callable[..., BrokerProcess]
 PARTITIONS = 2

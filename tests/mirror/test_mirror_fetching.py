@@ -7,12 +7,16 @@ import re
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from millstream_mirror.fetching import FetchSession
+
+pytestmark = pytest.mark.process
 
 StartMirror = Callable[..., MirrorProcess]
 MANY = 300

@@ -16,6 +16,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import HEADER_SIZE, read_header, read_records
 from millstream_kafka.compression import Compression
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 PATIENT = (
     "import sys; from millstream_mirror import flow, main; flow.FETCH_WAIT_MS, flow.FETCH_TIMEOUT_S = 600_000, 900.0;"

@@ -14,6 +14,8 @@ from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, creat
 from millstream_harness.mirror_groups import commit, committed, follows, in_step, values
 from millstream_harness.scenario import eventually, unique
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 
 

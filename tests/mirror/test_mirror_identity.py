@@ -39,6 +39,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header, read_records
 from millstream_kafka.mirror_source import KEY
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 
 

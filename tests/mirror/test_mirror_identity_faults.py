@@ -31,6 +31,8 @@ from millstream_operator.kafka_mirrored import notes_of
 from millstream_operator.mirror_records import group_of
 from millstream_operator.reconcile.promotion_kafka import FOR_A_LEADER
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2
 STEPS = [("worker", 0), ("target", 0), ("source", 0), ("target", 1), ("worker", 0), ("source", 1)]

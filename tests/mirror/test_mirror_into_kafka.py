@@ -24,6 +24,8 @@ from millstream_harness.mirror import (
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record, read_records
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 4
 LOAD: dict[str, Any] = {"partitions": range(PARTITIONS), "pause_s": 0.02, "config": {"linger.ms": "50"}}

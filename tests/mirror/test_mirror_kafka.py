@@ -23,6 +23,8 @@ from millstream_mirror.committed import Position, positions_of
 from millstream_mirror.committed import commit as commit_positions
 from millstream_mirror.producer_ids import new_producer
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 
 

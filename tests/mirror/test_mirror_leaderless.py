@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from millstream_harness.scenario import BASE_TIMESTAMP_MS
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client import ClusterClient
@@ -25,6 +27,8 @@ from millstream_mirror.opening import Keeper
 from millstream_mirror.progress import Progress
 from millstream_mirror.stats import Counters, Reachability
 from millstream_mirror.waiting import Cause
+
+pytestmark = pytest.mark.process
 
 TOPIC, LED, LEADERLESS, ABSENT = "orders", 0, 1, 2
 

@@ -29,6 +29,8 @@ from millstream_kafka.batch import read_records
 from millstream_mirror.flow import FETCH_TIMEOUT_S
 from millstream_mirror.member import SESSION_TIMEOUT_MS
 
+pytestmark = pytest.mark.soak
+
 PARTITIONS, COUNT = 4, 65
 CONFIG = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "3"}
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))

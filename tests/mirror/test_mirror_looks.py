@@ -17,6 +17,8 @@ from millstream_mirror import source
 from millstream_mirror.config import parse
 from millstream_mirror.worker import MirrorWorker
 
+pytestmark = pytest.mark.process
+
 LOOKS = 2
 """The check that may be running when a topic is created, and the next one."""
 

@@ -22,6 +22,8 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
 from millstream_mirror.committed import groups_in
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 
 

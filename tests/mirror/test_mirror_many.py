@@ -14,6 +14,8 @@ from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.topics import PARTITIONS_AT_ONCE, in_parts
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 TOPICS = 7
 OF_EACH = PARTITIONS_AT_ONCE // 5

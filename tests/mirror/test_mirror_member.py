@@ -18,6 +18,8 @@ from millstream_mirror.member import Assignment, LaneName, decode, encode
 from millstream_mirror.owner import Owner
 from millstream_mirror.peers import Peer
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 ID = str(uuid.UUID(int=5))
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.stats import MOST_TOPICS, SourceStatus, TopicStatus, page
 from millstream_process.loop import stalls
+
+pytestmark = pytest.mark.process
 
 StartMirror = Callable[..., MirrorProcess]
 

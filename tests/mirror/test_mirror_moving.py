@@ -17,6 +17,8 @@ from millstream_harness.mirror import MirrorProcess, Peer, create
 from millstream_harness.mirror_groups import commit, committed
 from millstream_harness.scenario import eventually, unique
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2
 READ = re.compile(r"^read (\d+) (\d+) (\S+)$", re.MULTILINE)

@@ -16,6 +16,8 @@ from millstream_kafka.client import ClusterClient
 from millstream_mirror.owner import CREATED, UID, Owner, oldest, owner_from, owner_in_environment
 from millstream_mirror.peers import Doorplate, owner_in
 
+pytestmark = pytest.mark.process
+
 StartMirror = Callable[..., MirrorProcess]
 OLDER = {"namespace": "flights", "environment": {UID: "u-older", CREATED: "2026-01-01T00:00:00Z"}}
 YOUNGER = {"namespace": "orders", "environment": {UID: "u-younger", CREATED: "2026-02-01T00:00:00Z"}}

@@ -16,6 +16,8 @@ from millstream_harness.serving import serving
 from millstream_mirror.peers import MOST_WATCHED, PAUSE_S, Doorplate, Peer, has_ended, next_after, peers_of
 from millstream_process.http import HttpServer, Response
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 FLOOD = 16 * 1024 * 1024
 

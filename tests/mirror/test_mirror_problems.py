@@ -14,6 +14,8 @@ from millstream_harness.mirror import MirrorProcess, admin, arrived, create, pro
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.stats import Counters, Rate
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 
 

@@ -24,6 +24,8 @@ from millstream_operator.reconcile import mirror_kubernetes
 from millstream_operator.reconcile.mirror import WorkerReport
 from millstream_operator.reconcile.mirror_workers import ask_all
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 NewWorld = Callable[..., World]
 

@@ -12,6 +12,8 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.mirror import MirrorProcess, arrived, produce
 from millstream_harness.racks import cluster_in_racks, sent_bytes
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 RECORDS = 20_000
 

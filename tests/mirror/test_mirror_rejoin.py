@@ -36,6 +36,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
 from millstream_kafka.mirror_source import KEY
 
+pytestmark = pytest.mark.soak
+
 LOOKS_S = 3.0
 """Time in which a worker checks each topic at least once."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}

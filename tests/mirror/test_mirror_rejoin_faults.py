@@ -25,7 +25,10 @@ from millstream_kafka.batch import Record
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(400),
+]
 
 StartMirror = Callable[..., MirrorProcess]
 PARTITIONS = 2

@@ -36,6 +36,8 @@ from millstream_harness.rejoining import (
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.mirror_source import KEY, REJOINED
 
+pytestmark = pytest.mark.soak
+
 
 def forget(broker: Peer, worker: MirrorProcess) -> None:
     """Delete the progress of a mirror whose worker has ended, as its expiry does after a week."""

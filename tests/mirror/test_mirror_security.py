@@ -41,6 +41,8 @@ from millstream_kafka.client import (
 from millstream_kafka.client import sasl as sasl_login
 from millstream_kafka.protocol import api_versions
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 
 

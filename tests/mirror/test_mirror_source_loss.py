@@ -24,6 +24,8 @@ from millstream_mirror.others import progress_of
 from millstream_mirror.progress import Progress, ProgressStore
 from millstream_mirror.reading import read
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
 """Batches of ten records, so those of two histories lie at the same offsets."""

@@ -16,6 +16,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, delete, produce
 from millstream_harness.scenario import eventually, unique
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 MILLSTREAM = Path(sys.executable).parent / "millstream"
 

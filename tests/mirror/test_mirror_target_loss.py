@@ -24,6 +24,8 @@ from millstream_harness.mirror import (
 )
 from millstream_harness.scenario import eventually, unique
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
 

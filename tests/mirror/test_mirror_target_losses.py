@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from millstream_harness.broker import BrokerProcess
@@ -14,6 +15,8 @@ from millstream_kafka.client import ClusterClient
 from millstream_mirror.lane import Lane
 from millstream_mirror.progress import Progress
 from millstream_mirror.target_losses import TargetLosses
+
+pytestmark = pytest.mark.process
 
 
 def lane(topic: str, target_offset: int, partition: int = 0) -> Lane:

@@ -16,6 +16,8 @@ from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.throttle import BURST_S, LEAST_BYTES, MOST_BYTES, SHARE_S, TokenBucket
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 BATCH = 100_000
 

@@ -15,6 +15,8 @@ from millstream_harness.mirror_conditions import conditions_of, is_degraded
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import iter_batches
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 TENS = {"batch_num_messages": 10, "linger_ms": 200}
 """Batches of ten records, so those of two histories lie at the same offsets."""

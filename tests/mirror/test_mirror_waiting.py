@@ -34,6 +34,8 @@ from millstream_mirror.waiting import OPENING, Cause, Waits, cause_of, failed, m
 from millstream_operator.conditions import Condition
 from millstream_operator.reconcile import mirror as plan
 
+pytestmark = pytest.mark.soak
+
 StartMirror = Callable[..., MirrorProcess]
 SIDES: tuple[Side, ...] = ("source", "target", "source", "")
 SHORT_S = 5

@@ -18,6 +18,8 @@ from millstream_operator.metric_table import TABLE as OPERATOR
 from millstream_operator.reconcile.mirror import NOT_READY
 from millstream_process.metrics import PROCESS
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/observability.md"
 RULES = ROOT / "charts/millstream/rules/millstream.yaml"

@@ -18,6 +18,8 @@ from millstream_operator.reconcile.cluster_objects import apply_brokers
 from millstream_operator.reconcile.ensemble import apply_ensemble
 from millstream_operator.services import Services
 
+pytestmark = pytest.mark.process
+
 OBJECTS = (
     ("statefulset", "default-brokers"),
     ("service", "default-brokers"),

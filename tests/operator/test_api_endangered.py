@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millstream_harness.chart import endangered
 from millstream_harness.kube import OF_TESTS, Namespace, run
+
+pytestmark = pytest.mark.process
 
 
 def test_resources_outside_the_tests_namespaces_are_endangered(namespace: Namespace) -> None:

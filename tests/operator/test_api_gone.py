@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from millstream_harness.falling_behind import FallingBehind
 from millstream_harness.kube import Namespace, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
+
+pytestmark = pytest.mark.process
 
 KIND = "topics.millstream.dev"
 

@@ -16,6 +16,8 @@ from millstream_harness.operator import OperatorProcess
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic, Partition
 
+pytestmark = pytest.mark.process
+
 KIND = "consumergroup.millstream.dev"
 
 

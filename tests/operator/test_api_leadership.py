@@ -7,11 +7,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.claims import CLAIM
 from millstream_operator.status import FINALIZER
+
+pytestmark = pytest.mark.process
 
 NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]

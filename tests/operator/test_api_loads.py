@@ -19,7 +19,10 @@ from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.spark_operator import definition
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+]
 KIND = "batchload.millstream.dev"
 SPARK_CRD = "sparkapplications.sparkoperator.k8s.io"
 StartOperator = Callable[..., OperatorProcess]

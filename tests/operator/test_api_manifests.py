@@ -17,6 +17,8 @@ from millstream_operator.admission import decode
 from millstream_operator.models import Cluster
 from millstream_operator.resources.cluster import stateful_set
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 REF = {"clusterRef": {"name": "default"}}
 LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}

@@ -19,6 +19,8 @@ from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.promoting import NOWHERE, World
 
+pytestmark = pytest.mark.process
+
 KIND = "mirrormaker.millstream.dev"
 StartOperator = Callable[..., OperatorProcess]
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from millstream_harness.kube import Namespace, run
@@ -17,6 +18,8 @@ from millstream_harness.tools import require
 from millstream_operator import __version__
 from millstream_operator.hooks import VERSION
 from millstream_operator.status import FINALIZER
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs/operations.md").read_text()

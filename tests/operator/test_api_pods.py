@@ -22,6 +22,8 @@ from millstream_operator.resources.load_spark_application import spark_applicati
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.services import Images
 
+pytestmark = pytest.mark.process
+
 Spec = dict[str, Any]
 LABEL = "pod-security.kubernetes.io/enforce=restricted"
 VOLUMES = [{"name": "scratch", "emptyDir": {}}, {"name": "ca", "configMap": {"name": "ca"}}]

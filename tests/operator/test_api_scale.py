@@ -18,6 +18,8 @@ from millstream_harness.operator_scale_figures import Size
 from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE
 from millstream_operator.reconcile.group_kafka import LAG_AGE_S
 
+pytestmark = pytest.mark.soak
+
 TOPICS = 1000
 READY_S = 180
 MAX_RESIDENT_BYTES = 120_000_000

@@ -16,6 +16,8 @@ from millstream_operator.services import Services
 from millstream_operator.status import write_status
 from millstream_operator.store import Key
 
+pytestmark = pytest.mark.process
+
 LOAD = {
     "apiVersion": API_VERSION,
     "kind": "BatchLoad",

@@ -15,6 +15,8 @@ from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic
 from millstream_operator.status import FINALIZER
 
+pytestmark = pytest.mark.process
+
 KIND = "topic.millstream.dev"
 NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]

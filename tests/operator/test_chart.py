@@ -18,6 +18,8 @@ from millstream_operator.models import GROUP, KINDS, Cluster, MirrorMaker
 from millstream_operator.resources import mirror as mirrors
 from millstream_operator.resources import owned
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/millstream"
 POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"

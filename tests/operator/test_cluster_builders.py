@@ -44,6 +44,8 @@ from millstream_operator.resources.volumes import (
 )
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 
+pytestmark = pytest.mark.process
+
 
 def cluster(**spec: Any) -> Cluster:
     document = {

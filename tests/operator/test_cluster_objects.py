@@ -27,6 +27,8 @@ from millstream_operator.resources.listeners import Address
 from millstream_operator.resources.owned import labels, metadata
 from millstream_operator.resources.volumes import VolumeOwnership
 
+pytestmark = pytest.mark.process
+
 LISTENERS = [
     {"name": "internal", "type": "Internal", "port": 9092},
     {"name": "public", "type": "LoadBalancer", "port": 9094, "allowPlaintext": True},

@@ -32,6 +32,8 @@ from millstream_operator.resources.images import Images
 from millstream_operator.store import Key
 from millstream_operator.turns import Turns
 
+pytestmark = pytest.mark.process
+
 
 def changed(brokers: int = 3, **spec: Any) -> East:
     """A Cluster whose brokers must restart."""

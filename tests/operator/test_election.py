@@ -15,6 +15,8 @@ from millstream_operator.election import DURATION_S, RENEW_DEADLINE_S, Election
 from millstream_operator.kube import KubeError
 from millstream_operator.leadership import Leadership, LeaseName, boot_time
 
+pytestmark = pytest.mark.process
+
 WALL = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 
 

@@ -17,6 +17,8 @@ from millstream_operator.models import ConsumerGroup, Topic, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
 from millstream_operator.reconcile.topic_kafka import reconcile_topics
 
+pytestmark = pytest.mark.process
+
 FIRST = Partition("flights", 0)
 
 

@@ -18,6 +18,8 @@ from millstream_operator.kafka_records import TopicState
 from millstream_operator.kube import KubeError
 from millstream_operator.status import FINALIZER
 
+pytestmark = pytest.mark.process
+
 CLUSTER = stored(cluster("default"))
 THERE = TopicState("id", 1, 1, 0, {})
 

@@ -21,6 +21,8 @@ from millstream_harness.scenario import unique
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic, Partition
 
+pytestmark = pytest.mark.process
+
 STUCK_AFTER_S = 300
 
 

@@ -24,6 +24,8 @@ from millstream_harness.scenario import unique
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import EARLIEST, NewTopic, Partition
 
+pytestmark = pytest.mark.process
+
 PARTITIONS = 4
 
 

@@ -13,6 +13,8 @@ from millstream_harness.manifests import group
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import LATEST, AdminError, NewTopic, Partition
 
+pytestmark = pytest.mark.process
+
 FINE, LOST = Partition("fine", 0), Partition("lost", 0)
 COMMITTED = {"on-fine": [FINE], "on-lost": [LOST], "on-both": [FINE, LOST]}
 

@@ -28,6 +28,8 @@ from millstream_operator.kafka_records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group_kafka import reconcile_groups
 
+pytestmark = pytest.mark.process
+
 
 class MortalKube(MemoryKube):
     life = Life()

@@ -22,6 +22,8 @@ from millstream_operator.reconcile.cluster_kafka import View, configure_live, sc
 from millstream_operator.reconcile.replication import Replication
 from millstream_operator.reconcile.replication_kafka import replicate
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def brokers(

@@ -16,6 +16,8 @@ from millstream_operator import kafka_connection
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
 
+pytestmark = pytest.mark.process
+
 
 class Clock:
     """The connection's clock. Only the test moves it, and each attempt to connect, which takes ``attempt_s``."""

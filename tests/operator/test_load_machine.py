@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,6 +25,8 @@ from millstream_operator.reconcile.load import RunState, Seen
 from millstream_operator.reconcile.load_ranges import Ends, digest_of_positions
 from millstream_operator.reconcile.load_story import tell
 from millstream_operator.resources import load as resources
+
+pytestmark = pytest.mark.soak
 
 PARTITIONS = 2
 LATER = {"position": "Timestamp", "timestamp": "2036-01-01T00:00:00Z"}

@@ -7,9 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from millstream_harness.local import Sandbox, brokers_of, partitions
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Outcome
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from millstream_harness.local import Sandbox, produce
 from millstream_operator.local.processes import wait_for
+
+pytestmark = pytest.mark.soak
 
 MILLSTREAM = str(Path(sys.executable).parent / "millstream")
 DEADLINE_S = 30.0

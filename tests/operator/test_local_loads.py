@@ -12,7 +12,10 @@ from millstream_harness.local import Sandbox, produce
 from millstream_harness.spark import use_spark
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.timeout(300),
+]
 
 
 def test_without_java_a_load_waits_and_says_what_to_install(sandbox: Sandbox) -> None:

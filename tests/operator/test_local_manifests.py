@@ -11,6 +11,8 @@ from millstream_operator.local.manifests import ManifestError, Manifests, read
 from millstream_operator.local.state import key_of
 from millstream_operator.schema import crd_schemas, validate, with_defaults
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
 CLUSTER = HEAD.format(kind="Cluster", name="west", spec="{}")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from millstream_harness.local import Sandbox
 from millstream_harness.scenario import eventually
+
+pytestmark = pytest.mark.process
 
 RECORDS = 4000
 LIMITED, UNLIMITED = ", maxBytesPerSecond: 40000", ""

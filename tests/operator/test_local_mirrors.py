@@ -7,12 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer
 
 from millstream_harness.local import Sandbox, consume, partitions, produce
 from millstream_harness.mirror_groups import commit, follows
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import Outcome
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,6 +21,8 @@ from millstream_operator.local.clusters import LocalCluster
 from millstream_operator.local.processes import Daemon, StartFailed
 from millstream_operator.local.state import State, StateError, Store
 
+pytestmark = pytest.mark.process
+
 SERVE = "import time; print('hello'); print('ready: a=1 http=h:2', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
 

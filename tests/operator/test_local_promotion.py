@@ -19,6 +19,8 @@ from millstream_harness.local import LOCAL, Sandbox, produce
 from millstream_harness.scenario import eventually
 from millstream_operator.local.runtime import LocalRuntime
 
+pytestmark = pytest.mark.soak
+
 SPEC = (
     "sources: [{name: west, clusterRef: {name: west}}], target: {clusterRef: {name: east}}, mode: Identity,"
     " topics: {include: [orders]}"

@@ -16,6 +16,8 @@ from millstream_harness.local import LOCAL, Sandbox, brokers_of, consume, partit
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -18,6 +18,8 @@ from millstream_operator.local import processes
 from millstream_operator.local.consumers import Consumer, Told, pause_after
 from millstream_operator.references import expanded
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).resolve().parents[2]
 CONSUMER = """
 import os, sys, time

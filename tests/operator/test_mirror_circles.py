@@ -16,6 +16,8 @@ from millstream_operator.reconcile import mirror_rules
 from millstream_operator.reconcile.problem import Problem
 from millstream_operator.resources.mirror import Endpoint
 
+pytestmark = pytest.mark.process
+
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 
 

@@ -17,6 +17,8 @@ from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
 from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
 from millstream_operator.store import Key
 
+pytestmark = pytest.mark.process
+
 LOOK, SOON = 10, 2
 CLUSTERS = [stored(cluster(name)) for name in ("west", "east")]
 REPORT = WorkerReport(sources=(SourceReport("west", True, 1, ("orders",), partitions=1, wanted=1),))

@@ -24,6 +24,8 @@ from millstream_operator.reconcile.mirror import (
 )
 from millstream_operator.reconcile.problem import Problem
 
+pytestmark = pytest.mark.process
+
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 TOPICS = ("orders", "orders-eu", "orders-us")
 

@@ -15,6 +15,8 @@ from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.volumes import UserIds
 
+pytestmark = pytest.mark.process
+
 
 def test_the_workers_file() -> None:
     mirror = a_mirror(naming="Prefixed")

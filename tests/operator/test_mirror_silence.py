@@ -22,6 +22,8 @@ from millstream_operator.reconcile import mirror_kubernetes
 from millstream_operator.reconcile.mirror import GapReport, ProblemReport, SourceReport, WorkerReport, Workers
 from millstream_operator.resources.mirror import CONFIG_HASH, selector
 
+pytestmark = pytest.mark.process
+
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 LATER = datetime(2026, 11, 21, 8, 5, tzinfo=UTC)
 SILENT = "1 of 2 workers did not answer"

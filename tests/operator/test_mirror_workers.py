@@ -13,6 +13,8 @@ import pytest
 
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
 
+pytestmark = pytest.mark.process
+
 
 @contextmanager
 def a_worker(body: bytes, status: int = 200) -> Iterator[str]:

@@ -18,6 +18,8 @@ from millstream_operator.reconcile.objects import (
     with_hash,
 )
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("live", "wanted", "same"),

@@ -23,6 +23,8 @@ from millstream_operator.resources.load_spark_application import spark_applicati
 from millstream_operator.schema import validate, with_defaults
 from millstream_operator.services import Images
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = Images()
 Spec = dict[str, Any]

@@ -25,6 +25,8 @@ from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.resources.mirror import selector
 from millstream_operator.store import Key
 
+pytestmark = pytest.mark.process
+
 NewWorld = Callable[..., World]
 
 

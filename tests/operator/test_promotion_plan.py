@@ -30,6 +30,8 @@ from millstream_operator.reconcile.promotion import (
     with_last,
 )
 
+pytestmark = pytest.mark.process
+
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 ID = "{}" + 21 * "A"
 """A topic id, by a letter."""

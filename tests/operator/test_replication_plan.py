@@ -22,6 +22,8 @@ from millstream_operator.models import Cluster, Topic, decode_as
 from millstream_operator.reconcile.replication import Replication, plan_replication
 from millstream_operator.reconcile.replication_kafka import replicate
 
+pytestmark = pytest.mark.process
+
 
 def partition(topic: str, index: int, *replicas: int) -> PartitionReplicas:
     return PartitionReplicas(topic, index, replicas, replicas)

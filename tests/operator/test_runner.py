@@ -24,6 +24,8 @@ from millstream_operator.services import Services
 from millstream_operator.store import Key, key_for
 from millstream_operator.workqueue import Batch
 
+pytestmark = pytest.mark.process
+
 Reconcile = Callable[[Services, Sequence[Topic]], Mapping[Key, float]]
 
 

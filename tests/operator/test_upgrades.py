@@ -26,6 +26,8 @@ from millstream_operator.resources.volumes import UserIds, VolumeOwnership
 from millstream_operator.services import Services
 from millstream_operator.store import Key
 
+pytestmark = pytest.mark.process
+
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)  # a Sunday, as in_memory has it
 TIMES = st.times().map(lambda time: time.strftime("%H:%M"))
 WINDOWS = st.builds(

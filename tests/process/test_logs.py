@@ -14,6 +14,8 @@ from millstream_harness.mirror import MirrorProcess
 from millstream_operator import logs as operator_logs
 from millstream_process import logs
 
+pytestmark = pytest.mark.process
+
 FORMATTERS = [logs.JsonFormatter(), operator_logs.JsonFormatter()]
 
 

@@ -15,6 +15,8 @@ from millstream_harness.virtual_time import now, virtual_time
 from millstream_harness.wire import Wire, record
 from millstream_process import supervision
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:

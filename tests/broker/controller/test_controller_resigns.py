@@ -13,6 +13,8 @@ from millstream_harness.members import led_topic, members, until
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+pytestmark = pytest.mark.process
+
 
 async def test_a_controller_that_fails_resigns(
     shared_zookeeper: ZooKeeperProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -9,6 +9,8 @@ import pytest
 
 from millstream_harness.simulated_cluster import SimulatedCluster
 
+pytestmark = pytest.mark.soak
+
 HISTORIES = 50
 EVENTS = 1500
 

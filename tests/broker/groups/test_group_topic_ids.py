@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -12,6 +13,8 @@ from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire
 from millstream_kafka.protocol import find_coordinator, offset_fetch
 from millstream_kafka.protocol.errors import ErrorCode
+
+pytestmark = pytest.mark.soak
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 RECORDS = 100

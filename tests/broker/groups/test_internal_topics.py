@@ -31,6 +31,8 @@ from millstream_kafka.protocol import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 StartBroker = Callable[..., BrokerProcess]
 INVALID_TOPIC = ErrorCode.INVALID_TOPIC_EXCEPTION
 CONFIG = {"offsets.topic.num.partitions": "1"}

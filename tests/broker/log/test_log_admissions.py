@@ -18,6 +18,8 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import alter_configs, create_topics, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 NOW = int(time.time() * 1000)
 MIB = 1 << 20
 QUEUED = 2 * MIB

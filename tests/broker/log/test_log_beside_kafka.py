@@ -37,6 +37,8 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import create_topics, incremental_alter_configs, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.soak
+
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
 DAY = 24 * HOUR  # further ahead than a log accepts, however long the tests before these take

@@ -25,6 +25,8 @@ from millstream_harness.java import run_kafka_tool
 from millstream_kafka.batch import CONTROL, Record, build_batch, read_header, read_records
 from millstream_kafka.compression import Compression
 
+pytestmark = pytest.mark.process
+
 CONFIG = LogConfig(
     cleanup_policy="compact", segment_bytes=600, index_interval_bytes=100, delete_retention_ms=1000
 )

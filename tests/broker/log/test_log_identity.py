@@ -20,6 +20,8 @@ from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 
 SOON = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import eventually, log_bytes
+
+pytestmark = pytest.mark.process
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_harness.java import java_command, run, run_kafka_tool
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.compression import Compression
+
+pytestmark = pytest.mark.soak
 
 NOW = 1_700_000_000_000
 

@@ -27,6 +27,8 @@ from millstream_broker.log.manager import LogManager
 from millstream_harness.crashes import before_each_file_operation
 from millstream_kafka.batch import Record, build_batch, read_header, read_records
 
+pytestmark = pytest.mark.soak
+
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(
     segment_bytes=250,

@@ -26,6 +26,8 @@ from millstream_harness.log_dirs import NOW, kill, send, start
 from millstream_kafka.batch import read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+pytestmark = pytest.mark.process
+
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 
 

@@ -27,6 +27,8 @@ from millstream_broker.log.recovery import OldFormatError
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_header, read_records
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+pytestmark = pytest.mark.process
+
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 

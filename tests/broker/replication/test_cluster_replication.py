@@ -28,6 +28,8 @@ from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import alter_partition_reassignments, elect_leaders, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def patient(

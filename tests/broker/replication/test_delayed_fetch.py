@@ -34,6 +34,8 @@ from millstream_kafka.protocol import fetch, produce
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchResponse, PartitionData
 
+pytestmark = pytest.mark.process
+
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 """Errors allowed while a topic is being recreated; a poll must not wait for its timer."""

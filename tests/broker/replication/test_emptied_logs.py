@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.wire import Wire
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
+
+pytestmark = pytest.mark.process
 
 OFTEN = {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "50"}
 COMPACTED = {

@@ -19,6 +19,8 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 
+pytestmark = pytest.mark.soak
+
 VALUE = "x" * 10_000
 TEN_MINUTES_MS = 600_000
 

@@ -13,6 +13,8 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("codec", ["producer", "gzip"], ids=["appended-at-once", "recompressed-in-a-thread"])
 def test_what_follows_a_refused_batch_is_refused_likewise(

@@ -12,6 +12,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import iter_batches, read_records
 
+pytestmark = pytest.mark.soak
+
 RECORDS = 60
 CONFIG = {"log.segment.bytes": "20000", "log.index.interval.bytes": "500"}
 KINDS = {  # of each checkpoint, Kafka's file and ours

@@ -32,6 +32,8 @@ from millstream_kafka.protocol import (
 from millstream_kafka.protocol import delete_records as delete_records_api
 from millstream_kafka.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.soak
+
 B = TypeVar("B", bound=BrokerProcess)
 
 

@@ -31,6 +31,8 @@ from millstream_harness.wire import Wire
 from millstream_kafka.protocol import api_versions
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
+pytestmark = pytest.mark.soak
+
 FRAMES = int(os.environ.get("MILLSTREAM_FUZZ_FRAMES", "10000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))
 EXAMPLES = 4

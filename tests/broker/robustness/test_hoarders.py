@@ -25,6 +25,8 @@ from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import api_versions, fetch, metadata, produce
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 MIB = 1 << 20
 

@@ -14,6 +14,8 @@ from millstream_harness.ledger import Load, check
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire, record
 
+pytestmark = pytest.mark.soak
+
 ROUNDS = int(os.environ.get("MILLSTREAM_KILLS", "10"))
 PARTITIONS = 2
 TOPICS = {

@@ -46,6 +46,8 @@ from millstream_kafka.protocol import (
     produce,
 )
 
+pytestmark = pytest.mark.soak
+
 TOPICS, PARTITIONS = 100, 100
 NAMES = [f"t{number}" for number in range(TOPICS)]
 INDEXES = list(range(PARTITIONS))

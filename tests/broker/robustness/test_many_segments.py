@@ -23,6 +23,8 @@ from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import build_batch, read_records
 from millstream_kafka.protocol import list_offsets
 
+pytestmark = pytest.mark.soak
+
 SEGMENTS = int(os.environ.get("MILLSTREAM_SEGMENTS", "20000"))
 SEGMENT_BYTES = 200
 FIRST_MS = 1_700_000_000_000

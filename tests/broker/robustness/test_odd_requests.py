@@ -27,6 +27,8 @@ from millstream_kafka.protocol import alter_configs, describe_configs, find_coor
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID, FieldType, Struct
 
+pytestmark = pytest.mark.soak
+
 REQUESTS = int(os.environ.get("MILLSTREAM_ODD_REQUESTS", "3000"))
 SEED = int(os.environ.get("MILLSTREAM_FUZZ_SEED", "1"))
 NAMES = (

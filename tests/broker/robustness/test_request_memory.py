@@ -38,6 +38,8 @@ from millstream_kafka.batch import Record, build_batch, iter_batches, read_recor
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.errors import ApiError
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 MIB = 1 << 20
 ANNOUNCED = struct.pack(">ihhi", 100_000_000, produce.API.key, 9, 1)

@@ -15,6 +15,8 @@ from millstream.groups import committed_offsets
 from millstream_harness.scenario import unique
 from millstream_harness.streams import connect, fill
 
+pytestmark = pytest.mark.soak
+
 
 def interrupt_a_poll(stream: millstream.MessageStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the stream once, when librdkafka has just returned messages: to a fetch, or among its calls back."""

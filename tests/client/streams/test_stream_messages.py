@@ -21,6 +21,8 @@ from millstream_harness.process import resident_mb
 from millstream_harness.scenario import unique
 from millstream_harness.streams import STRATEGIES, connect, fill
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 
 

@@ -20,6 +20,8 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.scenario import unique
 from millstream_harness.streams import connect, fill
 
+pytestmark = pytest.mark.soak
+
 StartBroker = Callable[..., BrokerProcess]
 
 

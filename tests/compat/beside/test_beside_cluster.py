@@ -23,6 +23,8 @@ from millstream_kafka.protocol import (
     sasl_handshake,
 )
 
+pytestmark = pytest.mark.soak
+
 NOBODY = UUID(int=1)
 
 

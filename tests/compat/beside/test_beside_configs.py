@@ -10,6 +10,8 @@ import pytest
 from millstream_harness.beside import Beside
 from millstream_kafka.protocol import alter_configs, describe_configs, incremental_alter_configs
 
+pytestmark = pytest.mark.soak
+
 TIERED = "There is no tiered storage: its keys are not listed."
 OURS = "Only topics and brokers have configuration here."
 WORDS = "Ours says which type it does not know."

@@ -21,6 +21,8 @@ from millstream_kafka.protocol import (
     sync_group,
 )
 
+pytestmark = pytest.mark.soak
+
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\7offsets\0\0\0\0"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\7offsets\0\0\0\1\0\0\0\0\0\0\0\0"
 WORDS = "Kafka's text is about any request that cannot be right; ours says what is wrong."

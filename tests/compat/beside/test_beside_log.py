@@ -23,6 +23,8 @@ from millstream_kafka.protocol import (
     produce,
 )
 
+pytestmark = pytest.mark.soak
+
 T0 = 1_600_000_000_000
 NOBODY = UUID("12345678-1234-5678-1234-567812345678")
 

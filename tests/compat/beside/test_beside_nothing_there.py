@@ -17,6 +17,8 @@ from millstream_kafka.protocol import (
     list_transactions,
 )
 
+pytestmark = pytest.mark.soak
+
 NOW = 1_700_000_000_000
 WORDS = "The text is our own."
 

@@ -16,6 +16,8 @@ from millstream_kafka.protocol import (
     metadata,
 )
 
+pytestmark = pytest.mark.soak
+
 TIERED = "There is no tiered storage: its keys are not listed."
 NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
 AT_ONCE = "Ours creates a topic before it answers Metadata; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."

@@ -13,7 +13,7 @@ def nodes_in(folder: Path) -> dict[str, bytes]:
     """The data of all nodes, by path; the broker may be running."""
     store = FileStore(folder / FILE_NAME)
     store.start()
-    return {path: stored.node.data for path, stored in store._nodes.items()}
+    return {path: stored.node.data for path, stored in store._nodes.stored.items()}
 
 
 def put(folder: Path, path: str, data: bytes) -> None:

@@ -46,6 +46,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
+new_loop: Callable[[], asyncio.AbstractEventLoop] = VirtualTimeLoop
+"""Makes the loops of tests; `shuffled_loop` may replace it."""
+
+
 def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Decorates a coroutine function of a test: it runs on a `VirtualTimeLoop`."""
 
@@ -58,7 +62,7 @@ def virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
         clock = mock.patch.object(
             slices, "perf_counter", functools.partial(next, itertools.count(0.0, STEP_S))
         )
-        with clock, asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        with clock, asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(limited(*args, **kwargs))
 
     return run

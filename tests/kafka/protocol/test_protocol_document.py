@@ -15,6 +15,8 @@ from millstream_harness.protocol import APIS
 from millstream_kafka.client import Connection
 from millstream_kafka.protocol import metadata
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 
 

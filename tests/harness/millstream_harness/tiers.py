@@ -1,0 +1,119 @@
+"""The tiers of tests, the shares of a long run, and the seconds that each file took when they were last recorded.
+
+A test without a marker is in tier ``unit``; ``pytestmark = pytest.mark.process`` puts a file into another tier, and a
+marker at a function puts that one there. CONTRIBUTING.md says which tier a test belongs to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+UNIT, PROCESS, SOAK, E2E = "unit", "process", "soak", "e2e"
+RECORD = ROOT / "tests" / "durations.json"
+"""Seconds by tier and file, as ``make durations`` wrote them."""
+UNRECORDED_S = 2.0
+"""What a new file is taken to need."""
+WORKERS = 3
+"""Processes that share the tests on two cores: tests wait a lot."""
+
+Seconds = dict[str, dict[str, float]]
+"""By tier and file."""
+
+
+@dataclass(frozen=True)
+class Tier:
+    """What belongs into it, and how long it may take on two cores."""
+
+    content: str
+    minutes: float
+
+    @property
+    def seconds(self) -> float:
+        """What the durations of its tests may add up to."""
+        return self.minutes * 60 * WORKERS
+
+
+TIERS = {
+    UNIT: Tier("starts no process: pure cores, files, a broker on the test's own loop", 3),
+    PROCESS: Tier("starts brokers, clients, the command or Spark as processes", 5),
+    SOAK: Tier("rounds of faults, models at length, comparisons that repeat, pages command by command", 60),
+    E2E: Tier("needs a Kubernetes: everything in e2e/", 25),
+}
+"""``make test`` runs the first two, in eight minutes together."""
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier of the marker that is closest to the test; without one, its folder decides."""
+    by_folder = E2E if item.path.is_relative_to(ROOT / "e2e") else UNIT
+    return next((marker.name for marker in item.iter_markers() if marker.name in TIERS), by_folder)
+
+
+def runs_once(item: pytest.Item) -> bool:
+    """Whether a failure stands: a test of a model, a state machine or a comparison never gets a second run."""
+    is_generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return bool(is_generated or item.get_closest_marker("once"))
+
+
+def recorded() -> Seconds:
+    found: Seconds = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+    return found
+
+
+def share(text: str) -> tuple[int, int]:
+    """K and N of ``K/N``; raises ValueError."""
+    number, slash, count = text.partition("/")
+    if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise ValueError(f"{text!r} is no share: expected K/N, such as 2/5, with K from 1 to N")
+
+
+def in_share(files: Mapping[str, float], number: int, count: int) -> set[str]:
+    """The files of share ``number`` of ``count``: together the shares have each file once, and take equally long."""
+    shares: list[set[str]] = [set() for _ in range(count)]
+    loads = [0.0] * count
+    for file in sorted(files, key=lambda file: (-files[file], file)):
+        least = loads.index(min(loads))
+        shares[least].add(file)
+        loads[least] += files[file]
+    return shares[number - 1]
+
+
+def weights(files: Iterable[str], seconds: Mapping[str, float]) -> dict[str, float]:
+    return {file: seconds.get(file, UNRECORDED_S) for file in files}
+
+
+class Durations:
+    """Adds up what the tests of each tier and file take; setup and teardown count."""
+
+    def __init__(self) -> None:
+        self.seconds: Seconds = defaultdict(lambda: defaultdict(float))
+        self.tests: dict[str, set[str]] = defaultdict(set)
+
+    def add(self, tier: str, test: str, seconds: float) -> None:
+        self.seconds[tier][test.partition("::")[0]] += seconds
+        self.tests[tier].add(test)
+
+    def table(self) -> list[str]:
+        """A line for each tier that ran."""
+        return [
+            f"{name}: {len(self.tests[name])} tests, {sum(self.seconds[name].values()) / WORKERS / 60:.1f} of"
+            f" {tier.minutes} minutes on two cores"
+            for name, tier in TIERS.items()
+            if name in self.seconds
+        ]
+
+    def write(self, path: Path) -> None:
+        """Into ``path``: the figures of a tier that ran replace its former ones."""
+        before: Seconds = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        ran = {
+            tier: {file: round(seconds, 1) for file, seconds in sorted(files.items())}
+            for tier, files in self.seconds.items()
+        }
+        path.write_text(json.dumps({**before, **ran}, indent=1, sort_keys=True) + "\n", "utf-8")

@@ -1,0 +1,166 @@
+"""The tiers: their recorded durations keep to the limits, shares are complete, a failure runs again once at most."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from millstream_harness.run_tests import MOST, Failure, again, verdict
+from millstream_harness.tiers import (
+    PROCESS,
+    ROOT,
+    SOAK,
+    TIERS,
+    UNIT,
+    UNRECORDED_S,
+    in_share,
+    recorded,
+    share,
+    weights,
+)
+
+pytestmark = pytest.mark.process
+
+HARNESS = ROOT / "tests/harness"
+
+
+@pytest.mark.parametrize("tier", [UNIT, PROCESS, SOAK])
+def test_a_tier_keeps_to_its_time(tier: str) -> None:
+    """By what its files took when they were last recorded (``make durations``)."""
+    took = recorded()[tier]
+    longest = sorted(took, key=lambda file: -took[file])[:10]
+    assert sum(took.values()) <= TIERS[tier].seconds, {file: took[file] for file in longest}
+
+
+def test_recorded_files_exist() -> None:
+    gone = {file for files in recorded().values() for file in files if not (ROOT / file).exists()}
+    assert not gone, "make durations"
+
+
+def test_shares_have_each_file_once_and_take_equally_long() -> None:
+    files = {f"tests/test_{number}.py": float(number * number % 97) for number in range(100)}
+    shares = [in_share(files, number, 5) for number in range(1, 6)]
+    assert sorted(file for one in shares for file in one) == sorted(files)
+    loads = [sum(files[file] for file in one) for one in shares]
+    assert max(loads) - min(loads) <= max(files.values())
+    assert shares[2] == in_share(dict(reversed(files.items())), 3, 5), "in whichever order they are collected"
+
+
+def test_a_new_file_counts_before_it_is_recorded() -> None:
+    assert weights(["a", "b"], {"a": 7.0}) == {"a": 7.0, "b": UNRECORDED_S}
+
+
+@pytest.mark.parametrize("text", ["", "2", "0/5", "6/5", "1/", "/5", "a/b", "-1/5", "1/5/5", "1.0/5"])
+def test_a_share_is_k_of_n(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected K/N, such as 2/5"):
+        share(text)
+    assert share("5/5") == (5, 5)
+
+
+def test_a_failure_that_stands_or_has_a_cause_gets_no_second_run() -> None:
+    chance = Failure("tests/test_a.py::test_a", once=False)
+    model = Failure("tests/test_b.py::test_b", once=True)
+    assert verdict([chance]) == ""
+    assert verdict([chance] * MOST) == ""
+    assert "at most" in verdict([chance] * (MOST + 1))
+    assert "tests/test_b.py::test_b" in verdict([chance, model])
+    assert verdict([]) != ""
+
+
+def test_the_second_run_has_the_failed_tests_alone() -> None:
+    failures = [Failure("tests/test_a.py::test_a[1/2]", once=False)]
+    assert again(["-m", "not soak", "tests/test_tiers.py::test_recorded_files_exist", "tests"], failures) == [
+        *("-m", "not soak"),
+        "tests/test_a.py::test_a[1/2]",
+    ]
+
+
+TESTS = {
+    "chance": """
+        def test_chance(pytestconfig):
+            seen = pytestconfig.rootpath / "seen"
+            before = seen.exists()
+            seen.touch()
+            assert before
+        """,
+    "stands": """
+        import pytest
+
+        @pytest.mark.once
+        def test_stands(pytestconfig):
+            seen = pytestconfig.rootpath / "seen"
+            before = seen.exists()
+            seen.touch()
+            assert before
+        """,
+    "generated": """
+        import hypothesis
+
+        @hypothesis.given(hypothesis.strategies.just(1))
+        def test_generated(number):
+            assert number == 2
+        """,
+    "broken": "def test_broken(): assert 1 == 2",
+    "passes": "def test_passes(): pass",
+    "starts a process": """
+        import subprocess
+
+        def test_starts():
+            subprocess.run(["true"])
+        """,
+    "starts one where it may": """
+        import subprocess, pytest
+
+        @pytest.mark.process
+        def test_starts():
+            subprocess.run(["true"], check=True)
+        """,
+}
+FLAKY = "FLAKY tests/test_chance.py::test_chance"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("names", "status", "last"),
+    [
+        (["passes"], 0, ""),
+        (["passes", "chance"], 0, FLAKY),
+        (["broken", "chance"], 1, FLAKY),
+        (["broken"], 1, ""),
+        (["stands", "passes"], 1, ""),
+        (["generated"], 1, ""),
+        (["starts a process"], 1, ""),
+        (["starts one where it may"], 0, ""),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, list) else None,
+)
+def test_what_a_run_says_and_how_it_ends(names: list[str], status: int, last: str, tmp_path: Path) -> None:
+    folder, flaky = tmp_path / "tests", tmp_path / "flaky"
+    folder.mkdir()
+    (folder / "conftest.py").write_text('pytest_plugins = ["millstream_harness.tier_plugin"]')
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HARNESS}\naddopts = -p no:cacheprovider\n")
+    for name in names:
+        (folder / f"test_{name.replace(' ', '_')}.py").write_text(textwrap.dedent(TESTS[name]))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-P", str(HARNESS / "millstream_harness/run_tests.py")),
+            *("--workers", "2" if len(names) > 1 else "0", "--", "tests"),
+        ],
+        cwd=tmp_path,
+        env={**environment, "FLAKY": str(flaky)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("FLAKY")] == ([last] if last else [])
+    if last:
+        assert done.stdout.splitlines()[-1] == last
+        assert flaky.read_text() == f"{last}\n"
+    if names == ["starts a process"]:
+        assert "mark it with pytest.mark.process" in done.stdout
