@@ -1,4 +1,5 @@
-"""The stores of the tree: ZooKeeper and the file follow the same rules; the file survives crashes and damage."""
+"""The stores of the tree: ZooKeeper, the file, and the harness's shared tree follow the same rules; the file survives
+crashes and damage."""
 
 from __future__ import annotations
 
@@ -31,16 +32,19 @@ from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.coordination.stores.nodes import Changes, Nodes
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
+from millstream_harness.shared_tree import SharedTree
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(params=["zookeeper", "file"])
+@pytest.fixture(params=["zookeeper", "file", "shared tree"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made: Store
     if request.param == "file":
         made = FileStore(tmp_path / FILE_NAME)
+    elif request.param == "shared tree":
+        made = SharedTree().store()
     else:
         zookeeper: ZooKeeperProcess = request.getfixturevalue("shared_zookeeper")
         made = ZooKeeperStore(parse_connect(zookeeper.own_tree()), 10.0)

@@ -34,7 +34,6 @@ from .controller.reach import Caller
 from .controllership import Controllership
 from .coordination import BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
-from .coordination.stores.ensemble import parse_connect
 from .coordination.stores.file import FILE_NAME as COORDINATION
 from .effective_configs import EffectiveConfigs
 from .encoded_topics import EncodedTopics
@@ -273,9 +272,11 @@ class Broker:
         await self._probes.server.close()
 
     async def abandon(self) -> None:
-        """Undo a start that failed half-way; the logs are as before."""
+        """End without a clean stop, as after a start that failed half-way; the logs keep what they have."""
         self.server.close()
         await self.server.finish()
+        await self.groups.close()
+        await self._admissions.close()
         await self._end()
         await self.cluster.leave()
 
@@ -286,12 +287,16 @@ class Broker:
         await self.replica_manager.close()
 
 
-async def start(config: BrokerConfig) -> tuple[Broker, str]:
+async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = None) -> tuple[Broker, str]:
     """Start a broker; returns it with the log line that says it serves. Raises ConfigError, StartError, after undoing
-    everything."""
+    everything.
+
+    `open_shared` opens the cluster's store, instead of ZooKeeper as configured.
+    """
     addresses = Addresses(config)
-    connect = config.text("zookeeper.connect").strip()
-    ensemble = parse_connect(connect) if connect else None
+    if open_shared is None:
+        open_shared = joining.shared_store(config)
+    is_single = open_shared is None
     configs = EffectiveConfigs(config, config.integer("broker.id"))
     logs = LogManager(_log_dirs(config), files=FileCache(_open_files()))
     api.load()
@@ -305,19 +310,20 @@ async def start(config: BrokerConfig) -> tuple[Broker, str]:
             undoing.push_async_callback(probes.server.close)
             http_port = await _serve_probes(probes, addresses)
             logs.lock()
-            if ensemble is None and (reason := logs.offline.get(logs.paths[0])):
+            undoing.callback(logs.unlock)
+            if is_single and (reason := logs.offline.get(logs.paths[0])):
                 raise StartError(
                     f"{reason} It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it."
                 )
-            coordination = await failure.unless(joining.connect(ensemble, config, logs, failure.fail))
+            coordination = await failure.unless(joining.connect(open_shared, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
-            joined = _join(config, addresses, bound, configs, logs, coordination, adopts=ensemble is None)
+            joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
             generations, state, record = await failure.unless(joined)
             broker = Broker(
                 config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
             )
             undoing.push_async_callback(broker.abandon)
-            broker.watch_directories(failure, needed=logs.paths[0] if ensemble is None else None)
+            broker.watch_directories(failure, needed=logs.paths[0] if is_single else None)
             await failure.unless(broker.run())
         except (ConfigError, LogDirError, CoordinationError) as error:
             raise StartError(str(error)) from None

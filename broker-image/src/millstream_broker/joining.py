@@ -1,5 +1,6 @@
-"""Opens the cluster's tree: in ZooKeeper or, for a single broker, in a file of the first log directory. Nothing else
-differs: a single broker wins every controller election, and sends itself the controller's requests.
+"""Opens the cluster's tree: in ZooKeeper, or another store that brokers share; for a single broker, in a file of the
+first log directory. Nothing else differs: a single broker wins every controller election, and sends itself the
+controller's requests.
 """
 
 from __future__ import annotations
@@ -9,23 +10,41 @@ from collections.abc import Callable, Iterable
 from .config import BrokerConfig
 from .coordination.coordination import Coordination
 from .coordination.stores import Store
-from .coordination.stores.ensemble import Ensemble
+from .coordination.stores.ensemble import parse_connect
 from .coordination.stores.file import FILE_NAME, FileStore
 from .coordination.takeover import find_old, take_over
 from .log.manager import Found, LogManager
 from .topic_logs import adopted
 
+OpenStore = Callable[[], Store]
+"""Opens the store that the brokers of a cluster share; not connected yet."""
+
+
+def shared_store(config: BrokerConfig) -> OpenStore | None:
+    """ZooKeeper, as configured; None for a single broker. Raises ConfigError."""
+    connect = config.text("zookeeper.connect").strip()
+    if not connect:
+        return None
+    ensemble = parse_connect(connect)
+
+    def open_zookeeper() -> Store:
+        from .coordination.stores.zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000)
+
+    return open_zookeeper
+
 
 async def connect(
-    ensemble: Ensemble | None, config: BrokerConfig, logs: LogManager, fail: Callable[[str], None]
+    open_shared: OpenStore | None, config: BrokerConfig, logs: LogManager, fail: Callable[[str], None]
 ) -> Coordination:
-    """Wait for ZooKeeper without limit; without an `ensemble`, read the file. Raises CoordinationError.
+    """Wait for the shared store without limit; without one, read the file. Raises CoordinationError.
 
     `fail` ends the broker once the contents of the file are no longer known.
     """
     nodes: Store
     known = logs.cluster_id
-    if ensemble is None:
+    if open_shared is None:
         home = logs.dirs[0]
         old = find_old(home.path)
         nodes = FileStore(home.path / FILE_NAME)
@@ -35,9 +54,7 @@ async def connect(
             await take_over(nodes, old, config.integer("broker.id"))
             known = known or old.cluster_id
     else:
-        from .coordination.stores.zookeeper import ZooKeeperStore
-
-        nodes = ZooKeeperStore(ensemble, config.integer("zookeeper.session.timeout.ms") / 1000)
+        nodes = open_shared()
     coordination = Coordination(nodes, known)
     try:
         await coordination.connect()

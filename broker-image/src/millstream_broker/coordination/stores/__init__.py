@@ -1,7 +1,7 @@
 """Stores of the cluster's tree of nodes: their common interface, with ZooKeeper's rules.
 
 `zookeeper`: an ensemble, for a cluster of several brokers. `file`: a file in the first log directory, for a single
-broker. The layers above work on either, without knowing which.
+broker. The layers above work on either, without knowing which. `nodes`: the rules, for a tree in memory.
 
 A node has data and a version, which each change of the data raises. An *ephemeral* node disappears with the session
 that created it. A multi happens as a whole or not at all. A read with `watch=` sets a watch, which is called once, on

@@ -23,10 +23,9 @@ import logging
 import os
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from millstream_process import supervision
 
@@ -34,23 +33,18 @@ from ...log.files import write_atomically
 from ...slices import turn, turns
 from .. import CoordinationError
 from . import (
-    BadVersionError,
-    Check,
     Create,
     Delete,
     MultiError,
     Node,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
     Operation,
     Set,
     State,
-    StoreError,
     Unavailable,
     Watch,
     with_parents,
 )
+from .nodes import Changes, GroupCommit, Nodes, Stored
 
 FILE_NAME = "coordination.journal"
 FORMAT = 1
@@ -72,17 +66,8 @@ SLACK_BYTES = 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class Stored(NamedTuple):
-    """A node, and the number of sequence nodes created below it."""
-
-    node: Node
-    numbered: int = 0
-
-
 PendingMulti = tuple[Sequence[Operation], asyncio.Future[list[Any]]]
 """A multi that is not written yet, and its result."""
-Changes = Mapping[str, Stored | None]
-"""Nodes by path; None means deleted."""
 
 
 class FileStore:
@@ -100,12 +85,7 @@ class FileStore:
         self.fatal: Callable[[str], None] = lambda why: None
         """Called when the written contents are no longer known."""
         self._path = path
-        self._nodes: dict[str, Stored] = {"/": Stored(Node(b"", 0, 0, 0, 0))}
-        self._below: dict[str, dict[str, None]] = defaultdict(dict)
-        """The names of the children of each node."""
-        self._zxid = 0
-        self._watches: dict[str, dict[Watch, None]] = defaultdict(dict)
-        self._child_watches: dict[str, dict[Watch, None]] = defaultdict(dict)
+        self._nodes = Nodes()
         self._waiting: list[PendingMulti] = []
         self._writing: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -118,7 +98,7 @@ class FileStore:
 
     def start(self) -> None:
         """Read the file, if there is one and it has not been read yet. Raises CoordinationError."""
-        if self._zxid:
+        if self._nodes.zxid:
             return
         try:
             data = self._path.read_bytes()
@@ -127,8 +107,7 @@ class FileStore:
         except OSError as error:
             raise CoordinationError(f"{self._path}: cannot be read: {error.strerror}") from None
         for transaction in _transactions(self._path, data):
-            self._zxid = transaction["zxid"]
-            self._take(_changes(transaction))
+            self._nodes.take(transaction["zxid"], _changes(transaction), tell=False)
         if (full_size := _full_size(data)) is not None:
             try:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -144,8 +123,7 @@ class FileStore:
         self._is_closed = True
         if self._writing is not None:
             await asyncio.wait([self._writing], timeout=max(deadline, CLOSE_S))
-        self._watches.clear()
-        self._child_watches.clear()
+        self._nodes.forget_watches()
         if self._file >= 0 and self._writing is None:
             os.close(self._file)
             self._file = -1
@@ -153,17 +131,10 @@ class FileStore:
     # Reading
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        if watch is not None:
-            self._watches[path][watch] = None
-        stored = self._nodes.get(path)
-        return None if stored is None else stored.node
+        return self._nodes.get(path, watch)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        if path not in self._nodes:
-            return None
-        if watch is not None:
-            self._child_watches[path][watch] = None
-        return list(self._below.get(path, ()))
+        return self._nodes.children(path, watch)
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
         return [await self.get(path, watch if path in self._nodes else None) async for path in turns(paths)]
@@ -177,7 +148,7 @@ class FileStore:
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> Node:
         (made,) = await self._one(Create(path, data, ephemeral, sequence))
-        return self._nodes[made].node
+        return self._nodes.stored[made].node
 
     async def ensure(self, *paths: str) -> None:
         if missing := [above for above in with_parents(paths) if above not in self._nodes]:
@@ -244,18 +215,17 @@ class FileStore:
 
     async def _write(self, waiting: list[PendingMulti]) -> None:
         """Carry these out in order, with one write."""
-        group = GroupCommit(self._nodes, self._below, self._zxid, int(time.time() * 1000))
+        group = GroupCommit(self._nodes, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
         async for operations, _ in turns(waiting):
             try:
-                outcomes.append(group.multi(operations))
+                outcomes.append(group.multi(operations, SESSION))
             except MultiError as error:
                 outcomes.append(error)
-        if group.zxid > self._zxid:
+        if group.zxid > self._nodes.zxid:
             failure = await self._store(group)
             if failure is None:
-                self._zxid = group.zxid
-                self._take(group.changes, tell=True)
+                self._nodes.take(group.zxid, group.changes)
             else:
                 outcomes = [failure] * len(outcomes)  # the causes of MultiErrors have not happened either
         for number, ((_, written), outcome) in enumerate(zip(waiting, outcomes, strict=True), 1):
@@ -266,32 +236,6 @@ class FileStore:
                     written.set_result(outcome)
             if number % TOLD_AT_ONCE == 0:
                 await turn()
-
-    def _take(self, changes: Changes, *, tell: bool = False) -> None:
-        """Take over these changes, which are on disk."""
-        for path, stored in changes.items():
-            above, _, name = path.rpartition("/")
-            above = above or "/"
-            before = self._nodes.get(path)
-            if stored is None:
-                if before is None:  # created and deleted between two writes
-                    continue
-                del self._nodes[path]
-                self._below[above].pop(name, None)
-                self._below.pop(path, None)
-            else:
-                self._nodes[path] = stored
-                self._below[above][name] = None
-            if tell:
-                self._tell(self._watches, path)
-                if stored is None:
-                    self._tell(self._child_watches, path)
-                if stored is None or before is None or before.node.created != stored.node.created:
-                    self._tell(self._child_watches, above)
-
-    def _tell(self, watches: dict[str, dict[Watch, None]], path: str) -> None:
-        for watch in watches.pop(path, ()):
-            asyncio.get_running_loop().call_soon(watch, path)
 
     # The file
 
@@ -329,96 +273,12 @@ class FileStore:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-        nodes: dict[str, Stored | None] = {**self._nodes, **group.changes}
+        nodes: dict[str, Stored | None] = {**self._nodes.stored, **group.changes}
         there = {path: stored for path, stored in nodes.items() if stored is not None}
         data = b"".join([_line({"format": FORMAT}), *_lines(group.zxid, there)])
         write_atomically(str(self._path), data)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._size = self._full_size = len(data)
-
-
-class GroupCommit:
-    """Applies multis one after the other, to be written together, and leaves the nodes they start from unchanged."""
-
-    def __init__(
-        self,
-        nodes: Mapping[str, Stored],
-        below: Mapping[str, Mapping[str, None]],
-        zxid: int,
-        now_ms: int,
-    ) -> None:
-        self.changes: dict[str, Stored | None] = {}
-        self.zxid = zxid
-        self._nodes = nodes
-        self._below = below
-        self._now_ms = now_ms
-        self._more: dict[str, int] = defaultdict(int)
-        """Number of additional nodes below a path, compared with `_below`."""
-
-    def multi(self, operations: Sequence[Operation]) -> list[Any]:
-        """See `Store.multi`. Raises MultiError, with nothing changed."""
-        before: dict[str, tuple[bool, Stored | None]] = {}
-        more: dict[str, int] = defaultdict(int)
-        results = []
-        is_change = any(not isinstance(one, Check) for one in operations)
-        for index, one in enumerate(operations):
-            try:
-                results.append(self._carry_out(one, before, more))
-            except StoreError as error:
-                for path, (was_changed, stored) in before.items():
-                    if was_changed:
-                        self.changes[path] = stored
-                    else:
-                        del self.changes[path]
-                for path, count in more.items():
-                    self._more[path] -= count
-                raise MultiError(index, error) from None
-        self.zxid += is_change
-        return results
-
-    def _carry_out(
-        self, one: Operation, before: dict[str, tuple[bool, Stored | None]], more: dict[str, int]
-    ) -> Any:
-        def put(path: str, stored: Stored | None) -> None:
-            before.setdefault(path, (path in self.changes, self.changes.get(path)))
-            self.changes[path] = stored
-
-        def count(path: str, by: int) -> None:
-            self._more[path] += by
-            more[path] += by
-
-        if isinstance(one, Create):
-            above = one.path.rpartition("/")[0] or "/"
-            parent, path = self._get(above), one.path
-            if parent is None:
-                raise NoNodeError(above)
-            if one.sequence:
-                path = f"{path}{parent.numbered:010}"
-                put(above, parent._replace(numbered=parent.numbered + 1))
-            if self._get(path) is not None:
-                raise NodeExistsError(path)
-            owner = SESSION if one.ephemeral else 0
-            put(path, Stored(Node(one.data, 0, self.zxid + 1, owner, self._now_ms)))
-            count(above, 1)
-            return path
-        stored = self._get(one.path)
-        if stored is None:
-            raise NoNodeError(one.path)
-        if one.version not in (-1, stored.node.version):
-            raise BadVersionError(one.path)
-        if isinstance(one, Set):
-            version = stored.node.version + 1
-            put(one.path, stored._replace(node=stored.node._replace(data=one.data, version=version)))
-            return version
-        if isinstance(one, Delete):
-            if len(self._below.get(one.path, ())) + self._more[one.path] > 0:
-                raise NotEmptyError(one.path)
-            put(one.path, None)
-            count(one.path.rpartition("/")[0] or "/", -1)
-        return None
-
-    def _get(self, path: str) -> Stored | None:
-        return self.changes[path] if path in self.changes else self._nodes.get(path)
 
 
 def _lines(zxid: int, changes: Changes) -> Iterator[bytes]:
