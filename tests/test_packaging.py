@@ -14,6 +14,8 @@ from millstream_harness.chart import VERSION
 from millstream_harness.java import run
 from millstream_harness.tools import require
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "broker-image": ("millstream_broker", "millstream_kafka", "millstream_mirror", "millstream_process"),

@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 import click
+import pytest
 import yaml
 
 from millstream.cli import cli
@@ -128,6 +129,7 @@ def options_of(command: click.Command) -> set[str]:
     return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
 
 
+@pytest.mark.process
 def test_every_target_of_make_exists_and_takes_what_is_passed() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([\w./-]+):", makefile, re.MULTILINE))

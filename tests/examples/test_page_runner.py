@@ -8,6 +8,8 @@ import pytest
 
 from millstream_harness.pages import PageFailed, run_command, run_page
 
+pytestmark = pytest.mark.process
+
 EXAMPLE = """
 ```sh
 greeting=hello; mkdir -p sub; cd sub

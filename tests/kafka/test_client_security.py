@@ -185,6 +185,7 @@ def test_what_a_credential_may_not_be(tmp_path: Path) -> None:
         file(tmp_path).text()
 
 
+@pytest.mark.process
 def test_a_key_with_a_password_is_refused_and_nothing_asks_for_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     authority.issue("client")

@@ -412,6 +412,7 @@ def test_the_spark_application_leaves_nothing_to_a_webhook() -> None:
         assert {"name": "output", "mountPath": "/lake"} in pod["containers"][0]["volumeMounts"]
 
 
+@pytest.mark.process
 def test_the_spark_application_is_one_to_its_own_schema() -> None:
     problems = list(validate(spark_application(a_load(), IMAGES), schema("sparkapplications")))
     assert problems == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -16,6 +18,8 @@ from millstream.errors import BadInput, Closed, NotOwned
 from millstream.groups import committed_offsets, describe_group
 from millstream_harness.scenario import unique
 from millstream_harness.streams import STRATEGIES, connect, fill
+
+pytestmark = pytest.mark.process
 
 
 def delete_before(cluster: millstream.Cluster, topic: str, offset: int) -> None:
@@ -54,6 +58,24 @@ def test_commits_follow_while_messages_are_taken(cluster: millstream.Cluster, to
     assert 2 < committed < 199
 
 
+@contextmanager
+def fed(cluster: millstream.Cluster, topic: str) -> Iterator[None]:
+    """Produces messages to each partition during the block."""
+    enough = threading.Event()
+
+    def feed() -> None:
+        while not enough.wait(0.2):
+            fill(cluster, topic, (50, 50, 50))
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        feeder.join()
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_is_processed_is_committed_when_partitions_go(
     cluster: millstream.Cluster, topic: str, strategy: str
@@ -66,14 +88,14 @@ def test_what_is_processed_is_committed_when_partitions_go(
         (first,) = one.create_message_streams({topic: 1})[topic]
         messages = iter(first)
         taken = list(islice(messages, 30))
-        fill(cluster, topic, (3000, 3000, 3000))
         (second,) = two.create_message_streams({topic: 1})[topic]
         seen: list[millstream.Message] = []
         thread = threading.Thread(target=lambda: seen.extend(islice(second, 1)))
         thread.start()
-        while thread.is_alive():
-            taken.append(next(messages))
-            time.sleep(0.001)
+        with fed(cluster, topic):  # however long the second one takes to join, there is more to read
+            while thread.is_alive():
+                taken.append(next(messages))
+                time.sleep(0.001)
         thread.join()
         (message,) = seen
         old = [one.offset for one in taken if one.partition == message.partition]
