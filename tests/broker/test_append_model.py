@@ -32,6 +32,8 @@ from millstream_kafka.batch import Record, build_batch, iter_batches, read_recor
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+pytestmark = pytest.mark.once
+
 NOW_MS = int(time.time() * 1000)
 IN_FLIGHT = 5
 CONFIGS = [

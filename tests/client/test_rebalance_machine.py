@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,8 @@ from millstream.consuming.zookeeper.rebalance import (
     Stop,
     Wait,
 )
+
+pytestmark = pytest.mark.once
 
 names = st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=7)
 

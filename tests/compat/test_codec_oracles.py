@@ -37,7 +37,10 @@ from millstream_kafka.protocol import api_versions, consumer_group_heartbeat
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 AnyApi = Api[Any, Any]
 

@@ -26,7 +26,10 @@ from millstream_harness.wire import Wire
 from millstream_kafka.protocol import incremental_alter_configs as alter
 from millstream_kafka.protocol.errors import ErrorCode
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 PARTITIONS = 3
 CONFIG = {

@@ -14,7 +14,10 @@ from millstream_harness.faults_command import COMMAND, ENVIRONMENT, check_refusa
 from millstream_harness.scenario import eventually
 from millstream_harness.tools import missing, require
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 KINDS = (
     "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"

@@ -14,7 +14,10 @@ from millstream_faults.loads.plan import Kind
 from millstream_harness.faults_command import check_refusal, run
 from millstream_harness.spark import spark_jars
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")
 ROUNDS = 1

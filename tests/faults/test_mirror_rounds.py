@@ -14,7 +14,10 @@ from millstream_harness.faults_command import check_refusal, run
 from millstream_harness.links import has_tun
 from millstream_harness.tools import missing, require
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 KINDS = "stall worker,kill source leader,kill target brokers,flapping link,recreate topic"
 SEED = os.environ.get("MILLSTREAM_SEED", "7")

@@ -26,7 +26,10 @@ from millstream_operator.reconcile.load_ranges import Ends, digest_of_positions
 from millstream_operator.reconcile.load_story import tell
 from millstream_operator.resources import load as resources
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 PARTITIONS = 2
 LATER = {"position": "Timestamp", "timestamp": "2036-01-01T00:00:00Z"}

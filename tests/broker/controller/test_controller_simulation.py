@@ -9,7 +9,10 @@ import pytest
 
 from millstream_harness.simulated_cluster import SimulatedCluster
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 HISTORIES = 50
 EVENTS = 1500

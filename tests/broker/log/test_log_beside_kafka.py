@@ -37,7 +37,10 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import create_topics, incremental_alter_configs, produce
 from millstream_kafka.protocol.errors import ErrorCode
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000

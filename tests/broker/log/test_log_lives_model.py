@@ -27,7 +27,10 @@ from millstream_broker.log.manager import LogManager
 from millstream_harness.crashes import before_each_file_operation
 from millstream_kafka.batch import Record, build_batch, read_header, read_records
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(

@@ -23,7 +23,10 @@ from millstream_kafka.protocol import (
     sasl_handshake,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 NOBODY = UUID(int=1)
 

@@ -10,7 +10,10 @@ import pytest
 from millstream_harness.beside import Beside
 from millstream_kafka.protocol import alter_configs, describe_configs, incremental_alter_configs
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 TIERED = "There is no tiered storage: its keys are not listed."
 OURS = "Only topics and brokers have configuration here."

@@ -21,7 +21,10 @@ from millstream_kafka.protocol import (
     sync_group,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\7offsets\0\0\0\0"
 ASSIGNMENT = b"\0\0\0\0\0\1\0\7offsets\0\0\0\1\0\0\0\0\0\0\0\0"

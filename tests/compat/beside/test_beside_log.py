@@ -23,7 +23,10 @@ from millstream_kafka.protocol import (
     produce,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 T0 = 1_600_000_000_000
 NOBODY = UUID("12345678-1234-5678-1234-567812345678")

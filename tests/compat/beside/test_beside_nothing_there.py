@@ -17,7 +17,10 @@ from millstream_kafka.protocol import (
     list_transactions,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 NOW = 1_700_000_000_000
 WORDS = "The text is our own."

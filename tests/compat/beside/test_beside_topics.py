@@ -16,7 +16,10 @@ from millstream_kafka.protocol import (
     metadata,
 )
 
-pytestmark = pytest.mark.soak
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.once,
+]
 
 TIERED = "There is no tiered storage: its keys are not listed."
 NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
