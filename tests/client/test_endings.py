@@ -8,6 +8,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -27,6 +28,11 @@ WAITING = re.compile(
     r"millstream: interrupted: waiting up to \d+ s for (?P<records>[\d,]+) records? in flight; "
     "press Ctrl-C again to end at once"
 )
+PATIENT = (
+    "from millstream import records; records.DELIVERY_TIMEOUT_MS, records.FLUSH_TIMEOUT_S = 3_600_000, 3600.0;"
+    " from millstream.cli import main; main()"
+)
+"""Starts a command that waits for brokers longer than any test runs."""
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -154,7 +160,7 @@ def test_a_second_ctrl_c_ends_the_wait_for_brokers_that_have_gone(tmp_path: Path
     with BrokerProcess(tmp_path) as broker:
         millstream("topic", "create", "t", "--partitions", "1", bootstrap=broker.bootstrap)
         with subprocess.Popen(
-            [COMMAND, "produce", "t"],
+            [sys.executable, "-c", PATIENT, "produce", "t"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -176,11 +182,9 @@ def test_a_second_ctrl_c_ends_the_wait_for_brokers_that_have_gone(tmp_path: Path
             process.send_signal(signal.SIGINT)
             found = WAITING.fullmatch(process.stderr.readline().decode().rstrip())
             assert found is not None
-            second = time.monotonic()
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)  # its records time out in an hour
             rest = process.stderr.read().decode()
             assert process.wait(60) == 130
-            assert time.monotonic() - second < 15  # its records time out after 30 s
             if not whole:
                 process.stdin.close()
     said = f"1,000 records are in t; {found['records']} records may be (not acknowledged)"

@@ -19,7 +19,7 @@ from millstream.topics import create_topic, delete_topics
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/streams/exactly_once.py"
 CARRIERS = ("UA", "AA", "B6", "DL")
@@ -56,22 +56,22 @@ def test_each_message_counts_once(start_broker: Callable[..., BrokerProcess], tm
     try:
         for _ in range(3):
             enough = counted(path).total() + 50
-            until(lambda enough=enough: counted(path).total() >= enough, "it counts")
+            until(lambda enough=enough: counted(path).total() >= enough, "it counts", 90)
             processes[0].kill()
             processes.pop(0).wait()
             processes.append(start())
             send(500)
-        until(lambda: counted(path).total() >= sent.total(), "all is counted", 60)
+        until(lambda: counted(path).total() >= sent.total(), "all is counted", 120)
         assert counted(path) == sent
         delete_topics(cluster, ["flights"])
         for process in processes:
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         processes.clear()
         create_topic(cluster, "flights", partitions=4)
         send(40)
         processes.append(start())
-        until(lambda: counted(path).total() >= sent.total(), "what is in the new topic is counted, too", 60)
+        until(lambda: counted(path).total() >= sent.total(), "what is in the new topic is counted, too", 120)
         assert counted(path) == sent
     finally:
         for process in processes:

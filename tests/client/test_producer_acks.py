@@ -15,6 +15,7 @@ from millstream.producing.settings import COMPRESSIONS
 from millstream.topics import create_topic
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
+from millstream_harness.delivering import deliver, deliver_async
 from millstream_harness.scenario import unique
 from millstream_kafka.batch import BatchHeader, iter_batches
 from millstream_kafka.compression import Compression
@@ -110,10 +111,9 @@ def test_a_block_whose_broker_was_killed_names_what_it_could_not_deliver(
         create_topic(cluster, topic, partitions=2)
 
     def block() -> None:
-        # Long enough for the first two records on a busy machine.
-        with millstream.Producer(cluster, acks=acks, delivery_timeout_s=5) as producer:
-            producer.submit("orders", b"first", b"k", partition=0).result(20)
-            producer.submit("bills", b"first", b"k", partition=1).result(20)
+        with millstream.Producer(cluster, acks=acks, delivery_timeout_s=3) as producer:
+            deliver(producer, "orders", key=b"k", partition=0)
+            deliver(producer, "bills", key=b"k", partition=1)
             broker.kill()
             for number in range(5):
                 producer.send("orders", b"lost", f"order {number}", partition=0)
@@ -146,9 +146,8 @@ async def test_an_async_block_whose_broker_was_killed_names_what_it_could_not_de
     create_topic(millstream.Cluster(broker.bootstrap), "orders", partitions=1)
 
     async def block() -> None:
-        # Long enough for the first record on a busy machine.
-        async with millstream.AsyncProducer(broker.bootstrap, delivery_timeout_s=5) as producer:
-            await (await producer.submit("orders", b"first"))
+        async with millstream.AsyncProducer(broker.bootstrap, delivery_timeout_s=3) as producer:
+            await deliver_async(producer, "orders")
             broker.kill()
             for number in range(3):
                 await producer.send("orders", b"lost", f"k{number}")

@@ -26,7 +26,7 @@ from millstream_harness.scenario import unique
 from millstream_harness.stream_member import StreamMember, all_events, check, owners
 from millstream_harness.zookeeper import ZooKeeperProcess
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
 PARTITIONS = 6
 SESSION_S = 3.0
@@ -102,7 +102,7 @@ class Group:
         enough = threading.Event()
 
         def feed() -> None:
-            while not enough.wait(0.02):
+            while not enough.wait(0.05):  # members of a slow machine must keep up
                 self.send(1)
 
         feeder = threading.Thread(target=feed)
@@ -118,15 +118,15 @@ class Group:
         found = owners(self.members)
         return len(found) == PARTITIONS and set(found.values()) == {member.number for member in members}
 
-    def await_settled(self, *members: StreamMember, timeout: float = 30.0) -> None:
+    def await_settled(self, *members: StreamMember, timeout: float = 90.0) -> None:
         until(lambda: self.settled(*members), f"{[one.number for one in members]} own all", timeout)
 
-    def registered(self) -> int:
-        """Number of consumers in ZooKeeper."""
+    def registered(self) -> set[str]:
+        """The consumers in ZooKeeper."""
         zookeeper = KazooClient(self.brokers.connect)
-        zookeeper.start(10)
+        zookeeper.start(60)
         try:
-            return len(zookeeper.get_children(f"/consumers/{self.name}/ids"))
+            return {*zookeeper.get_children(f"/consumers/{self.name}/ids")}
         finally:
             zookeeper.stop()
             zookeeper.close()
@@ -143,7 +143,7 @@ class Group:
             seen = {(one.partition, one.offset) for one in all_events(self.members) if one.what == "message"}
             return len(seen) == PARTITIONS * self.sent
 
-        until(complete, "all is handed out", 40)
+        until(complete, "all is handed out", 120)
 
 
 @pytest.fixture(params=WAYS)
@@ -154,18 +154,19 @@ def group(request: pytest.FixtureRequest, brokers: ClusterProcesses, tmp_path: P
 
 
 def test_members_that_come_and_go(group: Group) -> None:
-    patient = {} if group.way == "zookeeper" else {"session_timeout_s": 60, "processing_timeout_s": 60}
+    patient = {} if group.way == "zookeeper" else {"session_timeout_s": 300, "processing_timeout_s": 300}
     one = group.start(**patient)
     group.send()
     group.await_settled(one)
+    alone = group.registered() if group.way == "zookeeper" else set()
     two, three = group.start(), group.start()
     group.send()
     group.await_settled(one, two, three)
     group.send()
-    one.stop()
+    one.stop(60)
     if group.way == "zookeeper":
-        assert group.registered() == 2, "it has left by itself"
-    group.await_settled(two, three)  # long before a session of 60 s ends
+        assert not group.registered() & alone, "it has left by itself"
+    group.await_settled(two, three)  # long before its session ends
     group.send()
     three.kill()
     group.await_settled(two)
@@ -181,7 +182,7 @@ def test_a_member_that_is_paused(group: Group) -> None:
     group.send(60)  # more than it has returned when it is paused
     until(lambda: any(event.what == "message" for event in one.events()), "it is at work")
     one.pause()
-    group.await_settled(two, timeout=60)
+    group.await_settled(two)
     group.send()
     one.resume()
     group.await_settled(one, two)
@@ -203,7 +204,7 @@ def test_a_member_that_is_cut_from_zookeeper(
         group.send(300)  # more than it has returned when it is cut off
         until(lambda: any(event.what == "message" for event in two.events()), "it is at work")
         getattr(zookeeper_gate, cut)()
-        group.await_settled(one, timeout=60)
+        group.await_settled(one)
         zookeeper_gate.mend()
         group.await_settled(one, two)
         group.await_all()
@@ -254,7 +255,7 @@ def test_a_member_that_is_cut_from_its_coordinator(
                 gate.stall()
             else:
                 gate.shut()
-            group.await_settled(one, timeout=60)
+            group.await_settled(one)
             assert went_on(), "it received messages from other brokers"
             until(lambda: "so no message is returned" in two.said(), "it says that it waits")
             gate.mend()
@@ -305,7 +306,7 @@ def test_members_at_random(
                 elif what in ("kill", "stop") and len(running) > 1:
                     member = running.pop(dice.randrange(len(running)))
                     is_cut_off = bool(cut) and member in behind_gate
-                    member.kill() if what == "kill" or is_cut_off else member.stop(30)
+                    member.kill() if what == "kill" or is_cut_off else member.stop(60)
                 elif what == "pause" and len(running) > 1:
                     paused.append(running.pop(dice.randrange(len(running))))
                     paused[-1].pause()
@@ -322,7 +323,7 @@ def test_members_at_random(
                 mend()
             for member in paused:
                 member.resume()
-            group.await_settled(*running, *paused, timeout=60)
+            group.await_settled(*running, *paused)
         group.await_all()
         check(group.members)
     finally:
@@ -337,7 +338,7 @@ def test_fifty_members_settle(brokers: ClusterProcesses, way: str) -> None:
     members, partitions = 50, 200
     cluster, topic, group = millstream.Cluster(brokers.bootstrap), unique("fifty"), unique("group")
     create_topic(cluster, topic, partitions=partitions)
-    options: dict[str, Any] = {"session_timeout_s": 4.0} if way == "zookeeper" else {"strategy": way}
+    options: dict[str, Any] = {"session_timeout_s": 60.0} if way == "zookeeper" else {"strategy": way}
     if way == "zookeeper":
         options |= {"coordination": "zookeeper", "zookeeper": brokers.connect}
     connectors: list[millstream.Connector] = []
@@ -356,10 +357,10 @@ def test_fifty_members_settle(brokers: ClusterProcesses, way: str) -> None:
                 {*sum(owned, ())}
             ) == partitions
 
-        until(settled, "each has its four", 60)
+        until(settled, "each has its four", 150)
     finally:
         closing = [threading.Thread(target=connector.close) for connector in connectors]
         for thread in closing:
             thread.start()
         for thread in [*closing, *threads]:
-            thread.join(30)
+            thread.join(60)

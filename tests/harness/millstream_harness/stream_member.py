@@ -114,6 +114,8 @@ class StreamMember(Daemon):
         self.number = number
         self.pauses: list[int] = []  # number of events at each pause
         self.events_file = folder / f"member-{number}.events"
+        self._read: list[Event] = []  # of the first bytes of the file
+        self._bytes = 0
         self.command = [
             sys.executable, "-m", "millstream_harness.stream_member",
             str(self.events_file), bootstrap, group, topic, json.dumps(options),
@@ -142,11 +144,19 @@ class StreamMember(Daemon):
         return found
 
     def events(self) -> list[Event]:
+        """All events so far; each call parses only what is new."""
         if not self.events_file.exists():
             return []
-        lines = self.events_file.read_text().splitlines(keepends=True)
-        parts = [line.split() for line in lines if line.endswith("\n")]
-        return [Event(what, int(p), int(offset), int(at), self.number) for what, p, offset, at in parts]
+        with self.events_file.open("rb") as file:
+            file.seek(self._bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        if whole:
+            self._bytes += len(whole) + 1
+            parts = (line.split() for line in whole.decode().split("\n"))
+            self._read += [
+                Event(what, int(p), int(offset), int(at), self.number) for what, p, offset, at in parts
+            ]
+        return [*self._read]
 
 
 def all_events(members: Iterable[StreamMember]) -> list[Event]:

@@ -37,7 +37,7 @@ def connect(cluster: millstream.Cluster, group: str = "", **options: Any) -> mil
 
 
 def options_for(way: str, brokers: ClusterProcesses) -> dict[str, Any]:
-    """The options of `connect` for one of WAYS."""
+    """The options of `connect` for one of WAYS; a session does not end because the machine is busy."""
     if way == "zookeeper":
-        return {"coordination": "zookeeper", "zookeeper": brokers.connect, "session_timeout_s": 6}
+        return {"coordination": "zookeeper", "zookeeper": brokers.connect, "session_timeout_s": 60}
     return {"strategy": way}
