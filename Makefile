@@ -39,16 +39,16 @@ setup: .venv/.installed
 SHARES = $(SOAK:%=--soak %) $(SHARD:%=--shard %)
 
 test: setup jars kafka-jars
-	$(RUN_TESTS) -m 'not soak' $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers unit,process $(SHARES) $(PYTEST)
 
 test-unit: setup
-	$(RUN_TESTS) -m unit $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers unit $(SHARES) $(PYTEST)
 
 test-process: setup jars kafka-jars
-	$(RUN_TESTS) -m 'process and not soak' $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers process $(SHARES) $(PYTEST)
 
 test-soak: setup jars kafka-jars
-	$(RUN_TESTS) -m soak $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers soak $(SHARES) $(PYTEST)
 
 test-all: setup jars kafka-jars
 	$(RUN_TESTS) $(SHARES) $(PYTEST)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import mutate
+from millstream_harness.tiers import SOAK, files_in, tiers_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -22,7 +23,6 @@ PACKAGES = {
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
 )
-SOAK = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.soak", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -49,7 +49,7 @@ def test_links_lead_to_files(document: Path) -> None:
 
 def test_every_part_has_tests_that_make_test_runs() -> None:
     parts = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
-    run = {path.parent for path in (ROOT / "tests").rglob("test_*.py") if not SOAK.search(path.read_text())}
+    run = {(ROOT / file).parent for file, tiers in files_in(ROOT).items() if tiers != {SOAK}}
     assert parts - run == {ROOT / "tests/broker/robustness", ROOT / "tests/compat/beside"}
 
 
@@ -58,7 +58,7 @@ def test_continuous_integration_leaves_no_test_out() -> None:
     commands = dict(
         re.findall(r"^(test|test-all): .*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     )
-    assert commands["test"].replace(" -m 'not soak'", "") == commands["test-all"]
+    assert commands["test"].replace(" --tiers unit,process", "") == commands["test-all"]
     run = (ROOT / ".ci" / "run").read_text()
     assert "SOAK=${SOAK:-$(($(git rev-list --count HEAD) % 5 + 1))/5}" in run
     assert re.findall(r"^ *make test.*", run, re.MULTILINE) == [
@@ -70,7 +70,7 @@ def test_mutation_runs_no_soak_test() -> None:
     """What notices a change of the code is in tiers that every commit runs."""
     for area in mutate.AREAS.values():
         for path in area.paths():
-            assert not SOAK.search((ROOT / path).read_text()), path
+            assert SOAK not in tiers_in((ROOT / path).read_text()), path
 
 
 def pins(file: Path) -> dict[str, str]:

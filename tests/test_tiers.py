@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,14 @@ from millstream_harness.tiers import (
     SOAK,
     TIERS,
     UNIT,
-    UNRECORDED_S,
+    chosen,
+    files_in,
     in_share,
     recorded,
     share,
-    weights,
+    tier_of,
+    tiers_in,
 )
-
-pytestmark = pytest.mark.process
 
 HARNESS = ROOT / "tests/harness"
 
@@ -51,8 +53,37 @@ def test_shares_have_each_file_once_and_take_equally_long() -> None:
     assert shares[2] == in_share(dict(reversed(files.items())), 3, 5), "in whichever order they are collected"
 
 
-def test_a_new_file_counts_before_it_is_recorded() -> None:
-    assert weights(["a", "b"], {"a": 7.0}) == {"a": 7.0, "b": UNRECORDED_S}
+def test_all_fifths_of_soak_together_are_everything() -> None:
+    files = files_in(ROOT)
+    assert len(files) > 300
+    parts = [chosen(files, TIERS, soak=f"{number}/5") for number in range(1, 6)]
+    for part in parts:
+        assert {(file, tier) for file, of in files.items() for tier in of if tier != SOAK} <= pairs(part)
+    soak = Counter(file for part in parts for file, tier in pairs(part) if tier == SOAK)
+    assert soak == Counter(file for file, of in files.items() if SOAK in of)
+
+
+def test_all_shards_together_are_everything_once() -> None:
+    files = files_in(ROOT)
+    parts = [chosen(files, TIERS, shard=f"{number}/3") for number in range(1, 4)]
+    assert Counter(pair for part in parts for pair in pairs(part)) == Counter(pairs(files))
+
+
+def pairs(files: Mapping[str, Collection[str]]) -> set[tuple[str, str]]:
+    return {(file, tier) for file, of in files.items() for tier in of}
+
+
+def test_the_text_of_a_file_tells_its_tiers() -> None:
+    mark = "pytest.mark."
+    assert tiers_in("import pytest\n") == {UNIT}
+    assert tiers_in(f"\npytestmark = {mark}soak\n") == {SOAK}
+    assert tiers_in(f"\npytestmark = [\n    {mark}process,\n    {mark}timeout(3),\n]\n") == {PROCESS}
+    assert tiers_in(f"\npytestmark = {mark}timeout(3)\n@{mark}soak\n") == {UNIT, SOAK}
+
+
+def test_the_text_of_each_file_is_right(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        assert tier_of(item) in tiers_in(item.path.read_text("utf-8")), item.nodeid
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/5", "6/5", "1/", "/5", "a/b", "-1/5", "1/5/5", "1.0/5"])

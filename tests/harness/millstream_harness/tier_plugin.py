@@ -10,30 +10,31 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.tiers import (
-    E2E,
+    PROCESS,
     RECORD,
     SOAK,
     TIERS,
     UNIT,
     Durations,
-    in_share,
+    chosen,
+    files_in,
     recorded,
     runs_once,
     share,
     tier_of,
-    weights,
 )
 
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec"}
 """Events of Python's audit hooks that start a process."""
-SHARES = {"--soak": {SOAK}, "--shard": set(TIERS)}
-"""The tiers that an option divides."""
+TESTS = (UNIT, PROCESS, SOAK)
+"""The tiers in tests/."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
-    group.addoption("--soak", metavar="K/N", help="of the soak tests, only share K of N")
-    group.addoption("--shard", metavar="K/N", help="of all chosen tests, only share K of N")
+    group.addoption("--tiers", metavar="TIER,…", help=f"run only these of {', '.join(TESTS)}")
+    group.addoption("--soak", metavar="K/N", help="of the soak tests, run only share K of N")
+    group.addoption("--shard", metavar="K/N", help="of all these, run only share K of N")
     group.addoption("--failures", type=Path, metavar="FILE", help="write the tests that fail into FILE")
     group.addoption(
         "--record-durations", action="store_true", help=f"write the seconds of each file into {RECORD.name}"
@@ -46,44 +47,55 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "once: a comparison or a model: its failure stands, without a second run"
     )
-    for option in SHARES:
-        if text := config.getoption(option):
-            try:
-                share(text)
-            except ValueError as error:
-                raise pytest.UsageError(f"{option}: {error}") from None
+    config.pluginmanager.register(Tiers(config))
     if not hasattr(config, "workerinput"):  # not one of pytest-xdist's workers
         config.pluginmanager.register(Outcomes(config))
     config.pluginmanager.register(Guard())
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark each test with its tier before pytest chooses; of the chosen ones, keep shares, the longest files first."""
-    for item in items:
-        tier = tier_of(item)
-        item.add_marker(tier)
-        item.user_properties += [("tier", tier), ("once", runs_once(item))]
-    yield
-    seconds = recorded()
-    for option, tiers in SHARES.items():
-        if text := config.getoption(option):
-            kept = set[tuple[str, str]]()
-            for tier in tiers:
-                files = {_file(item) for item in items if tier_of(item) == tier}
-                kept |= {
-                    (tier, file) for file in in_share(weights(files, seconds.get(tier, {})), *share(text))
-                }
-            left_out = {
-                item for item in items if tier_of(item) in tiers and (tier_of(item), _file(item)) not in kept
-            }
+class Tiers:
+    """Marks each test with its tier; leaves out what the options do not choose, where it can without importing it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        tiers = (config.getoption("--tiers") or "").split(",") if config.getoption("--tiers") else TESTS
+        if wrong := [tier for tier in tiers if tier not in TESTS]:
+            raise pytest.UsageError(f"--tiers: {wrong[0]!r} is none of {', '.join(TESTS)}")
+        shares = {name: config.getoption(name) or "" for name in ("--soak", "--shard")}
+        for name, text in shares.items():
+            try:
+                assert not text or share(text)
+            except ValueError as error:
+                raise pytest.UsageError(f"{name}: {error}") from None
+        self._root = config.rootpath
+        self._files = files_in(self._root) if tiers != TESTS or any(shares.values()) else {}
+        self._chosen = chosen(self._files, tiers, *shares.values())
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if not self._files or not collection_path.is_relative_to(self._root):
+            return None
+        file = collection_path.relative_to(self._root).as_posix()
+        return True if file in self._files and file not in self._chosen else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Iterator[None]:
+        """Mark the tests before pytest chooses by markers; those of files that take longest come first."""
+        for item in items:
+            tier = tier_of(item)
+            item.add_marker(tier)
+            item.user_properties += [("tier", tier), ("once", runs_once(item))]
+        yield
+        left_out = {item for item in items if self._files and not self._is_chosen(item)}
+        if left_out:
             config.hook.pytest_deselected(items=list(left_out))
             items[:] = [item for item in items if item not in left_out]
-    if not any(tier_of(item) == E2E for item in items):  # those have an order of their own
-        took = weights(
-            map(_file, items), {file: s for files in seconds.values() for file, s in files.items()}
-        )
-        items.sort(key=lambda item: (-took[_file(item)], _file(item)))
+        if all(tier_of(item) in TESTS for item in items):  # e2e/ has an order of its own
+            took = {file: s for files in recorded().values() for file, s in files.items()}
+            items.sort(key=lambda item: (-took.get(_file(item), 0.0), _file(item)))
+
+    def _is_chosen(self, item: pytest.Item) -> bool:
+        return tier_of(item) in self._chosen.get(_file(item), ())
 
 
 def _file(item: pytest.Item) -> str:

@@ -7,8 +7,9 @@ marker at a function puts that one there. CONTRIBUTING.md says which tier a test
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,9 @@ UNRECORDED_S = 2.0
 """What a new file is taken to need."""
 WORKERS = 3
 """Processes that share the tests on two cores: tests wait a lot."""
+
+_OF_FILE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(unit|process|soak)\b", re.MULTILINE)
+_OF_TEST = re.compile(r"@pytest\.mark\.(unit|process|soak)\b")
 
 Seconds = dict[str, dict[str, float]]
 """By tier and file."""
@@ -55,6 +59,20 @@ def tier_of(item: pytest.Item) -> str:
     return next((marker.name for marker in item.iter_markers() if marker.name in TIERS), by_folder)
 
 
+def tiers_in(text: str) -> set[str]:
+    """The tiers that a file has tests of, by its text: importing it takes far longer."""
+    of_file = _OF_FILE.search(text)
+    return {of_file[1] if of_file else UNIT, *_OF_TEST.findall(text)}
+
+
+def files_in(folder: Path) -> dict[str, set[str]]:
+    """Every file of tests below ``folder``, as pytest names it from there, with its tiers."""
+    return {
+        path.relative_to(folder).as_posix(): tiers_in(path.read_text("utf-8"))
+        for path in sorted(folder.glob("tests/**/test_*.py"))
+    }
+
+
 def runs_once(item: pytest.Item) -> bool:
     """Whether a failure stands: a test of a model, a state machine or a comparison never gets a second run."""
     is_generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
@@ -85,8 +103,27 @@ def in_share(files: Mapping[str, float], number: int, count: int) -> set[str]:
     return shares[number - 1]
 
 
-def weights(files: Iterable[str], seconds: Mapping[str, float]) -> dict[str, float]:
-    return {file: seconds.get(file, UNRECORDED_S) for file in files}
+def chosen(
+    files: Mapping[str, Collection[str]], tiers: Collection[str], soak: str = "", shard: str = ""
+) -> dict[str, set[str]]:
+    """The tiers to run of each file: of the soak tests, only share ``soak``; of all that, only share ``shard``."""
+    seconds = recorded()
+
+    def took(wanted: Iterable[str]) -> dict[str, float]:
+        return {
+            file: sum(seconds.get(tier, {}).get(file, UNRECORDED_S) for tier in files[file] if tier in tiers)
+            for file in wanted
+        }
+
+    kept = {file: {tier for tier in of if tier in tiers} for file, of in files.items()}
+    if soak:
+        some = in_share(took(file for file, of in kept.items() if SOAK in of), *share(soak))
+        kept = {file: of if file in some else of - {SOAK} for file, of in kept.items()}
+    kept = {file: of for file, of in kept.items() if of}
+    if shard:
+        some = in_share(took(kept), *share(shard))
+        kept = {file: of for file, of in kept.items() if file in some}
+    return kept
 
 
 class Durations:
