@@ -20,7 +20,8 @@ class Daemon:
 
     name = "the daemon"
     start_timeout_s = 60.0
-    stop_timeout_s = 10.0
+    stop_timeout_s = 60.0
+    """Longer than a busy machine needs: a limit for what hangs, no promise."""
 
     def __init__(self, folder: Path, output: str) -> None:
         self.folder = folder
@@ -74,7 +75,7 @@ class Daemon:
 
     def kill(self) -> int:
         """SIGKILL."""
-        return self._end(signal.SIGKILL, 10.0)
+        return self._end(signal.SIGKILL, self.stop_timeout_s)
 
     def wait(self, timeout: float) -> int:
         """Wait until it ends by itself; return the exit status."""
