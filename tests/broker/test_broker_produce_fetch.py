@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ from millstream_kafka.protocol.errors import ErrorCode
 pytestmark = pytest.mark.process
 
 StartBroker = Callable[..., BrokerProcess]
+LONG_MS = 600_000
+"""Longer than `Wire` waits: a response comes for another reason."""
+QUIET_S = 0.05
+"""How long a connection is watched for a response that must not come."""
 
 
 @pytest.fixture
@@ -158,36 +163,31 @@ def test_transactions_are_refused_plainly(wire: Wire) -> None:
 
 
 def test_a_long_poll_ends_with_the_first_record(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
-    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=30_000))
+    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     with Wire(shared_broker.bootstrap) as producer:
         producer.produce(topic, [record("news")])
-    begun = time.monotonic()
     assert read(wire.receive().responses[0].partitions[0]) == [b"news"]
-    assert time.monotonic() - begun < 5
 
 
 def test_a_long_poll_waits_for_min_bytes(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
     batch = build_batch([record("x" * 100)])
-    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=30_000, min_bytes=3 * len(batch)))
+    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS, min_bytes=3 * len(batch)))
     with Wire(shared_broker.bootstrap) as producer:
         for _ in range(3):
-            wire.socket.settimeout(0.05)
-            with pytest.raises(TimeoutError):
-                wire.socket.recv(1)
+            assert not select.select([wire.socket], [], [], QUIET_S)[0]
             producer.produce(topic, batch)
-    wire.socket.settimeout(15)
     assert len(read(wire.receive().responses[0].partitions[0])) == 3
 
 
 def test_a_long_poll_gives_up_after_max_wait(wire: Wire, topic: str) -> None:
     begun = time.monotonic()
     data = wire.fetch(topic, 0, wait_ms=150)
-    assert 0.14 <= time.monotonic() - begun < 5
+    assert time.monotonic() - begun >= 0.14
     assert (data.error_code, data.high_watermark, len(data.records or b"")) == (0, 0, 0)
 
 
 def test_deleting_a_topic_ends_long_polls_on_it(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
-    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=30_000))
+    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     with Wire(shared_broker.bootstrap) as admin:
         admin.call(
             delete_topics.API, 6, delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState(topic)])
@@ -198,7 +198,7 @@ def test_deleting_a_topic_ends_long_polls_on_it(shared_broker: BrokerProcess, wi
 def test_requests_after_a_long_poll_wait_their_turn(
     shared_broker: BrokerProcess, wire: Wire, topic: str
 ) -> None:
-    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=30_000))
+    wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     for _ in range(20):
         wire.send(metadata.API, 12, metadata.MetadataRequest([]))
     with Wire(shared_broker.bootstrap) as producer:
@@ -247,9 +247,7 @@ def test_every_version_of_fetch(wire: Wire, topic: str, version: int) -> None:
 @pytest.mark.parametrize("offset", [-1, 2, 10**15])
 def test_an_offset_out_of_range_is_an_error_at_once(wire: Wire, topic: str, offset: int) -> None:
     wire.produce(topic, [record("a")])
-    begun = time.monotonic()
-    assert wire.fetch(topic, offset, wait_ms=10_000).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert time.monotonic() - begun < 5
+    assert wire.fetch(topic, offset, wait_ms=LONG_MS).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_leader_epochs_are_checked(start_broker: StartBroker) -> None:
@@ -363,7 +361,7 @@ def test_clients_in_parallel_get_all_they_wrote(shared_broker: BrokerProcess, wi
         )
         for number in range(2000):
             producer.produce(name, b"%d" % number, partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     workers = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
     for worker in workers:

@@ -90,7 +90,7 @@ async def members(connect: str, *ids: int, **more: Any) -> AsyncIterator[list[Me
             await member.coordination.leave()
 
 
-async def until(condition: Callable[[], object], deadline: float = 20.0) -> None:
+async def until(condition: Callable[[], object], deadline: float = 60.0) -> None:
     end = time.monotonic() + deadline
     while not condition():
         assert time.monotonic() < end, "it never came to be"

@@ -18,7 +18,7 @@ from millstream_kafka.protocol.schema import Struct
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 
 
 class Wire:
