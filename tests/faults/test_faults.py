@@ -33,12 +33,12 @@ def need_namespaces() -> None:
         missing("the right to make namespaces (root, or user namespaces; util-linux, iproute2, iptables)")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_cluster_that_is_broken(tmp_path: Path) -> None:
     need_namespaces()
     out = tmp_path / "run"
     few = ["--seconds", "30", "--faults", "9", "--seed", str(SEED), "--zookeepers", "1", "--kinds", KINDS]
-    done = run(*few, "--out", str(out))
+    done = run(*few, "--out", str(out), timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     assert (out / "timeline.png").stat().st_size > 10_000

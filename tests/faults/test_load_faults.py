@@ -25,11 +25,11 @@ OPERATOR_SEED = "10"
 """Its first fault kills the broker early in the run, and then the operator."""
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_loads_of_each_format_that_are_struck(tmp_path: Path) -> None:
     spark_jars()
     few = ["--rounds", str(ROUNDS), "--seed", SEED, "--out", str(tmp_path / "run")]
-    done = run("loads", *few, timeout=580)
+    done = run("loads", *few, timeout=1180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     for format in ("Parquet", "Delta", "Iceberg"):
@@ -38,10 +38,10 @@ def test_loads_of_each_format_that_are_struck(tmp_path: Path) -> None:
         assert all(int(reads) > 0 for reads in told), "the table was read meanwhile"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_load_whose_operator_is_struck(tmp_path: Path) -> None:
     one = ["--operator", "--format", "Delta", "--rounds", "1", "--seed", OPERATOR_SEED]
-    done = run("loads", *one, "--out", str(tmp_path / "run"), timeout=580)
+    done = run("loads", *one, "--out", str(tmp_path / "run"), timeout=1180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     assert "Delta 2: kill broker at 21%" in done.stdout

@@ -23,14 +23,14 @@ KINDS = "stall worker,kill source leader,kill target brokers,flapping link,recre
 SEED = os.environ.get("MILLSTREAM_SEED", "7")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_mirrors_between_clusters_that_are_broken(tmp_path: Path) -> None:
     require("java")
     if isolation.unshare() is None or not has_tun():
         missing("the right to make namespaces and TUN devices (root, or user namespaces; iproute2, iptables)")
     kinds = KINDS.split(",")
     few = ["--rounds", str(len(kinds)), "--seed", SEED, "--kinds", KINDS]
-    done = run("mirrors", *few, "--out", str(tmp_path / "run"), timeout=560)
+    done = run("mirrors", *few, "--out", str(tmp_path / "run"), timeout=1160)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
     for kind in kinds:
