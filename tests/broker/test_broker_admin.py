@@ -62,7 +62,7 @@ def topic(wire: Wire) -> str:
 
 
 def create(wire: Wire, *topics: CreatableTopic, validate_only: bool = False) -> list[CreatableTopicResult]:
-    request = create_topics.CreateTopicsRequest(list(topics), 1000, validate_only)
+    request = create_topics.CreateTopicsRequest(list(topics), 60_000, validate_only)
     return wire.call(create_topics.API, 7, request).topics
 
 
@@ -230,7 +230,7 @@ def grow(
     assigned = [create_partitions.CreatePartitionsAssignment(one) for one in assignments] or None
     asked = create_partitions.CreatePartitionsTopic(name, count, assigned)
     answer = wire.call(
-        create_partitions.API, 3, create_partitions.CreatePartitionsRequest([asked], 1000, validate_only)
+        create_partitions.API, 3, create_partitions.CreatePartitionsRequest([asked], 60_000, validate_only)
     )
     return answer.results[0].error_code, answer.results[0].error_message or ""
 
@@ -253,7 +253,7 @@ def test_records_are_deleted_up_to_an_offset(wire: Wire, topic: str) -> None:
 
     def delete(offset: int, name: str = topic) -> tuple[int, int]:
         asked = delete_records.DeleteRecordsTopic(name, [delete_records.DeleteRecordsPartition(0, offset)])
-        answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest([asked], 1000))
+        answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest([asked], 60_000))
         return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].low_watermark
 
     assert delete(3) == (0, 3)
@@ -453,7 +453,7 @@ def test_elections_and_reassignments_of_one_broker(wire: Wire, topic: str) -> No
     def move(replicas: list[int] | None, index: int = 0) -> int:
         moved = alter_partition_reassignments.ReassignablePartition(index, replicas)
         request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-            1000, [alter_partition_reassignments.ReassignableTopic(topic, [moved])]
+            60_000, [alter_partition_reassignments.ReassignableTopic(topic, [moved])]
         )
         answer = wire.call(alter_partition_reassignments.API, 0, request)
         return answer.responses[0].partitions[0].error_code

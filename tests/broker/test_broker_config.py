@@ -177,7 +177,7 @@ def test_lags_of_compaction_must_fit_together() -> None:
     ],
 )
 def test_a_wrong_configuration_starts_nothing(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = subprocess.run([COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -99,7 +99,7 @@ def stored(wire: Wire, topic: str) -> dict[bytes | None, bytes | None]:
 
 
 def uncleanable(broker: BrokerProcess) -> float:
-    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
         for line in response.read().decode().splitlines():
             if line.startswith("millstream_uncleanable_partitions "):
                 return float(line.split()[1])

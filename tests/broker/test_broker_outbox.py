@@ -15,6 +15,7 @@ from millstream_broker import outbox
 from millstream_broker.log.files import FileSlice, OpenFile
 from millstream_broker.outbox import Outbox
 from millstream_broker.stats import Stats
+from millstream_harness.members import until
 
 
 class Client:
@@ -121,10 +122,7 @@ async def test_a_client_that_goes_is_told_once(tmp_path: Path) -> None:
     client.outbox.put(FileSlice(file, 0, len(content)))
     assert client.outbox.blocked
     client.theirs.close()
-    for _ in range(200):
-        if client.failed:
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: client.failed)
     (error,) = client.failed
     assert isinstance(error, OSError)
     client.close()

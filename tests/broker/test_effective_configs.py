@@ -343,7 +343,7 @@ def test_what_somebody_writes_behind_a_brokers_back_leaves_the_last_valid_values
 
 def test_a_file_that_contradicts_itself_starts_nothing(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, {BROKER_MIN: "10", BROKER_MAX: "5"})
-    ended = subprocess.run(broker.command, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(broker.command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 2
     assert ended.stderr == f"millstream-broker: {BROKER_MIN}=10: expected no more than {BROKER_MAX}=5\n"
 
