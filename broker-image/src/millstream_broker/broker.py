@@ -279,6 +279,8 @@ class Broker:
         await self._admissions.close()
         await self._end()
         await self.cluster.leave()
+        self.logs.unlock()
+        await self._probes.server.close()
 
     async def _end(self) -> None:
         self.look_ups.close()

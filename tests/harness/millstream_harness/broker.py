@@ -1,4 +1,5 @@
-"""A Millstream broker as a real process, on ports that the system picks.
+"""A Millstream broker as a real process, on ports that the system picks, for tests of what only a process has: signals,
+memory, limits, standard output, a disk that fails under it. Other tests take ``in_process_broker``.
 
 The broker starts with port 0 and reports its address in its ready line, so no two tests compete for a
 port:
@@ -45,39 +46,57 @@ def fixed_port() -> int:
     raise RuntimeError(f"no port is free in {FIXED_PORTS}")
 
 
-class BrokerProcess(Daemon):
-    """One broker over one data folder; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
+def settings(data: Path, config: Mapping[str, str] | None) -> dict[str, str]:
+    """A broker's configuration: this one, with free ports unless it names others."""
+    return {
+        "log.dirs": str(data),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "http.listener": "127.0.0.1:0",
+        **(config or {}),
+    }
 
-    name = "the broker"
 
-    def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
-        super().__init__(folder, "broker.log")
+class AnyBroker:
+    """What a test sees of a broker over one data folder, however the broker runs."""
+
+    def __init__(self, folder: Path, config: Mapping[str, str] | None) -> None:
+        self.folder = folder
         self.data = folder / "data"
-        self.config = {
-            "log.dirs": str(self.data),
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "http.listener": "127.0.0.1:0",
-            **(config or {}),
-        }
+        self.config = settings(self.data, config)
         self.bootstrap = ""
         self.http = ""
 
     @property
-    def command(self) -> list[str]:
-        executable = str(Path(sys.executable).parent / "millstream-broker")
-        return [
-            executable,
-            *(arg for key, value in self.config.items() for arg in ("--override", f"{key}={value}")),
-        ]
+    def is_running(self) -> bool:
+        raise NotImplementedError
 
     def start(self) -> Self:
-        """Start it and wait for its ready line; RuntimeError with its output if it ends first."""
-        begun = self.printed()
-        self.launch(self.command)
-        self.await_ready(self.is_ready, begun)
-        return self
+        """Start it, and return when it is ready; RuntimeError with its output if it cannot start."""
+        raise NotImplementedError
+
+    def stop(self, timeout: float | None = None) -> int:
+        """A clean stop; returns the exit status."""
+        raise NotImplementedError
+
+    def kill(self) -> int:
+        raise NotImplementedError
+
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
+    def said(self) -> str:
+        """Its output so far."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self if self.is_running else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def is_ready(self, said: str) -> bool:
+        """Take the addresses from its ready line, if there is one."""
         if found := READY.search(said):
             self.bootstrap = found["listeners"].split("://")[1].split(",")[0]
             self.http = f"http://{found['http']}"
@@ -95,6 +114,35 @@ class BrokerProcess(Daemon):
     def keep_port(self) -> Self:
         """Before the first start: choose a fixed port, so that clients find the broker after restarts."""
         self.config["listeners"] = f"PLAINTEXT://127.0.0.1:{fixed_port()}"
+        return self
+
+
+class BrokerProcess(Daemon, AnyBroker):
+    """One broker over one data folder; ``start``, ``stop`` (SIGTERM) and ``kill`` (SIGKILL) any number of times."""
+
+    name = "the broker"
+
+    def __init__(self, folder: Path, config: Mapping[str, str] | None = None) -> None:
+        Daemon.__init__(self, folder, "broker.log")
+        AnyBroker.__init__(self, folder, config)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+    @property
+    def command(self) -> list[str]:
+        executable = str(Path(sys.executable).parent / "millstream-broker")
+        return [
+            executable,
+            *(arg for key, value in self.config.items() for arg in ("--override", f"{key}={value}")),
+        ]
+
+    def start(self) -> Self:
+        """Start it and wait for its ready line; RuntimeError with its output if it ends first."""
+        begun = self.printed()
+        self.launch(self.command)
+        self.await_ready(self.is_ready, begun)
         return self
 
 
