@@ -33,6 +33,7 @@ from millstream_broker.coordination.stores.nodes import Changes, Nodes
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
 from millstream_harness.shared_tree import SharedTree
+from millstream_harness.virtual_time import turns
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.process
@@ -47,7 +48,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         made = SharedTree().store()
     else:
         zookeeper: ZooKeeperProcess = request.getfixturevalue("shared_zookeeper")
-        made = ZooKeeperStore(parse_connect(zookeeper.own_tree()), 10.0)
+        made = ZooKeeperStore(parse_connect(zookeeper.own_tree()), 60.0, patience=60.0)
     made.start()
     await made.connected()
     await made.ensure("/")
@@ -406,7 +407,7 @@ async def test_what_cannot_be_written_has_not_happened(
 
 async def test_who_waits_is_answered_though_nothing_can_hold_it(tmp_path: Path) -> None:
     store = await opened(tmp_path)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(CoordinationError, match="cannot be written"):
             await store.create("/a", b"\xff")
         await store.create("/b")
@@ -432,8 +433,9 @@ async def test_a_write_that_has_begun_ends_before_the_file_is_closed(
     store.failed = failures.append
     writing = asyncio.create_task(store.create("/a/b"))
     await asyncio.to_thread(entered.wait, 60)
+    monkeypatch.setattr(module, "CLOSE_S", 60.0)
     closing = asyncio.create_task(store.close(0.0))
-    await asyncio.sleep(0.05)
+    await turns()
     assert not closing.done()
     released.set()
     await closing

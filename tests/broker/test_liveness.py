@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millstream_broker import liveness
 from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.inter_broker import MECHANISM, Authenticator, InterBroker
@@ -27,6 +28,12 @@ pytestmark = pytest.mark.process
 SECRET = b"of the cluster"
 OURS, THEIRS = 1, 2
 ALL = [api_versions.ApiVersion(api.key, *api.versions) for api in APIS.values()]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer than a broker waits for a refusal."""
+    monkeypatch.setattr(liveness, "PROBE_S", 60.0)
 
 
 class Process:
@@ -197,8 +204,9 @@ async def test_an_incarnation_ends_not_a_broker() -> None:
         assert not watches._tasks
 
 
-async def test_silence_is_no_proof() -> None:
+async def test_silence_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full socket queue drops packets, as a broken network does."""
+    monkeypatch.setattr(liveness, "PROBE_S", 0.2)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)

@@ -17,6 +17,7 @@ from millstream_broker.handlers import REGISTERED
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_broker.look_ups import Check, LookUpEndedError, LookUps
+from millstream_harness.members import until
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import list_offsets
 from millstream_kafka.protocol.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
@@ -60,7 +61,7 @@ def run(test: Callable[[LookUps], Any]) -> None:
         loop.set_default_executor(ended)  # it takes nothing: fsyncs and the coordination need it
         look_ups = LookUps()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(look_ups)
         finally:
             look_ups.close()
@@ -78,8 +79,7 @@ def test_look_ups_of_clients_that_have_gone_end() -> None:
         running = answered(look_ups, log)
         await asyncio.sleep(0)
         waiting = [answered(look_ups, unread) for _ in range(50)]
-        while not log.begun.acquire(blocking=False):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: log.begun.acquire(blocking=False))
         for task in (running, *waiting):
             task.cancel()
         await asyncio.gather(running, *waiting, return_exceptions=True)
@@ -94,8 +94,9 @@ def test_look_ups_of_clients_that_have_gone_end() -> None:
 
 def test_a_stop_does_not_wait_for_look_ups() -> None:
     async def test(look_ups: LookUps) -> None:
-        running = answered(look_ups, Endless())
-        await asyncio.sleep(0.01)
+        log = Endless()
+        running = answered(look_ups, log)
+        await until(lambda: log.begun.acquire(blocking=False))
         running.cancel()
         look_ups.close()
         with pytest.raises(RuntimeError, match="shutdown"):

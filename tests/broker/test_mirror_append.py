@@ -65,7 +65,7 @@ async def send(
     client: Connection, topic: str, source: Source, at: int, partition: int = 0
 ) -> MirrorPartitionResponse:
     """Retry until the leader accepts: a new source epoch makes it take a higher one first."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             answer = await mirror(client, topic, source.topic, at, source.after(at), partition=partition)
             if answer.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -497,7 +497,7 @@ async def test_a_request_for_many_partitions(client: Connection) -> None:
     topic, source = await new_replica(client, 600)
     batch = source.add(2)
     parts = [(index, 0, batch, 0) for index in range(600)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while True:
             answers = await mirror_several(client, topic, source.topic, parts)
             if all(one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE for one in answers):
