@@ -19,6 +19,8 @@ from millstream_kafka.protocol.metadata import MetadataResponse, MetadataRespons
 B = TypeVar("B", bound=AnyBroker)
 
 SESSION_MS = 2000
+DEADLINE_S = 60.0
+"""Longer than a busy machine needs: a limit for what hangs, no promise."""
 
 
 def defaults(size: int) -> dict[str, str]:
@@ -97,7 +99,7 @@ class AnyCluster(Generic[B]):
         until(known, "there is a controller")
         return found[0]
 
-    def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = 30.0) -> None:
+    def await_in_sync(self, topic: str, replicas: int = 3, timeout: float = DEADLINE_S) -> None:
         """Wait until every broker reports a leader and this many in-sync replicas for each partition of the topic."""
 
         def in_sync() -> bool:
@@ -162,7 +164,7 @@ class ClusterProcesses(AnyCluster[BrokerProcess]):
             self.zookeeper.kill()
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 30.0) -> None:
+def until(condition: Callable[[], object], what: str, timeout: float = DEADLINE_S) -> None:
     """Poll until the condition holds; AssertionError after the deadline. Errors of brokers are ignored meanwhile."""
     deadline = time.monotonic() + timeout
     while True:

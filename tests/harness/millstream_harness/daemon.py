@@ -85,8 +85,9 @@ class Daemon:
         return status
 
     def pause(self) -> None:
-        """SIGSTOP, until ``resume``."""
+        """SIGSTOP, until ``resume``; none of its threads runs when this returns."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

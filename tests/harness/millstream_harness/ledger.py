@@ -105,7 +105,7 @@ class Load:
             raise self._broken
         return self.ledger
 
-    def until(self, count: int, timeout: float = 30.0) -> None:
+    def until(self, count: int, timeout: float = FINISH_S) -> None:
         """Wait until this many records are acknowledged."""
         deadline = time.monotonic() + timeout
         while self.ledger.count < count:

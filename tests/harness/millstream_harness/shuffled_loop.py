@@ -3,13 +3,12 @@
 ``pytest --shuffle-callbacks SEED`` runs all asynchronous tests on it. It changes only what asyncio leaves open:
 
 - a socket that can be read or written is noticed some turns later, and of several sockets any may be first;
-- a thread begins its work later, and its result reaches the loop some turns after its end; results of one thread
-  keep their order;
+- a thread begins its work later, and pauses before it hands anything to the loop;
 - timers of the same time run in any order.
 
 Everything else keeps asyncio's promises: what `call_soon` gets runs in the order of the calls, one turn later, so a
 transport is made before it receives, callbacks of a future run in their order, and tasks begin and wake in the order
-in which they were created and woken. Timers run in the order of their times, and as soon as they are due.
+in which they were created and woken. Timers run in the order of their times, as soon as they are due.
 
 So every order that this loop makes can happen on a busy machine, and a failure is a defect: of a test, which assumes
 that something outside is done after a number of turns (wait for the state instead), or of the product. The seed and
@@ -25,18 +24,22 @@ import random
 import selectors
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 
 from . import virtual_time
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
 TURNS = (0, 0, 0, 1, 2, 5, 30)
-"""By how many turns of the loop something comes late."""
+"""By how many turns of the loop a socket is noticed late."""
 PAUSES_S = (0.0, 0.0, 0.0, 0.0, 0.001, 0.01)
-"""How long work waits for its thread."""
+"""How long a thread pauses."""
 SAME_TIME_S = 5e-10
 """Timers this close to each other run in any order; below a loop's resolution, so that none is a turn later."""
 
@@ -72,40 +75,30 @@ class _Late(asyncio.SelectorEventLoop):
 
     def __init__(self, *more: Any) -> None:
         self._own = threading.current_thread()
-        self._lines: dict[int, deque[asyncio.Handle]] = {}
-        """Callbacks that threads have handed over, by thread."""
         super().__init__(*more)
 
-    def call_at(self, when: float, *what: Any, **more: Any) -> asyncio.TimerHandle:
-        return super().call_at(when + self.chance.random() * SAME_TIME_S, *what, **more)
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(when + self.chance.random() * SAME_TIME_S, callback, *args, context=context)
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Any = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        if threading.current_thread() is self._own:
-            return super().call_soon_threadsafe(callback, *args, context=context)
-        line = self._lines.setdefault(threading.get_ident(), deque())
-        handle = asyncio.Handle(callback, args, self, context)
-        line.append(handle)
-        super().call_soon_threadsafe(self._arrive, line, None)
-        return handle
+        if threading.current_thread() is not self._own:
+            time.sleep(self.chance.choice(PAUSES_S))
+        return super().call_soon_threadsafe(callback, *args, context=context)
 
-    def _arrive(self, line: deque[asyncio.Handle], left: int | None) -> None:
-        if left is None:
-            left = self.chance.choice(TURNS)
-        if left:
-            self.call_soon(self._arrive, line, left - 1)
-        elif not (handle := line.popleft()).cancelled():
-            handle._run()
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        pause_s = self.chance.choice(PAUSES_S)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        return super().run_in_executor(executor, _later, self.chance.choice(PAUSES_S), func, *args)
+        def late() -> T:
+            time.sleep(pause_s)
+            return func(*args)
 
-
-def _later(pause_s: float, func: Callable[..., Any], *args: Any) -> Any:
-    if pause_s:
-        time.sleep(pause_s)
-    return func(*args)
+        return super().run_in_executor(executor, late)
 
 
 class ShuffledLoop(_Late):
@@ -124,7 +117,9 @@ class ShuffledVirtualTimeLoop(_Late, virtual_time.VirtualTimeLoop):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help_text = "run asynchronous tests on a loop on which everything from outside comes late, as SEED decides"
+    help_text = (
+        "run asynchronous tests on a loop on which everything from outside comes late, as SEED decides"
+    )
     parser.getgroup("shuffled loop").addoption("--shuffle-callbacks", metavar="SEED", help=help_text)
 
 
