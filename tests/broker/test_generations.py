@@ -248,7 +248,8 @@ async def test_a_copy_takes_over_no_registration(shared_zookeeper: ZooKeeperProc
     connect = shared_zookeeper.own_tree()
     async with members(connect, 1) as (one,):
         epoch = one.epoch
-        other = Member(connect, 1, session_s=2.0)
+        other = Member(connect, 1)
+        other.coordination._nodes.timeout = 0.5  # how long it waits for the holder's session to end
         try:
             await other.coordination.connect()
             with pytest.raises(CoordinationError, match="is taken"):

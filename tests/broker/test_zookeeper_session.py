@@ -30,17 +30,19 @@ from millstream_broker.coordination.stores.ensemble import Ensemble, parse_conne
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import until
 from millstream_harness.wire import silent_listener
-from millstream_harness.zookeeper import ZooKeeperEnsemble, ZooKeeperProcess
+from millstream_harness.zookeeper import MAX_SESSION_MS, ZooKeeperEnsemble, ZooKeeperProcess
 
 pytestmark = pytest.mark.soak
 
 States = list[tuple[State, bool]]
+SUSPENDED_S = 30.0
+"""A session whose server is silent is suspended after two thirds of this; the last third is for a busy machine."""
 
 
 @asynccontextmanager
-async def session_of(connect: str, session_s: float = 2.0) -> AsyncIterator[tuple[ZooKeeperStore, States]]:
+async def session_of(connect: str, session_s: float = 60.0) -> AsyncIterator[tuple[ZooKeeperStore, States]]:
     states: States = []
-    session = ZooKeeperStore(parse_connect(connect), session_s, patience=5.0)
+    session = ZooKeeperStore(parse_connect(connect), session_s, patience=60.0)
     session.on_state = lambda state, is_new: states.append((state, is_new))
     session.start()
     try:
@@ -51,7 +53,7 @@ async def session_of(connect: str, session_s: float = 2.0) -> AsyncIterator[tupl
 
 @pytest.fixture
 async def session(shared_zookeeper: ZooKeeperProcess) -> AsyncIterator[ZooKeeperStore]:
-    async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, _):
+    async with session_of(shared_zookeeper.own_tree()) as (session, _):
         await session.connected()
         await session.ensure("/")
         yield session
@@ -170,15 +172,14 @@ async def test_chroots_nest_and_keep_apart(shared_zookeeper: ZooKeeperProcess) -
 
 
 async def test_a_paused_server_suspends_and_the_session_goes_on(own_zookeeper: ZooKeeperProcess) -> None:
-    async with session_of(own_zookeeper.connect, 10.0) as (session, states):
+    async with session_of(own_zookeeper.connect, SUSPENDED_S) as (session, states):
         await session.connected()
+        session.patience = 3600.0  # which a call does not wait for
         await session.create("/mine", ephemeral=True)
         own_zookeeper.pause()
         await until(lambda: states[-1:] == [(State.SUSPENDED, False)])
-        began = time.monotonic()
         with pytest.raises(Unavailable, match="cannot be reached"):
             await session.get("/mine")
-        assert time.monotonic() - began < 1
         own_zookeeper.resume()
         await session.connected()
         assert states == [(State.CONNECTED, True), (State.SUSPENDED, False), (State.CONNECTED, False)]
@@ -186,20 +187,20 @@ async def test_a_paused_server_suspends_and_the_session_goes_on(own_zookeeper: Z
 
 
 async def test_a_call_to_a_paused_server_ends(own_zookeeper: ZooKeeperProcess) -> None:
-    async with session_of(own_zookeeper.connect, 6.0) as (session, _):
+    async with session_of(own_zookeeper.connect) as (session, _):
         await session.connected()
         session.patience = 0.2
         own_zookeeper.pause()
         results = await asyncio.gather(*(session.get("/") for _ in range(400)), return_exceptions=True)
         assert all(isinstance(one, Unavailable) for one in results)
         own_zookeeper.resume()
-        session.patience = 5.0
+        session.patience = 60.0
         await session.connected()
         assert await session.get("/") is not None
 
 
 async def test_a_session_that_ended_is_followed_by_another(shared_zookeeper: ZooKeeperProcess) -> None:
-    async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, states):
+    async with session_of(shared_zookeeper.own_tree()) as (session, states):
         await session.connected()
         await session.ensure("/")
         await session.create("/mine", ephemeral=True)
@@ -220,7 +221,7 @@ def end_session(connect: str, session: ZooKeeperStore) -> None:
 
 
 async def test_a_session_outlives_the_server_and_its_restart(own_zookeeper: ZooKeeperProcess) -> None:
-    async with session_of(own_zookeeper.connect, 10.0) as (session, states):
+    async with session_of(own_zookeeper.connect) as (session, states):
         await session.connected()
         await session.create("/mine", ephemeral=True)
         own_zookeeper.kill()
@@ -233,7 +234,7 @@ async def test_a_session_outlives_the_server_and_its_restart(own_zookeeper: ZooK
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_an_error_in_kazoo_does_not_end_it_all(shared_zookeeper: ZooKeeperProcess) -> None:
-    async with session_of(shared_zookeeper.own_tree(), 10.0) as (session, states):
+    async with session_of(shared_zookeeper.own_tree()) as (session, states):
         await session.connected()
         session._client._queue.append((object(), None))  # cannot be sent, and ends kazoo's thread
         session._client._connection._write_sock.send(b"\0")
@@ -246,11 +247,11 @@ async def test_an_error_in_kazoo_does_not_end_it_all(shared_zookeeper: ZooKeeper
 
 async def test_one_server_of_three_may_die(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path) as ensemble:
-        async with session_of(ensemble.connect, 4.0) as (session, states):
+        async with session_of(ensemble.connect) as (session, states):
             await session.connected()
             await session.create("/mine", ephemeral=True)
             ensemble.leader().kill()
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while True:
                 try:
                     assert await session.get("/mine") is not None
@@ -276,7 +277,7 @@ async def test_closing_keeps_its_deadline_though_zookeeper_is_away(tmp_path: Pat
     server = ZooKeeperProcess(tmp_path)
     if how != "never there":
         server.start()
-    session = ZooKeeperStore(parse_connect(server.connect), 30.0)
+    session = ZooKeeperStore(parse_connect(server.connect), MAX_SESSION_MS / 1000)
     session.start()
     if how == "never there":
         with pytest.raises(Unavailable, match="cannot be reached"):
@@ -284,19 +285,18 @@ async def test_closing_keeps_its_deadline_though_zookeeper_is_away(tmp_path: Pat
     else:
         await session.connected()
         server.pause() if how == "paused" else server.kill()
-    began = time.monotonic()
-    await session.close(1.0)
-    assert time.monotonic() - began < 15, "long before the session's end"
+    async with asyncio.timeout(60):  # long before the session's end
+        await session.close(1.0)
     server.kill()
 
 
 async def test_closing_ends_what_is_ephemeral_and_the_threads(shared_zookeeper: ZooKeeperProcess) -> None:
     tree = shared_zookeeper.own_tree()
     before = set(threading.enumerate())  # threads of other tests may end meanwhile
-    async with session_of(tree, 10.0) as (watching, _):
+    async with session_of(tree) as (watching, _):
         await watching.connected()
         await watching.ensure("/")
-        async with session_of(tree, 10.0) as (session, _):
+        async with session_of(tree) as (session, _):
             await session.connected()
             await session.create("/mine", ephemeral=True)
         assert await watching.get("/mine") is None

@@ -33,7 +33,7 @@ class Member:
     def __init__(
         self, connect: str, broker_id: int, known_cluster_id: str | None = None, **more: Any
     ) -> None:
-        session_s = more.pop("session_s", 10.0)
+        session_s = more.pop("session_s", 60.0)
         directory = more.pop("directory", f"directory-{broker_id}")
         store = ZooKeeperStore(parse_connect(connect), session_s)
         self.coordination = Coordination(store, known_cluster_id, **more)
