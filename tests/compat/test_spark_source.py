@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
 from millstream_harness.scenario import BASE_TIMESTAMP_MS, unique
-from millstream_harness.spark import spark_session
+from millstream_harness.spark import as_configured, spark_session
 
 PARTITIONS = 3
 RECORDS = 90
@@ -26,14 +26,14 @@ RECORDS = 90
 GATEWAY = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
     pytest.mark.filterwarnings(GATEWAY),
 ]
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[SparkSession]:
-    with spark_session() as session:
+    with spark_session() as shared, as_configured(shared) as session:
         session.conf.set("spark.sql.shuffle.partitions", "2")
         yield session
 
@@ -48,7 +48,7 @@ def spark(session: SparkSession, request: pytest.FixtureRequest) -> SparkSession
 def topic(bootstrap: str) -> str:
     name = unique("spark")
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(10)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(60)
     publish(bootstrap, name, range(RECORDS))
     return name
 
@@ -94,7 +94,7 @@ class Source:
             .trigger(availableNow=True)
             .start(str(folder / "table"))
         )
-        assert query.awaitTermination(60), "still running"
+        assert query.awaitTermination(200), "still running"
         return numbers(self._spark.read.schema("value STRING").parquet(str(folder / "table")))
 
 

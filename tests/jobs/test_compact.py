@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.scenario import eventually
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads, read_table
 from millstream_jobs import load as job
 from millstream_jobs import table
@@ -57,7 +58,7 @@ class Runs:
 
 @pytest.fixture(params=["Delta", "Iceberg"])
 def runs(
-    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> Runs:
     return Runs(Loads(spark, shared_broker.bootstrap, tmp_path), request.param)
 
@@ -83,6 +84,7 @@ def test_files_are_merged_and_nobody_is_disturbed(runs: Runs) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     try:
+        eventually(lambda: seen[2 * RUNS], bool, "it has read the small files")
         assert runs.compact("day = DATE '2026-07-01'") == Compacted(RUNS, 1)
         assert runs.compact() == Compacted(RUNS, 1)
         assert runs.compact() == Compacted(0, 0)

@@ -112,7 +112,7 @@ def test_of_two_drivers_that_make_the_table_at_once_one_does(
     def meet(files: PosixFiles, *given: Any) -> Any:
         if threading.get_ident() not in met:
             met.add(threading.get_ident())
-            together.wait(120)
+            together.wait(240)
         return real(files, *given)
 
     monkeypatch.setattr(PosixFiles, step, meet)

@@ -73,7 +73,7 @@ def test_of_many_that_create_one_file_one_does(files: Files) -> None:
     won: list[bytes] = []
 
     def create(content: bytes) -> None:
-        together.wait(10)
+        together.wait(120)
         try:
             files.create("runs/manifest", content)
         except FileExistsError:
@@ -115,7 +115,7 @@ def test_a_lock_is_free_when_its_holder_is_done(tmp_path: Path) -> None:
     with files.locked("lock"):
         other = threading.Thread(target=second)
         other.start()
-        begun.wait(10)
+        begun.wait(120)
         order.append("first")
     other.join()
     assert order == ["first", "second"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready
 from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, read_table
@@ -31,10 +31,13 @@ A_DAY = 4
 
 def eventually(what: str, true: Callable[[], bool], process: LoadProcess, timeout: float = 240.0) -> None:
     deadline = time.monotonic() + timeout
-    while not true():
-        assert process.process.poll() is None, f"the load ended before {what}"
+    while True:
+        ended = process.process.poll()  # before the state, which is then the last one
+        if true():
+            return
+        assert ended is None, f"the load ended before {what}"
         assert time.monotonic() < deadline, f"not in {timeout} s: {what}"
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def files(folder: Path) -> list[str]:
@@ -43,7 +46,7 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def year(shared_broker: BrokerProcess) -> dict[str, Any]:
+def year(shared_broker: InProcessBroker) -> dict[str, Any]:
     """A run over a topic of two partitions with records of 120 days; its path is still empty."""
     spark_jars()
     events = [

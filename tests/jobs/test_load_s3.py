@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready
 from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_harness.spark import LoadProcess, publish, spark_jars
@@ -53,7 +53,7 @@ def read_table(format: str, server: S3Server, path: str) -> pyarrow.Table:
 @pytest.mark.parametrize("format", ["Parquet", "Delta"])
 def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucket(
     server: S3Server,
-    shared_broker: BrokerProcess,
+    shared_broker: InProcessBroker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     format: str,
@@ -92,7 +92,7 @@ def test_wrong_credentials_are_told_and_right_ones_bring_the_rows_into_the_bucke
 def test_a_load_ends_when_the_store_falls_silent_and_a_retry_brings_the_rows(
     server: S3Server, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With shorter time limits than loads use; S3A's minimum is 15 s."""
+    """The first load has shorter time limits than others; S3A's minimum is 15 s."""
     limits = {f"fs.s3a.{name}": "15s" for name in session.S3A_LIMITS if name.endswith("timeout")}
     in_this_process = {
         "fs.s3a.impl.disable.cache": "true",
@@ -101,13 +101,7 @@ def test_a_load_ends_when_the_store_falls_silent_and_a_retry_brings_the_rows(
         "fs.s3a.secret.key": server.secret_key,
     }
     s3a = session._s3a
-    monkeypatch.setattr(
-        session,
-        "_s3a",
-        lambda output: {**s3a(output), **limits, **in_this_process, "fs.s3a.retry.limit": "0"},
-    )
-    monkeypatch.setattr(files, "TIMEOUTS", {"timeout": "5s", "connect_timeout": "5s"})
-    monkeypatch.setattr(files, "RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(session, "_s3a", lambda output: {**s3a(output), **in_this_process})
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     loads.publish([(None, RECORD)] * 5)
@@ -121,6 +115,10 @@ def test_a_load_ends_when_the_store_falls_silent_and_a_retry_brings_the_rows(
 
     try:
         with monkeypatch.context() as patch:
+            hasty = {**in_this_process, **limits, "fs.s3a.retry.limit": "0"}
+            patch.setattr(session, "_s3a", lambda output: {**s3a(output), **hasty})
+            patch.setattr(files, "TIMEOUTS", {"timeout": "10s", "connect_timeout": "10s"})
+            patch.setattr(files, "RETRIES", {"max_retries": 0})
             patch.setattr(ObjectsOutput, "stage", stage_with_a_silent_store)
             with pytest.raises(Exception, match="ApiCallTimeoutException") as silent:
                 loads.load((0, 0, 5), output=output)

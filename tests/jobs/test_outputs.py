@@ -11,8 +11,9 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready_after
+from millstream_harness.scenario import eventually
 from millstream_harness.spark_loads import (
     ICEBERG_TABLE,
     PY4J,
@@ -61,7 +62,7 @@ class FormatLoads:
 
 @pytest.fixture(params=["Parquet", "Delta", "Iceberg"])
 def loads(
-    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> FormatLoads:
     return FormatLoads(Loads(spark, shared_broker.bootstrap, tmp_path), request.param)
 
@@ -157,7 +158,7 @@ def test_of_two_drivers_at_the_same_time_one_commits(
 
     def commit(number: int) -> None:
         def meet(*_: Any) -> tuple[int, int]:
-            together.wait(60)
+            together.wait(240)
             return 6, 0
 
         monkeypatch.setattr(drivers[number], "stage", lambda records: records)
@@ -190,12 +191,12 @@ def test_a_reader_meanwhile_sees_a_run_whole_or_not_at_all(loads: FormatLoads) -
     reader = threading.Thread(target=read)
     reader.start()
     try:
+        eventually(lambda: seen[4], bool, "it has read the first run")
         assert loads.load((0, 4, 12), name="run-0002").rows == 8
     finally:
         ended.set()
         reader.join()
     assert seen.keys() <= {4, 12}
-    assert seen[4] > 0
     assert len(loads.offsets()) == 12
 
 

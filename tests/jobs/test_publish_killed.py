@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.spark import job_process
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import Topic, publication
@@ -27,10 +27,11 @@ ROWS = 3000
 
 
 def test_killed_at_random_moments_each_row_is_there_once(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> None:
     """Three processes are killed while they send, which takes five seconds in all; a fourth run finishes."""
     path = tmp_path / "publish.json"
+    log = path.with_suffix(".log")
     topic = Topic(shared_broker)
     wanted = publication(topic, tmp_path, ROWS)
     settings = {**wanted, "maxRecordsPerSecond": ROWS // 5, "partitioner": "RoundRobin"}
@@ -40,8 +41,12 @@ def test_killed_at_random_moments_each_row_is_there_once(
         with job_process("publish", path) as started:
             deadline = time.monotonic() + 300
             while len(topic.messages()) <= before:
-                assert started.poll() is None, path.with_suffix(".log").read_text()[-2000:]
-                assert time.monotonic() < deadline, path.with_suffix(".log").read_text()[-2000:]
+                if (
+                    status := started.poll()
+                ) == 0:  # on a slow machine, one may have sent all before the kill
+                    break
+                assert status is None, log.read_text()[-2000:]
+                assert time.monotonic() < deadline, log.read_text()[-2000:]
                 time.sleep(0.05)
             pause = random.uniform(0, 1)
             time.sleep(pause)

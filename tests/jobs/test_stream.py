@@ -15,7 +15,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads, without_bytes
 from millstream_jobs import checkpoint, completeness
@@ -69,7 +69,7 @@ class Streams:
 
 @pytest.fixture(params=["Parquet", "Delta", "Iceberg"])
 def streams(
-    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> Streams:
     return Streams(Loads(spark, shared_broker.bootstrap, tmp_path), request.param)
 
@@ -112,7 +112,7 @@ def test_each_record_is_loaded_once_by_whichever_start(
 
 
 def test_records_are_read_once_and_by_the_load(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> None:
     """Spark's own micro-batches carry offsets and read no records."""
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Parquet")
@@ -132,7 +132,7 @@ def test_records_are_read_once_and_by_the_load(
     spark.streams.addListener(listener)
     try:
         assert streams.start(max_records_per_batch=11).rows == 22
-        assert ended.wait(60)
+        assert ended.wait(200)
     finally:
         spark.streams.removeListener(listener)
     ends = [one["sources"][0]["endOffset"][streams.loads.topic] for one in told]
@@ -142,7 +142,7 @@ def test_records_are_read_once_and_by_the_load(
 
 
 def test_a_topic_that_is_created_again_ends_the_stream(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> None:
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Parquet")
     topic = streams.loads.topic
@@ -157,7 +157,7 @@ def test_a_topic_that_is_created_again_ends_the_stream(
 
 
 def test_a_topic_that_is_created_again_during_a_batch_ends_the_stream(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Delta")
     topic = streams.loads.topic
@@ -178,7 +178,7 @@ def test_a_topic_that_is_created_again_during_a_batch_ends_the_stream(
 
 
 def test_with_an_interval_it_goes_on_until_it_is_stopped(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> None:
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Parquet")
     streams.loads.publish([(None, RECORD)] * 5)
@@ -254,7 +254,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path: Path, offsets: str
 
 
 def test_a_stream_that_cannot_be_is_one_line(
-    spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams = Streams(Loads(spark, shared_broker.bootstrap, tmp_path), "Parquet")
     with pytest.raises(BadRun, match=f"topics: {streams.loads.topic} is not there"):

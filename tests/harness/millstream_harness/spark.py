@@ -54,9 +54,14 @@ def use_spark(patch: pytest.MonkeyPatch) -> None:
         patch.setenv(name, value)
 
 
+_users = 0
+"""How many blocks of `spark_session` are open: the session ends with the last one."""
+
+
 @contextlib.contextmanager
 def spark_session() -> Iterator[SparkSession]:
-    """Spark in this process, configured as in a batch load; later calls return the same session."""
+    """Spark in this process, configured as in a batch load. Nested blocks, in any file, share one session."""
+    global _users
     from millstream_jobs.load import open_session
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,11 +71,39 @@ def spark_session() -> Iterator[SparkSession]:
         signal.signal(
             signal.SIGINT, interrupt
         )  # PySpark's own handler outlives the session and fails without it
+    _users += 1
     try:
         yield session
     finally:
-        session.stop()
-        gc.collect()  # py4j leaves sockets to the garbage collector: collect them in this test, not in another
+        _users -= 1
+        if not _users:
+            session.stop()
+        collect_sockets()
+
+
+@contextlib.contextmanager
+def as_configured(session: SparkSession) -> Iterator[SparkSession]:
+    """The session; afterwards its settings are what they were before, and no query of the block runs."""
+    before = session.conf.getAll
+    try:
+        yield session
+    finally:
+        for query in session.streams.active:
+            query.stop()
+        after = session.conf.getAll
+        for key in after.keys() - before.keys():
+            session.conf.unset(key)
+        for key, value in before.items():
+            if after.get(key) != value:
+                session.conf.set(key, value)
+
+
+def collect_sockets() -> None:
+    """Each Python thread has its own connection to the JVM, which py4j leaves to the garbage collector.
+
+    Collect them here: otherwise a test that has no Spark may get the warning that a socket was left open.
+    """
+    gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
