@@ -1,4 +1,8 @@
-"""Two sources and a target for each module, and workers that are always stopped."""
+"""Two sources and a target for all files, and workers that are always stopped.
+
+Each test uses its own names for topics, groups and mirrors. A file that counts what is in a broker, or fills it, has
+its own ones.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +14,27 @@ from typing import Any
 import pytest
 
 from millstream_harness.broker import BrokerProcess, CopiedBroker
-from millstream_harness.mirror import MirrorProcess
+from millstream_harness.mirror import OF_MIRRORS, MirrorProcess
 from millstream_harness.scenario import unique
-
-CONFIG = {
-    "group.initial.rebalance.delay.ms": "200",
-    "offsets.topic.num.partitions": "3",
-    "log.cleaner.backoff.ms": "100",
-}
 
 StartMirror = Callable[..., MirrorProcess]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("west"), CONFIG) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
         yield broker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def north(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("north"), CONFIG) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("north"), OF_MIRRORS) as broker:
         yield broker
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("east"), CONFIG) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
         yield broker
 
 

@@ -23,7 +23,7 @@ from millstream_kafka.batch import read_records
 pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
-StartBroker = Callable[..., BrokerProcess]
+StartBrokerProcess = Callable[..., BrokerProcess]
 PARTITIONS = 2
 
 
@@ -113,12 +113,13 @@ def test_worker_that_was_paused_while_another_took_over(
     eventually(zombie.records, lambda count: count > 200, "records written by the first")
     os.kill(zombie.pid, signal.SIGSTOP)
     other = start_mirror({"west": west.bootstrap}, east.bootstrap, **config)
-    eventually(other.records, lambda count: count > 200, "records written by the second")
+    eventually(other.records, lambda count: count > 200, "records written by the second", 90)
     os.kill(zombie.pid, signal.SIGCONT)
     eventually(
         lambda: [one.status()["sources"][0]["partitions"] for one in (zombie, other)],
         lambda shares: shares == [1, 1],
         "partitions of each",
+        90,
     )
     feeding.stop()
     same_content(west, east, topic)
@@ -126,10 +127,13 @@ def test_worker_that_was_paused_while_another_took_over(
 
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_broker_killed(
-    start_broker: StartBroker, start_mirror: StartMirror, feed: Callable[..., Feed], victim: str
+    start_broker_process: StartBrokerProcess,
+    start_mirror: StartMirror,
+    feed: Callable[..., Feed],
+    victim: str,
 ) -> None:
     config = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
-    source, target = pinned(start_broker(config)), pinned(start_broker(config))
+    source, target = pinned(start_broker_process(config)), pinned(start_broker_process(config))
     create(source, "t", PARTITIONS)
     feeding = feed(source, "t")
     mirror = start_mirror({"west": source.bootstrap}, target.bootstrap)
@@ -153,10 +157,13 @@ def test_broker_killed(
 
 
 def test_source_that_is_not_there_at_the_start(
-    west: BrokerProcess, east: BrokerProcess, start_broker: StartBroker, start_mirror: StartMirror
+    west: BrokerProcess,
+    east: BrokerProcess,
+    start_broker_process: StartBrokerProcess,
+    start_mirror: StartMirror,
 ) -> None:
     topic = unique("late")
-    absent = pinned(start_broker())
+    absent = pinned(start_broker_process())
     create(absent, topic)
     produce(absent, topic, range(50))
     absent.stop()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -21,6 +21,18 @@ pytestmark = pytest.mark.process
 StartMirror = Callable[..., MirrorProcess]
 MANY = 300
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
+
+
+@pytest.fixture(scope="module")
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+        yield broker
 
 
 def named(request: FetchRequest) -> dict[tuple[str, int], tuple[int, int]]:

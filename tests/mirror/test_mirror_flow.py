@@ -191,7 +191,7 @@ def test_one_cluster_is_not_mirrored_into_itself(west: BrokerProcess, start_mirr
     mirror = start_mirror({"loop": west.bootstrap}, west.bootstrap)
     assert mirror.process is not None
     try:
-        assert mirror.process.wait(20) == 2
+        assert mirror.process.wait(60) == 2
     except subprocess.TimeoutExpired:
         pytest.fail(mirror.said())
     (line,) = [line for line in mirror.said().splitlines() if line.startswith("millstream-mirror: ")]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.broker import BrokerProcess
@@ -35,7 +34,6 @@ def consumer(broker: Peer, group: str) -> Consumer:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
             "log_level": 0,
         }
     )
@@ -102,16 +100,23 @@ async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
 def test_the_targets_own_consumers_come_first(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    topic, group = unique("first"), unique("app")
+    topic, group, other = unique("first"), unique("app"), unique("other")
     create(west, topic)
     produce(west, topic, range(100))
-    mirror = start_following(start_mirror, west, east, topic, group)
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [group, other]},
+    )
     arrived(east, topic, [100])
     commit(west, group, topic, 10)
     follows(east, group, topic, 10)
     there = consumer(east, group)
     there.subscribe([topic])
-    got = there.consume(40, timeout=10)
+    got: list[Message] = []
+    while len(got) < 40:
+        got += there.consume(40 - len(got), timeout=1)
     assert [message.offset() for message in got] == list(range(10, 50))
     commit(west, group, topic, 20)
     said = f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
@@ -124,7 +129,9 @@ def test_the_targets_own_consumers_come_first(
     eventually(
         lambda: mirror.status()["sources"][0]["lastError"], lambda now: now == "", "nothing in the way"
     )
-    time.sleep(3)  # three rounds
+    for offset in (1, 2, 3):  # three rounds
+        commit(west, other, topic, offset)
+        follows(east, other, topic, offset)
     assert committed(east, group, topic) == [50], "a position of the target's consumers never moves back"
     commit(west, group, topic, 60)
     follows(east, group, topic, 60)
@@ -179,6 +186,12 @@ def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
     follows(east, group, topic, 200)
 
 
+def is_reachable(mirror: MirrorProcess, side: str) -> bool:
+    status = mirror.status()
+    found: bool = (status["sources"][0] if side == "west" else status["target"])["reachable"]
+    return found
+
+
 @pytest.mark.parametrize("side", ["west", "east"])
 def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, side: str
@@ -186,14 +199,16 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     topic, group = unique("away"), unique("app")
     create(west, topic)
     produce(west, topic, range(10))
-    start_following(start_mirror, west, east, topic, group)
+    mirror = start_following(start_mirror, west, east, topic, group)
     arrived(east, topic, [10])
     commit(west, group, topic, 4)
     follows(east, group, topic, 4)
     broker = west if side == "west" else east
     broker.pause()
-    time.sleep(8)  # longer than the mirror waits for a response
-    broker.resume()
+    try:
+        eventually(lambda: is_reachable(mirror, side), lambda found: not found, "the mirror notices it")
+    finally:
+        broker.resume()
     commit(west, group, topic, 9)
     follows(east, group, topic, 9)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,10 +226,8 @@ async def test_a_promoted_topic_is_written_to_by_the_source_producers_too(
 def _produce_one(broker: Peer, topic: str) -> None:
     failed: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    begun = time.monotonic()
     producer.produce(topic, b"v", on_delivery=lambda error, message: failed.append(error))
-    assert producer.flush(60) == 0
-    assert time.monotonic() - begun < 20
+    assert producer.flush(60) == 0, "the client does not try for five minutes"
     if failed[0] is not None:
         raise KafkaException(failed[0])
 
@@ -360,13 +357,9 @@ def test_a_replica_that_was_deleted_is_made_anew_with_positions(
 def test_two_workers_and_one_of_another_mirror_do_no_harm(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
-    topic = unique("crowd")
+    topic, name = unique("crowd"), unique("one")
     create(west, topic, 4)
-    mirrors = [
-        start(start_mirror, west, east, topic, name="one"),
-        start(start_mirror, west, east, topic, name="one"),
-        start(start_mirror, west, east, topic, name="another"),
-    ]
+    mirrors = [start(start_mirror, west, east, topic, name=each) for each in (name, name, unique("another"))]
     for number in range(10):
         produce(west, topic, range(number * 400, number * 400 + 400), 4, batch_num_messages=10)
     arrived(east, topic, [1000] * 4)

@@ -51,15 +51,15 @@ async def test_from_kafka_without_aborted_transactions(
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0, "linger.ms": 0}
     )
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for number in range(6):
         producer.begin_transaction()
         producer.produce(topic, b"%s-%d" % (b"aborted" if number % 2 else b"committed", number))
-        producer.flush(20)
+        producer.flush(60)
         if number % 2:
-            producer.abort_transaction(20)
+            producer.abort_transaction(60)
         else:
-            producer.commit_transaction(20)
+            producer.commit_transaction(60)
     produce(kafka, topic, range(1000, 1200))
     mirror = start_mirror({"kafka": kafka.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)
     arrived(east, topic, [1203])
@@ -78,13 +78,13 @@ async def test_records_between_markers_that_the_target_loses_come_again(
     topic = unique("lost")
     create(kafka, topic)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
 
     def write(numbers: range) -> None:
         for number in numbers:
             producer.begin_transaction()
             producer.produce(topic, b"%d" % number)
-            producer.commit_transaction(20)
+            producer.commit_transaction(60)
 
     mirror = start_mirror(
         {"kafka": kafka.bootstrap}, copied.bootstrap, topics={"include": [topic]}, name=topic
@@ -110,7 +110,7 @@ async def test_into_kafka_and_on_after_a_kill(
     produce(west, topic, range(5000), batch_num_messages=10)
     mirror = start_mirror({"west": west.bootstrap}, kafka.bootstrap, topics={"include": [topic]}, name=topic)
     eventually(
-        lambda: topic in admin(kafka).list_topics(timeout=10).topics,
+        lambda: topic in admin(kafka).list_topics(timeout=20).topics,
         lambda there: there,
         "the topic in Kafka",
     )
@@ -127,12 +127,12 @@ async def test_positions_between_transactions_are_exact_and_after_a_restart_no_l
     topic, group = unique("transactions"), unique("app")
     create(kafka, topic)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for number in range(30):
         producer.begin_transaction()
         for each in range(10):
             producer.produce(topic, b"%d" % (number * 10 + each))
-        producer.commit_transaction(20)
+        producer.commit_transaction(60)
     mirror = start_mirror(
         {"kafka": kafka.bootstrap},
         east.bootstrap,
@@ -152,7 +152,7 @@ async def test_positions_between_transactions_are_exact_and_after_a_restart_no_l
     commit(kafka, group, topic, 150)
     markers = 30 - 150 // 11
     found = eventually(
-        lambda: committed(east, group, topic)[0], lambda now: now > exact[25], "a later position", 30
+        lambda: committed(east, group, topic)[0], lambda now: now > exact[25], "a later position"
     )
     assert exact[150] - markers <= found <= exact[150]
 

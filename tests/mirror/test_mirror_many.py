@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, admin, arrived, produce
+from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, produce
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.topics import PARTITIONS_AT_ONCE, in_parts
@@ -19,6 +19,18 @@ pytestmark = pytest.mark.soak
 StartMirror = Callable[..., MirrorProcess]
 TOPICS = 7
 OF_EACH = PARTITIONS_AT_ONCE // 5
+
+
+@pytest.fixture(scope="module")
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+        yield broker
 
 
 def requests(broker: BrokerProcess, api: str) -> int:

@@ -29,7 +29,7 @@ from confluent_kafka import Consumer
 bootstrap, group, topic = sys.argv[1:]
 consumer = Consumer({
     "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "error",
-    "enable.auto.commit": False, "session.timeout.ms": 6000, "log_level": 0,
+    "enable.auto.commit": False, "session.timeout.ms": 10000, "heartbeat.interval.ms": 500, "log_level": 0,
 })
 consumer.subscribe([topic])
 print("ready", flush=True)
@@ -73,7 +73,7 @@ class Reader(Daemon):
             assert self.process.poll() is None, self.said()[-2000:]
             return [len(of_partition) for of_partition in self.read()]
 
-        eventually(counts, lambda now: min(now) >= count, "records read", 60)
+        eventually(counts, lambda now: min(now) >= count, "records read", 90)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
     broker.kill()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_group_moves_there_and_back_and_there_at_last(
     mortal: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
@@ -177,5 +177,5 @@ def settled(broker: Peer, positions: Callable[[Peer], list[int]]) -> list[int]:
         seen.append(positions(broker))
         return len(seen) > 3 and seen[-1] == seen[-2] == seen[-3]
 
-    eventually(again, bool, "positions that do not move", 10)
+    eventually(again, bool, "positions that do not move")
     return seen[-1]

@@ -86,27 +86,28 @@ def test_two_mirrors_of_one_topic_into_one_topic(
         produce(west, name, range(100))
     create(north, topic)
     produce(north, topic, range(50))
-    first = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name="first")
+    names = [unique(name) for name in ("first", "second", "third")]
+    first = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=names[0])
     arrived(east, topic, [100])
     first.kill()  # it may come back: a mirror that does not run counts, too
     second = start_mirror(
-        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name="second"
+        {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name=names[1]
     )
     arrived(east, other, [100])
     (problem,) = eventually(lambda: problems(second), bool, "a problem", 30)
     assert problem == {
         "reason": "MirroredTwice",
-        "message": f"topic {topic}: group millstream-mirror.first.west in the target has its progress from the same"
-        " source: left out, because each record would be copied twice: exclude it here, or delete that group if its"
-        " mirror is gone for good",
+        "message": f"topic {topic}: group millstream-mirror.{names[0]}.west in the target has its progress from the"
+        " same source: left out, because each record would be copied twice: exclude it here, or delete that group if"
+        " its mirror is gone for good",
     }
     assert second.status()["sources"][0]["topicNames"] == [other]
     # From another source it is another topic's records.
-    start_mirror({"north": north.bootstrap}, east.bootstrap, topics={"include": [topic]}, name="third")
+    start_mirror({"north": north.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=names[2])
     arrived(east, topic, [150])
 
     def deleted() -> bool:  # a killed member keeps its group for a while
-        done = admin(east).delete_consumer_groups(["millstream-mirror.first.west"])
+        done = admin(east).delete_consumer_groups([f"millstream-mirror.{names[0]}.west"])
         return all(one.exception(20) is None for one in done.values())
 
     eventually(deleted, bool, "the first mirror's group deleted", 30)
@@ -129,8 +130,13 @@ def test_patterns_that_match_nothing_and_later_do(
     produce(west, topic, range(1000))
     arrived(east, topic, [1000])
     assert source()["matched"] == 1
+
+    def source_of_more() -> dict[str, Any]:
+        produce(west, topic, range(10))
+        return source()
+
     eventually(
-        source, lambda found: found["rate"]["records"] > 0 and found["rate"]["bytes"] > 0, "a rate", 10
+        source_of_more, lambda found: found["rate"]["records"] > 0 and found["rate"]["bytes"] > 0, "a rate"
     )
 
 

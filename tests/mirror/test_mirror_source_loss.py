@@ -239,7 +239,6 @@ def test_progress_of_an_older_release_learns_its_last_batch(
         lambda: progress(east, group, topic),
         lambda now: (now.last, now.target_id) == (whole.last, whole.target_id),
         "the last batch and the target's id",
-        20,
     )
 
 
@@ -266,7 +265,7 @@ def progress(target: BrokerProcess, group: str, topic: str) -> Progress:
             return (await progress_of(cluster, group)).get((topic, 0))
 
     found = eventually(
-        lambda: asyncio.run(committed()), lambda now: now is not None and now.offset == 50, "a commit", 20
+        lambda: asyncio.run(committed()), lambda now: now is not None and now.offset == 50, "a commit"
     )
     assert found is not None
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,25 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, admin, arrived, create, delete, produce
+from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, create, delete, produce
 from millstream_harness.scenario import eventually, unique
 
 pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
 MILLSTREAM = Path(sys.executable).parent / "millstream"
+
+
+@pytest.fixture(scope="module")
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+        yield broker
 
 
 def run(*args: str, broker: BrokerProcess, verb: str = "status") -> subprocess.CompletedProcess[str]:

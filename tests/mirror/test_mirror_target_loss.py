@@ -160,7 +160,7 @@ def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
         try:
             produce(west, topic, range(100, 200), **TENS)
             eventually(
-                lambda: len(stored(leader, topic)), lambda now: now >= 2 * before, "bytes of the leader", 20
+                lambda: len(stored(leader, topic)), lambda now: now >= 2 * before, "bytes of the leader"
             )
             mirror.kill()
             mirror.start()

@@ -145,7 +145,7 @@ def slow_mirror(
     return start_mirror(
         {"west": west.bootstrap},
         east.bootstrap,
-        security={"west": {"maxBytesPerSecond": 15_000}},
+        security={"west": {"maxBytesPerSecond": 5_000}},
         topics={"include": [topic]},
         name=topic,
         mode=mode,
@@ -178,7 +178,7 @@ def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
 def test_a_mirror_knows_for_how_long_it_is_behind(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
 ) -> None:
-    """The limit holds the worker back for a minute; after a restart it still knows since when it has been behind."""
+    """The limit holds the worker back for minutes; after a restart it still knows since when it has been behind."""
     topic, count = unique("behind"), 20_000
     create(west, topic)
     mirror = slow_mirror(start_mirror, west, east, topic, mode)

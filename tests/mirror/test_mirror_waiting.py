@@ -213,22 +213,37 @@ def waiting(mirror: MirrorProcess) -> int:
     return int(float(found))
 
 
-def is_degraded(mirror: MirrorProcess, words: str, *, alone: bool = True) -> None:
-    """Wait until the partitions are a problem everywhere, in these words: ``alone``, or beside other problems."""
-    eventually(
-        lambda: problems(mirror), lambda found: found == [words] if alone else words in found, "a problem", 90
-    )
-    found = conditions(mirror)
-    for kind, status in (("Degraded", "True"), ("Ready", "False")):
-        assert (found[kind].status, found[kind].reason) == (status, "PartitionWaiting")
-        message = found[kind].message or ""
-        assert message == words if alone else words in message
+def is_degraded(mirror: MirrorProcess, words: str, count: int, *, alone: bool = True) -> None:
+    """Wait until these partitions are a problem everywhere, in these words: ``alone``, or beside other problems.
+
+    On a busy machine others may wait for a while, too.
+    """
+
+    def seen() -> tuple[list[str], dict[str, Condition], int]:
+        return problems(mirror), conditions(mirror), waiting(mirror)
+
+    def is_it(now: tuple[list[str], dict[str, Condition], int]) -> bool:
+        told, found, partitions = now
+        return (
+            (told == [words] if alone else words in told)
+            and partitions == count
+            and all(
+                (found[kind].status, found[kind].reason) == (status, "PartitionWaiting")
+                and (found[kind].message == words if alone else words in (found[kind].message or ""))
+                for kind, status in (("Degraded", "True"), ("Ready", "False"))
+            )
+        )
+
+    eventually(seen, is_it, "a problem", 120)
 
 
 def is_well(mirror: MirrorProcess) -> None:
-    eventually(lambda: problems(mirror), lambda found: not found, "no problem", 60)
-    assert conditions(mirror)["Degraded"].status == "False"
-    assert waiting(mirror) == 0
+    eventually(
+        lambda: (problems(mirror), conditions(mirror)["Degraded"].status, waiting(mirror)),
+        lambda now: now == ([], "False", 0),
+        "no problem",
+        120,
+    )
 
 
 class Copy:
@@ -278,7 +293,7 @@ def listed(topic: str, partitions: list[int]) -> str:
     return ", ".join(f"{topic}-{number}" for number in partitions)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_partitions_that_lose_their_leader(
     west: BrokerProcess, cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
@@ -298,7 +313,7 @@ def test_partitions_that_lose_their_leader(
     lost = [copy.led_by(node) for copy in into]
     away.kill()
     produce(west, there, range(30), 3)
-    eventually(lambda: cluster.partitions(here)[0].leader_id, lambda leader: leader < 0, "no leader")
+    eventually(lambda: cluster.partitions(here)[0].leader_id, lambda leader: leader < 0, "no leader", 90)
     for copy in out_of:
         copy.start()
     for copy, partitions, side in (
@@ -309,8 +324,8 @@ def test_partitions_that_lose_their_leader(
             copy.workers[0],
             f"{listed(copy.topic, partitions)}: no leader in the {side}: not mirrored for {SHORT_S} seconds or longer:"
             " start a broker that has an in-sync replica",
+            len(partitions),
         )
-        assert waiting(copy.workers[0]) == len(partitions)
     for copy in out_of:
         copy.arrived([0, 10, 10])
     away.start()
@@ -328,7 +343,7 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
         yield cluster
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_leader_that_nobody_reaches_holds_up_no_other(
     gated: GatedCluster, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
@@ -363,7 +378,7 @@ def test_a_leader_that_nobody_reaches_holds_up_no_other(
     for copy in (*begun, *shared):
         copy.start()
     for copy in shared:
-        eventually(copy.shares, lambda found: len(found) == 2 and min(found) > 0, "both have lanes", 60)
+        eventually(copy.shares, lambda found: len(found) == 2 and min(found) > 0, "both have lanes", 120)
     produce(gated, sharing, range(60), 6)
     all_arrived(20, 10)
     for copy in begun:
@@ -372,9 +387,9 @@ def test_a_leader_that_nobody_reaches_holds_up_no_other(
             f"{listed(starting, cut_off[starting])}: the leader in the source, broker {node}, does not respond"
             f" (127.0.0.1:{gate.port}: no connection within 3 s): not mirrored for {SHORT_S} seconds or longer: check"
             " that broker, its advertised address, and the network between it and the workers",
+            len(cut_off[starting]),
             alone=False,  # topics wait, too
         )
-        assert waiting(copy.workers[0]) == len(cut_off[starting])
     gate.flow()
     all_arrived(20, 20)
     for copy in (*begun, *shared):

@@ -33,6 +33,12 @@ class Peer(Protocol):
     def bootstrap(self) -> str: ...
 
 
+OF_MIRRORS = {
+    "group.initial.rebalance.delay.ms": "200",
+    "offsets.topic.num.partitions": "3",
+    "log.cleaner.backoff.ms": "100",
+}
+"""Configuration of a broker that mirrors read and write."""
 START_MS = int(time.time() * 1000)  # of the first record: recent, so that no broker deletes it
 READY = re.compile(r"ready: mirror=(?P<name>\S+) http=(?P<http>\S+)")
 

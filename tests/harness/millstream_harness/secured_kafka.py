@@ -2,7 +2,7 @@
 
 SECURE   SASL_SSL: PLAIN and both SCRAM mechanisms    EXPIRED     a certificate of yesterday
 MUTUAL   SSL with client certificates                 ELSEWHERE   a certificate for another host
-CLEAR    SASL_PLAINTEXT                               SHORT       SASL_PLAINTEXT, sessions end after two seconds
+CLEAR    SASL_PLAINTEXT                               SHORT       SASL_PLAINTEXT, sessions end after nine seconds
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def secured_kafka(folder: Path, authority: Authority, config: dict[str, str]) ->
     settings |= _scram("secure", *SCRAM) | _scram("clear", SCRAM[1]) | _scram("short", SCRAM[1])
     settings["listener.name.clear.sasl.enabled.mechanisms"] = SCRAM[1]
     settings["listener.name.short.sasl.enabled.mechanisms"] = SCRAM[1]
-    settings["listener.name.short.connections.max.reauth.ms"] = "2000"
+    settings["listener.name.short.connections.max.reauth.ms"] = "9000"
     settings["listener.name.secure.plain.sasl.jaas.config"] = (
         f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";'
     )
