@@ -25,7 +25,7 @@ from millstream_harness.stream_member import StreamMember, all_events
 pytestmark = pytest.mark.soak
 
 PARTITIONS = 6
-SESSION_S = 30.0
+SESSION_S = 120.0
 """Longer than the test: no member is removed from the group for its silence."""
 
 

@@ -168,11 +168,12 @@ async def test_a_static_member_returns_without_a_rebalance(
     bootstrap: str, admin: Any, consumer: NewConsumer
 ) -> None:
     topic, group = await create(admin, "aiokafka-static", partitions=4), unique("static")
-    first = await consumer(group, topic, group_instance_id="one")
-    second = await consumer(group, topic, group_instance_id="two")
+    patient = {"session_timeout_ms": 60_000}  # of a member that is away
+    first = await consumer(group, topic, group_instance_id="one", **patient)
+    second = await consumer(group, topic, group_instance_id="two", **patient)
     before = await settle([first, second], lambda now: now[0] | now[1] == {0, 1, 2, 3} and len(now[0]) == 2)
     await second.stop()  # a static member does not leave
-    again = await consumer(group, topic, group_instance_id="two")
+    again = await consumer(group, topic, group_instance_id="two", **patient)
     assert await settle([first, again], lambda now: len(now[1]) == 2) == before
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import ROOT, run
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
@@ -43,17 +43,15 @@ def program() -> Path:
 
 
 @pytest.fixture(scope="session")
-def played(program: Path, compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+def played(program: Path, compat_broker: InProcessBroker | KafkaProcess) -> Verdicts:
     return play([str(program), compat_broker.bootstrap])
 
 
-@pytest.mark.timeout(240)  # the first one builds the program
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_franz_go(played: Verdicts, scenario: str) -> None:
     assert played.get(scenario, "it was not played") == PASSED
 
 
-@pytest.mark.timeout(240)
-def test_franz_go_has_no_transactions(program: Path, start_broker: Callable[..., BrokerProcess]) -> None:
+def test_franz_go_has_no_transactions(program: Path, start_broker: Callable[..., InProcessBroker]) -> None:
     """Apache Kafka has some, so this test uses its own broker."""
     assert play([str(program), start_broker().bootstrap, "refusals"]) == {"no-transactions": PASSED}

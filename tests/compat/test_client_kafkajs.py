@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import run
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
@@ -21,7 +21,7 @@ SCENARIOS = re.findall(r"^  '?([a-z-]+)'?: (?:async )?\(\)", (FOLDER / "client.j
 
 
 @pytest.fixture(scope="module")
-def played(compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+def played(compat_broker: InProcessBroker | KafkaProcess) -> Verdicts:
     node = require("node")
     install(require("npm"))
     return play([node, "client.js", compat_broker.bootstrap], cwd=FOLDER)
@@ -39,7 +39,6 @@ def install(npm: str) -> None:
             missing(f"kafkajs and its codecs, which npm could not fetch and build: {done.stderr.strip()}")
 
 
-@pytest.mark.timeout(240)  # the first one installs, and builds lz4
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_kafkajs(played: Verdicts, scenario: str) -> None:
     assert played.get(scenario, "it was not played") == PASSED

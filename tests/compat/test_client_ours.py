@@ -114,11 +114,14 @@ def fetch_request(topic: str, offset: int = 0, max_wait_ms: int = 0) -> fetch.Fe
 
 
 async def fetch_values(cluster: ClusterClient, topic: str, offset: int = 0) -> list[bytes | None]:
-    response = await cluster.call_leader(topic, 1, fetch.BY_NAME, fetch_request(topic, offset, 5000))
-    (partition,) = response.responses[0].partitions
-    assert partition.error_code == ErrorCode.NONE
-    assert isinstance(partition.records, memoryview)
-    return [record.value for record in read_records(partition.records)]
+    """The values of the next records, as soon as there are some."""
+    while True:
+        response = await cluster.call_leader(topic, 1, fetch.BY_NAME, fetch_request(topic, offset, 5000))
+        (partition,) = response.responses[0].partitions
+        assert partition.error_code == ErrorCode.NONE
+        if partition.records:
+            assert isinstance(partition.records, memoryview)
+            return [record.value for record in read_records(partition.records)]
 
 
 async def test_produce_and_fetch(cluster: ClusterClient, topic: str) -> None:

@@ -76,7 +76,7 @@ def test_under_replicated_partitions_and_preferred_leaders(cluster: ClusterProce
     cluster.await_in_sync("led")
     assert tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led") == ""
     preferred = {one.partition_index: one.replica_nodes[0] for one in cluster.partitions("led")}
-    cluster.brokers[2].stop(20)
+    cluster.brokers[2].stop(60)
     cluster.await_in_sync("led", 2)
     under = tool(cluster, "topics", "--describe", "--under-replicated-partitions", "--topic", "led")
     assert under.count("Partition:") == 3
@@ -109,7 +109,7 @@ def test_nobody_without_the_data_leads_unless_kafka_leader_election_says_so(
         (partition,) = cluster.partitions("unclean")
         return partition.leader_id, partition.isr_nodes
 
-    cluster.brokers[2].stop(20)
+    cluster.brokers[2].stop(60)
     until(lambda: leader_and_isr() == (3, [3]), "broker 3 is alone")
     cluster.brokers[3].kill()
     until(lambda: leader_and_isr()[0] == -1, "nobody leads")
@@ -144,7 +144,9 @@ def test_partitions_are_reassigned(cluster: ClusterProcesses, tmp_path: Path) ->
     def verify() -> str:
         return tool(cluster, "reassign-partitions", "--reassignment-json-file", str(plan), "--verify")
 
-    until(lambda: "Reassignment of partition moved-0 is completed" in verify(), "the partition has moved")
+    until(
+        lambda: "Reassignment of partition moved-0 is completed" in verify(), "the partition has moved", 120
+    )
     (partition,) = cluster.partitions("moved")
     assert partition.replica_nodes == [3, 2]
     assert "No partition reassignments found" in tool(cluster, "reassign-partitions", "--list")
@@ -180,7 +182,7 @@ def test_a_throttled_reassignment_is_cancelled_and_done_again(
 
     begun = time.monotonic()
     reassign("--execute", "--throttle", "1000000")
-    until(lambda: sorted(cluster.partitions("slow")[0].isr_nodes) == [2, 3], "the partition has moved")
+    until(lambda: sorted(cluster.partitions("slow")[0].isr_nodes) == [2, 3], "the partition has moved", 120)
     assert time.monotonic() - begun > 1.5, "three megabytes at one a second, of which the first comes at once"
     said = reassign("--verify")
     assert "Reassignment of partition slow-0 is completed" in said
@@ -217,4 +219,5 @@ def test_brokers_are_configured_while_they_run(cluster: ClusterProcesses) -> Non
                 f"log.retention.ms={value} " in tool(cluster, *described)
             ),  # type: ignore[misc]
             f"broker {number} goes by it",
+            120,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.scenario import unique
@@ -140,7 +140,7 @@ def test_offsets_and_deleted_records(tool: Tool, topic: str, tmp_path: Path) -> 
     assert read.splitlines()[0] == "Offset:3\tkey-3\tvalue-3"
 
 
-def test_log_dirs_and_dump_log(tool: Tool, topic: str, compat_broker: BrokerProcess | KafkaProcess) -> None:
+def test_log_dirs_and_dump_log(tool: Tool, topic: str, compat_broker: InProcessBroker | KafkaProcess) -> None:
     said = tool("log-dirs", "--describe", "--topic-list", topic)
     (broker,) = json.loads(said.splitlines()[-1])["brokers"]
     (part,) = [part for folder in broker["logDirs"] for part in folder["partitions"]]
@@ -196,7 +196,7 @@ def test_console_consumer_of_a_pattern(tool: Tool, topic: str) -> None:
     first = read.splitlines()[0]
     found = re.fullmatch(r"CreateTime:(\d+)\tPartition:0\tvalue-0", first)
     assert found
-    assert started - 60 < int(found[1]) / 1000 < started + 60
+    assert abs(int(found[1]) / 1000 - started) < 600
 
 
 def test_api_versions_and_cluster_id(tool: Tool) -> None:

@@ -37,7 +37,7 @@ ARRIVAL_S = 120.0
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 
@@ -143,7 +143,7 @@ def read(reading: Consumer, count: int) -> list[bytes]:
         found.extend(message.value() or b"" for message in messages)
         return found
 
-    return eventually(more, lambda got: len(got) >= count, "records read", 60)
+    return eventually(more, lambda got: len(got) >= count, "records read", ARRIVAL_S)
 
 
 def values(numbers: range) -> list[bytes]:
@@ -179,10 +179,18 @@ def test_configuration_and_partitions_follow(mirrored: Mirrored) -> None:
     create(mirrored.source, topic, 2, retention_ms="86400000000", cleanup_policy="compact")
     eventually(lambda: partitions(mirrored.target, topic), lambda now: now == 2, "the topic", ARRIVAL_S)
     for key, value in (("retention.ms", "86400000000"), ("cleanup.policy", "compact")):
-        eventually(lambda key=key: setting(mirrored.target, topic, key), lambda now, v=value: now == v, key)
+        eventually(
+            lambda key=key: setting(mirrored.target, topic, key),
+            lambda now, v=value: now == v,
+            key,
+            ARRIVAL_S,
+        )
     set_config(mirrored.source, topic, "retention.ms", "172800000")
     eventually(
-        lambda: setting(mirrored.target, topic, "retention.ms"), lambda now: now == "172800000", "a change"
+        lambda: setting(mirrored.target, topic, "retention.ms"),
+        lambda now: now == "172800000",
+        "a change",
+        ARRIVAL_S,
     )
     admin(mirrored.source).create_partitions([NewPartitions(topic, 5)])[topic].result(20)
     eventually(lambda: partitions(mirrored.target, topic), lambda now: now == 5, "partitions", ARRIVAL_S)
