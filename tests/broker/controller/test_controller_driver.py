@@ -490,6 +490,27 @@ async def test_a_bug_in_the_machine_has_the_broker_resign(caplog: pytest.LogCapt
 
 
 @virtual_time
+async def test_a_caller_that_is_refused_in_the_step_of_its_request_leaves_no_unread_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio would log an error that nobody has read."""
+    loop, made = asyncio.get_running_loop(), []
+
+    def create_future(create: Any = loop.create_future) -> asyncio.Future[Any]:
+        made.append(create())
+        return made[-1]
+
+    monkeypatch.setattr(loop, "create_future", create_future)
+    async with office() as it:
+        it._handle = it.fail
+        assert (
+            await refused(it.driver.elect_leaders(PREFERRED, None, 20.0))
+        ).code is ErrorCode.NOT_CONTROLLER
+    assert made
+    assert not any(one._log_traceback for one in made)
+
+
+@virtual_time
 async def test_a_bug_that_the_first_report_shows_is_found_before_anybody_is_answered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -202,6 +202,7 @@ class ControllerDriver:
         deadline = loop.time() + timeout
         await self._within(asyncio.shield(self._loaded), timeout)
         caller, waiting = next(self._callers), loop.create_future()
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may end unawaited
         self._waiting[caller] = waiting
         try:
             self._handle(event(caller))
