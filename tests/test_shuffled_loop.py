@@ -57,10 +57,16 @@ def test_a_thread_pauses_before_its_work_and_before_its_result(monkeypatch: pyte
         noted.append(threading.current_thread())
 
     async def work() -> None:
-        await asyncio.to_thread(noted.append, "work")
-        before, done, after = noted
-        assert done == "work"
-        assert before is after is not threading.main_thread()
+        loop, handed_over = asyncio.get_running_loop(), asyncio.Event()
+        await loop.run_in_executor(None, noted.append, "work")
+        before, done, *_ = noted
+        assert (before is not threading.main_thread(), done) == (True, "work")
+        noted.clear()
+        thread = threading.Thread(target=lambda: loop.call_soon_threadsafe(handed_over.set))
+        thread.start()
+        await handed_over.wait()
+        thread.join()
+        assert noted == [thread]
 
     monkeypatch.setattr("time.sleep", pause)
     with asyncio.Runner(loop_factory=lambda: ShuffledLoop("1")) as runner:

@@ -14,6 +14,7 @@ from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import Commit, GroupConfig, LeavingMember, OffsetToCommit, Sync
 from millstream_broker.groups.records import group_tombstone, read_groups
 from millstream_harness.group_drivers import (
+    PATIENCE_S,
     TOPICS,
     SharedTopic,
     assembled,
@@ -24,6 +25,7 @@ from millstream_harness.group_drivers import (
     position,
     until,
 )
+from millstream_harness.virtual_time import turns
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -150,12 +152,14 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.reading.clear()
         topic.readable.clear()
+        ended = topic.ended
         second.lead(0)
-        assert await asyncio.to_thread(topic.reading.wait, 10), "it has read what is there now"
+        assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
         second.resign(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
         topic.readable.set()
-        await asyncio.sleep(0.05)  # time for the abandoned load to finish
+        await until(lambda: topic.ended > ended)  # the abandoned load
+        await turns()
         assert second.heartbeat("simple", "m", 1, None) is NOT_COORDINATOR
         first.resign(0)
         second.lead(0)
@@ -273,7 +277,7 @@ async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest
     config = GroupConfig(offsets_topic_num_partitions=1)
     driver = GroupDriver(config, topic, lambda name: TOPICS[name])
     driver.lead(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await driver.ensure_topic()
     await driver.close()
 
@@ -283,9 +287,10 @@ async def test_a_load_that_was_overtaken_by_another_leadership_installs_nothing(
     topic = SharedTopic()
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
+        topic.reading.clear()
         topic.readable.clear()
         second.lead(0)
-        assert await asyncio.to_thread(topic.reading.wait, 10), "it has read what is there now"
+        assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
         second.resign(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
         second.lead(0)
@@ -342,11 +347,7 @@ async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.Mon
         await driver.commit(Commit("simple", offsets))
         driver.forget_topics({"t": TOPICS["t"]})
         assert driver.fetch_offsets("simple", None).offsets == {}
-        for _ in range(200):
-            if not driver.committed_partitions("simple"):
-                break
-            await asyncio.sleep(0.01)
-        assert driver.committed_partitions("simple") == []
+        await until(lambda: driver.committed_partitions("simple") == [])
 
 
 async def test_closed_driver_takes_no_calls() -> None:
@@ -364,7 +365,7 @@ async def test_closing_does_not_wait_for_replicas_that_are_away(monkeypatch: pyt
         topic.writable.clear()
         commits = [asyncio.create_task(driver.commit(committing(offset))) for offset in range(3)]
         await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await driver.close()
         assert topic.batches == []
         for commit in commits:

@@ -10,7 +10,7 @@ import pytest
 
 from millstream_broker.groups.messages import KeyValue, StoreRecords
 from millstream_broker.groups.store import BATCH_BYTES, BATCH_RECORDS, OffsetsWriter
-from millstream_harness.group_drivers import until
+from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_kafka.batch import Buffer, Record, read_records
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -62,7 +62,7 @@ class Writing:
 
     async def finish(self) -> None:
         self.topic.writable.set()
-        await self.writer.finish(10)
+        await self.writer.finish(PATIENCE_S)
 
     @property
     def together(self) -> list[list[int]]:
@@ -177,7 +177,7 @@ async def test_what_waits_in_a_partition_that_is_given_up_is_not_appended() -> N
 async def test_finishing_gives_up_appends_that_do_not_end() -> None:
     writing = Writing()
     await writing.begin_append()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await writing.writer.finish(0.001)
     writing.topic.writable.set()
     await asyncio.sleep(0)

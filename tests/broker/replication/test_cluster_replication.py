@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +57,7 @@ def create(
 def delete_all_records(cluster: ClusterProcesses, end: int) -> None:
     asked = admin(cluster)
     deleted = asked.delete_records([TopicPartition("t", 0, end)])
-    assert next(iter(deleted.values())).result(20).low_watermark == end
+    assert next(iter(deleted.values())).result(60).low_watermark == end
 
 
 def files(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
@@ -83,7 +82,7 @@ def same_everywhere(cluster: ClusterProcesses, topic: str = "t", partitions: int
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as answer:
         found = re.search(rf"^millstream_{name} (\S+)$", answer.read().decode(), re.MULTILINE)
     assert found is not None, name
     return float(found[1])
@@ -135,8 +134,9 @@ def test_what_only_a_deposed_leader_has_is_cut_off(patient: ClusterProcesses) ->
     assert values == written[: len(values)]
     assert len(values) >= 3
     if cluster.leader("t") is not leader:
-        # The first record was on its way to waiting followers.
-        assert len(values) <= 4
+        # A follower's last request got the first records; it sent no further one.
+        assert len(values) < len(written)
+        assert f"t-0: cut from offset {len(written)} to {len(values)}" in leader.said()
 
 
 def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
@@ -181,27 +181,26 @@ def _placed(batch: bytes, offset: int, epoch: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:12] + epoch.to_bytes(4, "big") + batch[16:]
 
 
-@pytest.mark.parametrize("patient", ["1000"], indirect=True)
+@pytest.mark.parametrize("patient", ["3000"], indirect=True)
 def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProcesses) -> None:
     cluster = patient
     create(cluster)
     leader = cluster.leader("t")
     first, second = followers_of(cluster, leader)
     with Wire(leader.bootstrap) as wire:
+        shrinks = metric(leader, "isr_shrinks_total")
         first.pause()
-        started = time.monotonic()
         # acks=all waits for this follower until it leaves the ISR
-        assert wire.produce("t", [record("1")], acks=-1).error_code == 0
-        assert 0.5 < time.monotonic() - started < 10
+        assert wire.produce("t", [record("1")], acks=-1, timeout_ms=60_000).error_code == 0
+        assert metric(leader, "isr_shrinks_total") > shrinks
         in_sync = {number_of(cluster, leader), number_of(cluster, second)}
         until(lambda: _isr(cluster) == in_sync, "everybody knows")
-        assert metric(leader, "isr_shrinks_total") >= 1
         assert metric(leader, "under_replicated_partitions") == 1
         assert metric(leader, "under_min_isr_partitions") == 0
         assert metric(leader, "replica_max_lag") == 1
         seen = metric(leader, "isr_expands_total")
         second.pause()
-        waiting = wire.produce("t", [record("2")], acks=-1)
+        waiting = wire.produce("t", [record("2")], acks=-1, timeout_ms=60_000)
         assert ErrorCode.of(waiting.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         refused = wire.produce("t", [record("3")], acks=-1)
         assert ErrorCode.of(refused.error_code) is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -211,7 +210,7 @@ def test_a_follower_that_lags_leaves_the_isr_and_comes_back(patient: ClusterProc
         first.resume()
         second.resume()
         cluster.await_in_sync("t")
-        assert wire.end_offset("t") == 3
+        until(lambda: wire.end_offset("t") == 3, "what was appended is safe")
     assert metric(leader, "isr_expands_total") >= seen + 2
     assert metric(leader, "under_replicated_partitions") == 0
     same_everywhere(cluster)
@@ -230,7 +229,6 @@ def test_a_producer_gives_up_at_its_timeout(patient: ClusterProcesses) -> None:
     same_everywhere(cluster)
 
 
-@pytest.mark.parametrize("patient", ["3000"], indirect=True)
 def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: ClusterProcesses) -> None:
     """An error that says "nobody has it" would make a client write its records twice."""
     cluster = patient
@@ -242,9 +240,10 @@ def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: 
     with Wire(cluster.brokers[1].bootstrap) as old, Wire(cluster.brokers[5 - silent].bootstrap) as new:
         assert old.produce("t", [record("before")], acks=-1).error_code == 0
         cluster.brokers[silent].pause()
-        old.send(produce.API, 9, produce_request("t", batch, acks=-1))
+        old.send(produce.API, 9, produce_request("t", batch, acks=-1, timeout_ms=60_000))
         prefer(new, [5 - silent, 1, silent])
         until(lambda: cluster.leader("t") is cluster.brokers[5 - silent], "another leads")
+        cluster.brokers[silent].resume()
         (answer,) = old.receive().responses[0].partition_responses
         assert answer == produce.PartitionProduceResponse(0, 0, 1, -1, 0)
         # A retry succeeds if the leader has the records; new records are refused.
@@ -254,7 +253,6 @@ def test_who_waits_is_answered_by_the_follower_that_the_leader_becomes(patient: 
         assert old.produce("t", more, acks=-1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert new.produce("t", batch, acks=-1).base_offset == 1
         assert new.produce("t", more, acks=-1).base_offset == 2
-    cluster.brokers[silent].resume()
     same_everywhere(cluster)
 
 
@@ -369,7 +367,8 @@ def test_a_follower_that_missed_more_than_there_is_starts_anew(cluster: ClusterP
     until(lambda: files(late, "t") and files(late, "t") in files(leader, "t"), "it has what is left")
 
 
-def test_deleted_records_are_deleted_everywhere(cluster: ClusterProcesses) -> None:
+def test_deleted_records_are_deleted_everywhere(patient: ClusterProcesses) -> None:
+    cluster = patient
     create(cluster, segment_bytes="50000")
     with Load(cluster.bootstrap, "t", size=1000, pause_s=0.002) as load:
         load.until(500)
@@ -380,11 +379,14 @@ def test_deleted_records_are_deleted_everywhere(cluster: ClusterProcesses) -> No
     asked = admin(cluster)
     deleted = asked.delete_records([TopicPartition("t", 0, end - 1)], operation_timeout=0.5)
     with pytest.raises(KafkaException, match="REQUEST_TIMED_OUT"):
-        next(iter(deleted.values())).result(20)
+        next(iter(deleted.values())).result(60)
     silent.resume()
     cluster.await_in_sync("t")
     delete_all_records(cluster, end)
-    assert all(len(files(one, "t")) < before[number] // 2 for number, one in cluster.brokers.items())
+    until(
+        lambda: all(len(files(one, "t")) < before[number] // 2 for number, one in cluster.brokers.items()),
+        "the segments are gone",
+    )
 
 
 def test_high_watermarks_outlive_the_broker(cluster: ClusterProcesses) -> None:

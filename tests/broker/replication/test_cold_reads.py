@@ -14,6 +14,7 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.log.files import NotCachedError, OpenFile, waiting, without_waiting
+from millstream_broker.replication import fetch_session
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.log_dirs import NOW
 from millstream_harness.wire import record
@@ -39,6 +40,8 @@ class Disk:
         self.keeps = True
         self.reads: list[threading.Thread] = []
         """The threads that waited for the disk."""
+        self.held: list[threading.Thread] = []
+        """The threads that reached the disk, whether they wait for it still or not."""
         self.may_read = threading.Event()
         self.may_read.set()
         self._preadv, self._pread = os.preadv, os.pread
@@ -54,9 +57,15 @@ class Disk:
         if self.is_cold:
             thread = threading.current_thread()
             if thread is not threading.main_thread():
-                assert self.may_read.wait(30)
+                self.held.append(thread)
+                assert self.may_read.wait(60)
             self.reads.append(thread)
         return self._pread(fd, length, position)
+
+    async def reached(self, count: int) -> None:
+        """Wait until this many threads have reached the disk."""
+        while len(self.held) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     def is_read(self) -> None:
         if self.keeps:
@@ -105,6 +114,12 @@ def request(*offsets: int, session: tuple[int, int] = (0, -1), **more: Any) -> F
     )
 
 
+async def poll_waits(broker: Broker) -> None:
+    """Wait until a session's request waits for records."""
+    while not any(session._delayed for session in broker.fetch_sessions._consumers.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
 async def ask(client: Connection, asked: FetchRequest) -> FetchResponse:
     answer: FetchResponse = await client.call(fetch.API, 12, asked)
     assert answer.error_code == 0
@@ -127,6 +142,7 @@ async def test_a_thread_looks_up_what_is_not_cached(
 ) -> None:
     """The response waits for the thread, once, although the client does not wait for records."""
     disk.keeps = keeps
+    monkeypatch.setattr(fetch_session, "LOAD_S", 60.0)  # a thread may be slow on a busy machine
     async with running(tmp_path) as broker, connected(broker) as client:
         await serve(broker, client, disk, monkeypatch)
         for offset in (137, 20):
@@ -154,7 +170,8 @@ async def test_partitions_that_are_cached_are_answered_at_once(
         forgotten = [ForgottenTopic("t", partitions=[1])]
         waits = request(session=(first.session_id, 1), max_wait_ms=30_000, forgotten_topics_data=forgotten)
         second = asyncio.create_task(ask(client, waits))
-        await asyncio.sleep(0.05)
+        await poll_waits(broker)
+        await disk.reached(1)
         assert not second.done()
         disk.may_read.set()
         assert first_offsets(await second) == {0: 50}
@@ -168,7 +185,7 @@ async def test_a_partition_may_be_forgotten_while_it_is_looked_up(
         disk.may_read.clear()
         first = asyncio.create_task(ask(client, request(50, 60, session=(0, 0))))
         gone = asyncio.create_task(other.call(fetch.API, 12, request(70)))
-        await asyncio.sleep(0.05)
+        await disk.reached(3)
         gone.cancel()
         await other.close()
         session = (await first).session_id  # after a second without records
@@ -177,7 +194,7 @@ async def test_a_partition_may_be_forgotten_while_it_is_looked_up(
             client, request(session=(session, 1), max_wait_ms=30_000, forgotten_topics_data=forgotten)
         )
         waiting = asyncio.create_task(second)
-        await asyncio.sleep(0.05)
+        await poll_waits(broker)
         disk.may_read.set()
         assert first_offsets(await waiting) == {1: 60}
         third = await ask(client, request(session=(session, 2)))

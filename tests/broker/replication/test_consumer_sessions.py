@@ -115,6 +115,11 @@ class Serving:
     def watchers(self) -> list[int]:
         return [len(self.broker.replicas.partition("t", index).waiters) for index in range(3)]
 
+    async def poll_waits(self) -> None:
+        """Wait until a session's request waits for records."""
+        while not any(session._delayed for session in self.sessions._consumers.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
 
 @contextlib.asynccontextmanager
 async def serving(folder: Path, **config: str) -> AsyncIterator[Serving]:
@@ -144,8 +149,7 @@ async def test_a_poll_that_waits_for_a_topic_which_is_made_anew(tmp_path: Path, 
         consumer = broker.consumer
         await consumer.fetch({0: 0})
         waiting = asyncio.create_task(consumer.fetch({}, max_wait_ms=600_000))
-        while broker.watchers()[0] != 1:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await broker.poll_waits()
         await delete(other, "t")
         assert await waiting == {0: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)}
         await create(other, "t", 3)
@@ -188,8 +192,7 @@ async def test_a_poll_of_a_session_waits_for_any_of_its_partitions(tmp_path: Pat
         consumer = broker.consumer
         await consumer.fetch({0: 0, 1: 0, 2: 0})
         waiting = asyncio.create_task(consumer.fetch({}, max_wait_ms=600_000, min_bytes=2 * SIZE))
-        while not any(session._delayed for session in broker.sessions._consumers.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await broker.poll_waits()
         broker.append(1)
         broker.append(2)
         assert await waiting == {1: (0, SIZE), 2: (0, SIZE)}

@@ -54,7 +54,7 @@ class SlowFlush:
         flush = Log.flush
 
         def slow(this: Log) -> int:
-            assert self.allowed.acquire(timeout=20)
+            assert self.allowed.acquire(timeout=60)
             self.count += 1
             return flush(this)
 
@@ -80,7 +80,7 @@ async def test_flush_messages_1_waits_for_the_disk_and_waits_together(
     slow.allowed.release()
     await waiting[0]
     slow.allowed.release()
-    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    await asyncio.wait_for(asyncio.gather(*waiting), 60)
     assert partition.high_watermark == 50
     assert slow.count <= 2, "one fsync for all that waited"
 
@@ -95,7 +95,7 @@ async def test_flush_messages_n_lets_n_less_one_records_ahead(
     waiting = held(partition, batch(3))
     assert partition.high_watermark <= 4
     slow.allowed.release()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     assert partition.high_watermark == 7
 
 
@@ -111,7 +111,7 @@ async def test_a_disk_that_fails_takes_the_partition_offline(
     monkeypatch.setattr("os.fdatasync", fail)
     waiting = held(partition, batch())
     with pytest.raises(ApiError) as error:
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "it may be there after a restart"
     assert partition.high_watermark == 0
     with pytest.raises(ApiError, match="KAFKA_STORAGE_ERROR"):
@@ -133,11 +133,11 @@ async def test_a_repetition_is_flushed_again(tmp_path: Path, monkeypatch: pytest
     sent = build_batch([Record(b"k", b"v", NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=0)
     first = held(partition, memoryview(bytearray(sent)))
     with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND"):
-        await asyncio.wait_for(first, 10)
+        await asyncio.wait_for(first, 60)
     again = held(partition, memoryview(bytearray(sent)))
     assert again.info is not None
     assert again.info.duplicate
-    await asyncio.wait_for(again, 10)
+    await asyncio.wait_for(again, 60)
     assert partition.high_watermark == 1
 
 
@@ -148,7 +148,7 @@ async def test_changing_the_policy_lets_go_of_what_was_held_back(
     slow = SlowFlush(partition.log, monkeypatch)
     waiting = held(partition, batch())
     partition.configure(TopicConfig(BrokerConfig(), {}))
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     slow.allowed.release()
 
 

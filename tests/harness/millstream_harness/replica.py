@@ -65,6 +65,12 @@ class Clock:
         self.now = time
         await turns()
 
+    async def is_awaited(self, time: float) -> None:
+        """Return once a timer is set for this time. After work in a thread, a number of turns does not tell."""
+        loop: Any = asyncio.get_running_loop()
+        while not any(abs(one.when() - time) < 1e-6 for one in loop._scheduled):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
 
 class Waiter:
     """A `FetchWaiter` that records its calls: the number of new bytes, or `committed`."""
