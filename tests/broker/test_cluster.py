@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from millstream_harness.cluster import SESSION_MS, ClusterProcesses, until
+from millstream_harness.cluster import STABLE, ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT, QUICK, Writer, create, holds
 from millstream_harness.disk import dying_disk
+from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol import (
@@ -25,6 +27,13 @@ from millstream_kafka.protocol.errors import ErrorCode
 pytestmark = pytest.mark.process
 
 
+@pytest.fixture
+def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    """Three brokers that a test kills and restarts: sessions outlast `Writer.write`, so the end of a process shows."""
+    with ClusterProcesses(tmp_path, config=STABLE, zookeeper=shared_zookeeper) as cluster:
+        yield cluster
+
+
 def test_a_leader_is_killed_and_comes_back(cluster: ClusterProcesses) -> None:
     create(cluster, "t")
     cluster.await_in_sync("t")
@@ -32,9 +41,7 @@ def test_a_leader_is_killed_and_comes_back(cluster: ClusterProcesses) -> None:
     writer.write(2000)
     leader = cluster.leader("t")
     leader.kill()
-    killed = time.monotonic()
     writer.write(2000)
-    assert min(at for at in writer.times if at > killed) - killed < SESSION_MS / 1000 + 5
     cluster.await_in_sync("t", 2)
     assert cluster.leader("t") is not leader
     leader.start()
@@ -132,8 +139,10 @@ def test_a_copy_begins_with_the_batch_in_which_the_log_starts(cluster: ClusterPr
     number = next(number for number, one in cluster.brokers.items() if one is follower)
     leads(cluster, "t", number)
     with Wire(follower.bootstrap) as wire:
-        fetched = wire.fetch("t", 1)
-        assert (fetched.error_code, fetched.log_start_offset, fetched.high_watermark) == (0, 1, 3)
+        fetched = eventually(
+            lambda: wire.fetch("t", 1), lambda found: found.high_watermark == 3, "its high watermark is known"
+        )
+        assert (fetched.error_code, fetched.log_start_offset) == (0, 1)
         assert wire.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -150,7 +159,7 @@ def test_a_disk_dies_and_others_lead_what_was_on_it(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
     flush = {"log.flush.interval.messages": "1", "log.flush.offset.checkpoint.interval.ms": "200"}
-    cluster = ClusterProcesses(tmp_path, config=flush, zookeeper=shared_zookeeper)
+    cluster = ClusterProcesses(tmp_path, config={**STABLE, **flush}, zookeeper=shared_zookeeper)
     one = cluster.brokers[1]
     with dying_disk(tmp_path / "dying", 32) as disk:
         one.config["log.dirs"] = f"{one.data},{disk.path}"
@@ -185,9 +194,9 @@ def test_a_controlled_shutdown_hands_over_first(cluster: ClusterProcesses) -> No
     writer.write(100)
     leader = cluster.leader("t")
     number = next(number for number, one in cluster.brokers.items() if one is leader)
-    begun = time.monotonic()
+    assert leader.process is not None
     leader.launch_stop()
-    while time.monotonic() - begun < 2:
+    while leader.process.poll() is None:
         writer.send(0)
         writer.poll(0.005)
     writer.flush()
@@ -211,39 +220,40 @@ def test_a_rolling_restart_under_load(cluster: ClusterProcesses) -> None:
     writer = Writer(cluster, "t")
     for one in cluster.brokers.values():
         writer.write(300)
-        one.stop(20)
+        one.stop()
         writer.write(300)
         one.start()
         cluster.await_in_sync("t")
     holds(cluster, writer)
 
 
-def test_all_brokers_stop_at_once(cluster: ClusterProcesses) -> None:
-    """The last brokers have no successor, and do not wait."""
-    create(cluster, "t", 6)
-    cluster.await_in_sync("t")
-    begun = time.monotonic()
-    for one in cluster.brokers.values():
-        one.launch_stop()
-    assert [one.wait(30) for one in cluster.brokers.values()] == [0, 0, 0]
-    assert time.monotonic() - begun < 12
+def test_all_brokers_stop_at_once(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+    """The last brokers have no successor, and do not wait: that would take ten minutes."""
+    config = {**STABLE, "controlled.shutdown.retry.backoff.ms": "600000"}
+    with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
+        create(cluster, "t", 6)
+        cluster.await_in_sync("t")
+        for one in cluster.brokers.values():
+            one.launch_stop()
+        assert [one.wait(60) for one in cluster.brokers.values()] == [0, 0, 0]
 
 
-def test_a_zombie_leader_acknowledges_nothing(cluster: ClusterProcesses) -> None:
+def test_a_zombie_leader_acknowledges_nothing(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     """Paused past its session, then resumed: it follows, and records that it alone has are dropped."""
-    create(cluster, "t", 1)
-    cluster.await_in_sync("t")
-    writer = Writer(cluster, "t")
-    writer.write(500)
-    zombie = cluster.leader("t")
-    number = next(number for number, one in cluster.brokers.items() if one is zombie)
-    zombie.pause()
-    until(lambda: _leader_seen_by_another(cluster, number) not in (-1, number), "another leads")
-    writer.write(500)
-    zombie.resume()
-    writer.write(500)
-    cluster.await_in_sync("t", 3)
-    holds(cluster, writer)
+    with ClusterProcesses(tmp_path, zookeeper=shared_zookeeper) as cluster:
+        create(cluster, "t", 1)
+        cluster.await_in_sync("t")
+        writer = Writer(cluster, "t")
+        writer.write(500)
+        zombie = cluster.leader("t")
+        number = next(number for number, one in cluster.brokers.items() if one is zombie)
+        zombie.pause()
+        until(lambda: _leader_seen_by_another(cluster, number) not in (-1, number), "another leads")
+        writer.write(500)
+        zombie.resume()
+        writer.write(500)
+        cluster.await_in_sync("t", 3)
+        holds(cluster, writer)
 
 
 def _leader_seen_by_another(cluster: ClusterProcesses, number: int) -> int:
@@ -260,7 +270,7 @@ def test_a_group_survives_its_coordinator(cluster: ClusterProcesses) -> None:
         "group.id": "g",
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": 10_000,
+        "session.timeout.ms": 120_000,
         **QUICK,
     }
     consumer = Consumer(settings)
@@ -280,7 +290,7 @@ def test_a_group_survives_its_coordinator(cluster: ClusterProcesses) -> None:
         assert _committed(consumer) == 400
         cluster.await_in_sync("__consumer_offsets")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
-        coordinator = admin.describe_consumer_groups(["g"])["g"].result(20).coordinator.id
+        coordinator = admin.describe_consumer_groups(["g"])["g"].result(60).coordinator.id
         cluster.brokers[coordinator].kill()
         read_some(900)
         _commit(consumer)
@@ -297,12 +307,12 @@ def test_a_group_survives_its_coordinator(cluster: ClusterProcesses) -> None:
 
 def _committed(consumer: Consumer) -> int:
     """Committed offsets of all partitions together; an offset below 0 means none."""
-    return sum(max(one.offset, 0) for one in consumer.committed(consumer.assignment(), 20))
+    return sum(max(one.offset, 0) for one in consumer.committed(consumer.assignment(), 60))
 
 
 def _commit(consumer: Consumer) -> None:
     """Commit as an application does: retry while there is no coordinator."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             consumer.commit(asynchronous=False)

@@ -1,13 +1,14 @@
-"""Load on a cluster of broker processes, and checks for afterwards."""
+"""Load on a cluster, and checks for afterwards."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.cluster import AnyCluster
 
 QUICK = {
     "socket.timeout.ms": 5000,
@@ -15,22 +16,22 @@ QUICK = {
     "reconnect.backoff.max.ms": 200,
     "log_level": 0,
 }
-PATIENT = {**QUICK, "socket.timeout.ms": 20_000}
+PATIENT = {**QUICK, "socket.timeout.ms": 60_000}
 """For an AdminClient, which repeats no call: this timeout ends a request even if the call itself allows more."""
 
 
 def create(
-    cluster: ClusterProcesses, name: str, partitions: int = 3, replicas: int = 3, **config: str
+    cluster: AnyCluster[Any], name: str, partitions: int = 3, replicas: int = 3, **config: str
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(60)
 
 
 class Writer:
     """Produces numbers with acks=all and records which were acknowledged."""
 
-    def __init__(self, cluster: ClusterProcesses, topic: str) -> None:
+    def __init__(self, cluster: AnyCluster[Any], topic: str) -> None:
         self.topic = topic
         self.sent = 0
         self.acknowledged: set[int] = set()
@@ -76,7 +77,7 @@ class Writer:
         assert self._producer.flush(60) == 0
 
 
-def read_all(cluster: ClusterProcesses, topic: str) -> list[int]:
+def read_all(cluster: AnyCluster[Any], topic: str) -> list[int]:
     """Every number in the topic, partition by partition, in its order."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "enable.auto.commit": False, **QUICK}
@@ -85,9 +86,9 @@ def read_all(cluster: ClusterProcesses, topic: str) -> list[int]:
         numbers = []
         for one in cluster.partitions(topic):
             where = TopicPartition(topic, one.partition_index, 0)
-            _, end = consumer.get_watermark_offsets(where, timeout=10)
+            _, end = consumer.get_watermark_offsets(where, timeout=60)
             consumer.assign([where])
-            deadline, position = time.monotonic() + 30, 0
+            deadline, position = time.monotonic() + 60, 0
             while position < end:
                 assert time.monotonic() < deadline, f"{where} is read up to {position} of {end}"
                 for message in consumer.consume(1000, 0.5):
@@ -103,7 +104,7 @@ def read_all(cluster: ClusterProcesses, topic: str) -> list[int]:
         consumer.close()
 
 
-def holds(cluster: ClusterProcesses, writer: Writer) -> None:
+def holds(cluster: AnyCluster[Any], writer: Writer) -> None:
     """Whether each acknowledged number is in the topic once."""
     numbers = read_all(cluster, writer.topic)
     assert len(numbers) == len(set(numbers))
