@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire, record
 from millstream_kafka.protocol import (
@@ -43,13 +43,13 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @pytest.fixture
-def wire(shared_broker: BrokerProcess) -> Iterator[Wire]:
+def wire(shared_broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(shared_broker.bootstrap) as one:
         yield one
 
@@ -416,7 +416,7 @@ def test_broker_configs_are_changed_while_it_runs(start_broker: StartBroker) -> 
 
 
 def test_the_cluster_and_its_disks_are_described(
-    shared_broker: BrokerProcess, wire: Wire, topic: str
+    shared_broker: InProcessBroker, wire: Wire, topic: str
 ) -> None:
     wire.produce(topic, [record("a")])
     cluster = wire.call(describe_cluster.API, 1, describe_cluster.DescribeClusterRequest(True))
@@ -487,7 +487,7 @@ def test_what_needs_security_says_that_there_is_none(wire: Wire) -> None:
     assert let_in.error_code == ErrorCode.ILLEGAL_SASL_STATE
 
 
-def test_probes_and_metrics(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
+def test_probes_and_metrics(shared_broker: InProcessBroker, wire: Wire, topic: str) -> None:
     wire.produce(topic, [record("a"), record("b")])
     assert shared_broker.get("/healthz") == (200, "ok\n")
     assert shared_broker.get("/readyz") == (200, "ready\n")

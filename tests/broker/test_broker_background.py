@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually, log_bytes
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
@@ -15,7 +15,7 @@ from millstream_kafka.protocol import create_topics
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
 def create(wire: Wire, name: str, **config: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.messages import messages
 from millstream_harness.protocol import APIS
 from millstream_harness.scenario import eventually
@@ -22,19 +22,19 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
     config = {"socket.request.max.bytes": "2000000", "auto.create.topics.enable": "true"}
-    with BrokerProcess(tmp_path_factory.mktemp("bad-input"), config) as one:
+    with InProcessBroker(tmp_path_factory.mktemp("bad-input"), config) as one:
         yield one
         assert "Traceback" not in one.said()
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(broker.bootstrap) as one:
         yield one
 
@@ -67,7 +67,7 @@ def request_bytes(key: int, version: int, body: bytes = b"", size: int | None = 
         (request_bytes(11, 7, b"\0" + b"\x7f" * 9), "a request that cannot be read: "),
     ],
 )
-def test_it_closes_the_connection_and_says_why(broker: BrokerProcess, sent: bytes, said: str) -> None:
+def test_it_closes_the_connection_and_says_why(broker: InProcessBroker, sent: bytes, said: str) -> None:
     before = len(broker.said())
     with Wire(broker.bootstrap) as wire, Wire(broker.bootstrap) as other:
         wire.socket.sendall(sent)
@@ -78,7 +78,7 @@ def test_it_closes_the_connection_and_says_why(broker: BrokerProcess, sent: byte
         other.call(api_versions.API, 3, api_versions.ApiVersionsRequest("a", "b"))
 
 
-def test_half_a_request_harms_nobody(broker: BrokerProcess, wire: Wire) -> None:
+def test_half_a_request_harms_nobody(broker: InProcessBroker, wire: Wire) -> None:
     with Wire(broker.bootstrap) as half:
         half.socket.sendall(half.frame(metadata.API, 12, metadata.MetadataRequest(None))[:-3])
         wire.create("other")
@@ -193,7 +193,7 @@ def test_a_fetch_session_nobody_began_is_refused(wire: Wire) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_and_mutilated_frames_leave_the_broker_serving(
-    broker: BrokerProcess, data: st.DataObject
+    broker: InProcessBroker, data: st.DataObject
 ) -> None:
     """Frames that start as a real request of any API, then lose or change bytes; and frames of noise."""
     api = data.draw(st.sampled_from(list(APIS.values())))
@@ -256,5 +256,5 @@ def test_idle_connections_are_closed(start_broker: StartBroker) -> None:
         assert wire.is_closed()
 
 
-def test_nothing_was_written_where_it_should_not(broker: BrokerProcess) -> None:
+def test_nothing_was_written_where_it_should_not(broker: InProcessBroker) -> None:
     assert {path.name for path in Path(broker.folder).iterdir()} == {"data", "broker.log"}

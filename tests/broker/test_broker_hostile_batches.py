@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from crc32c import crc32c
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually, log_bytes
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import (
@@ -28,17 +28,17 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 INT32_MAX = 2**31 - 1
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
+def broker(start_broker: StartBroker) -> InProcessBroker:
     return start_broker({"log.cleaner.backoff.ms": "20", "log.cleaner.min.cleanable.ratio": "0.01"})
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(broker.bootstrap) as wire:
         yield wire
 
@@ -98,7 +98,7 @@ def stored(wire: Wire, topic: str) -> dict[bytes | None, bytes | None]:
     return found
 
 
-def uncleanable(broker: BrokerProcess) -> float:
+def uncleanable(broker: InProcessBroker) -> float:
     with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
         for line in response.read().decode().splitlines():
             if line.startswith("millstream_uncleanable_partitions "):
@@ -117,7 +117,7 @@ def uncleanable(broker: BrokerProcess) -> float:
     ids=["recompressed", "compacted", "bounded timestamps"],
 )
 def test_a_bad_batch_fails_alone(
-    broker: BrokerProcess, wire: Wire, config: dict[str, str], size: int
+    broker: InProcessBroker, wire: Wire, config: dict[str, str], size: int
 ) -> None:
     create(wire, "attacked", **config)
     create(wire, "other", **config)
@@ -149,7 +149,7 @@ def test_a_batch_cannot_claim_more_records_than_it_has(wire: Wire, codec: Compre
 
 
 def test_a_log_that_cannot_be_compacted_leaves_the_others_their_turn(
-    broker: BrokerProcess, wire: Wire
+    broker: InProcessBroker, wire: Wire
 ) -> None:
     """One log has records that cannot be read, another keeps its tombstones for ever."""
     create(wire, "bad", segment_bytes="2000")
@@ -183,7 +183,7 @@ def test_a_log_that_cannot_be_compacted_leaves_the_others_their_turn(
     eventually(lambda: uncleanable(broker), lambda count: count == 1, "the bad log is reported again")
 
 
-def test_it_stops_in_order_while_it_makes_thousands_of_partitions(broker: BrokerProcess) -> None:
+def test_it_stops_in_order_while_it_makes_thousands_of_partitions(broker: InProcessBroker) -> None:
     with Wire(broker.bootstrap) as wire:
         wanted = create_topics.CreatableTopic("many", 3000, 1, [], [])
         wire.send(create_topics.API, 7, create_topics.CreateTopicsRequest([wanted], 60_000, False))
@@ -196,7 +196,7 @@ def test_it_stops_in_order_while_it_makes_thousands_of_partitions(broker: Broker
         assert wire.produce("many", [record("v")], partition=2999).error_code == 0
 
 
-def test_compaction_goes_on_while_partitions_are_made(broker: BrokerProcess, wire: Wire) -> None:
+def test_compaction_goes_on_while_partitions_are_made(broker: InProcessBroker, wire: Wire) -> None:
     create(wire, "latest", cleanup_policy="compact", segment_bytes="2000")
     for round_number in range(3):
         create(wire, f"many-{round_number}", 800, cleanup_policy="compact")

@@ -15,6 +15,7 @@ from millstream_broker.coordination import tree
 from millstream_broker.coordination.stores.file import FILE_NAME
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in, put
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, fetch_request, record
 from millstream_kafka.batch import read_records
@@ -22,7 +23,8 @@ from millstream_kafka.protocol import delete_topics, fetch, metadata
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
+StartBrokerProcess = Callable[..., BrokerProcess]
 
 
 def values(wire: Wire, topic: str, partition: int = 0) -> list[bytes]:
@@ -43,8 +45,10 @@ def values(wire: Wire, topic: str, partition: int = 0) -> list[bytes]:
     return found
 
 
-def test_sigterm_stops_the_broker_and_a_restart_has_everything(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_sigterm_stops_the_broker_and_a_restart_has_everything(
+    start_broker_process: StartBrokerProcess,
+) -> None:
+    broker = start_broker_process()
     with Wire(broker.bootstrap) as wire:
         wire.create("kept")
         topic_id = wire.call(metadata.API, 12, metadata.MetadataRequest(None)).topics[0].topic_id
@@ -93,8 +97,10 @@ def test_a_broker_that_is_told_to_stop_still_serves_but_is_not_ready(tmp_path: P
         assert values(wire, "kept") == [b"late"]
 
 
-def test_sigterm_ends_a_long_poll(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_sigterm_ends_a_long_poll(
+    start_broker_process: StartBrokerProcess,
+) -> None:
+    broker = start_broker_process()
     with Wire(broker.bootstrap) as wire:
         wire.create("polled")
         wire.send(fetch.API, 12, fetch_request("polled", 0, wait_ms=600_000))
@@ -102,8 +108,10 @@ def test_sigterm_ends_a_long_poll(start_broker: StartBroker) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", ["1073741824", "200000"])
-def test_kill_in_mid_write_loses_nothing_acknowledged(start_broker: StartBroker, segment_bytes: str) -> None:
-    broker = start_broker({"log.segment.bytes": segment_bytes})
+def test_kill_in_mid_write_loses_nothing_acknowledged(
+    start_broker_process: StartBrokerProcess, segment_bytes: str
+) -> None:
+    broker = start_broker_process({"log.segment.bytes": segment_bytes})
     for _ in range(2):
         written = kill_while_writing(broker)
         broker.start()
@@ -141,7 +149,7 @@ def write_from(wire: Wire, number: int, acknowledged: dict[int, int]) -> None:
 
 def test_a_second_broker_on_the_same_data_is_refused(start_broker: StartBroker) -> None:
     broker = start_broker()
-    second = BrokerProcess(broker.folder)
+    second = InProcessBroker(broker.folder)
     with pytest.raises(RuntimeError, match="is in use by another broker"):
         second.start()
     with Wire(broker.bootstrap) as wire:
@@ -149,7 +157,7 @@ def test_a_second_broker_on_the_same_data_is_refused(start_broker: StartBroker) 
 
 
 @pytest.mark.parametrize("key", ["listeners", "http.listener"])
-def test_a_port_in_use_is_named(start_broker: StartBroker, tmp_path: Path, key: str) -> None:
+def test_a_port_in_use_is_named(tmp_path: Path, key: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         value = f"PLAINTEXT://{address}" if key == "listeners" else address
@@ -168,7 +176,7 @@ def test_a_port_in_use_is_named(start_broker: StartBroker, tmp_path: Path, key: 
 
 def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    broker = BrokerProcess(tmp_path / "b", {"log.dirs": str(tmp_path / "file" / "data")})
+    broker = InProcessBroker(tmp_path / "b", {"log.dirs": str(tmp_path / "file" / "data")})
     with pytest.raises(RuntimeError, match=r"log\.dirs: .*file/data cannot be used: Not a directory"):
         broker.start()
 
@@ -176,7 +184,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_data_of_another_broker_is_refused(start_broker: StartBroker) -> None:
     broker = start_broker()
     broker.stop()
-    other = BrokerProcess(broker.folder, {"broker.id": "2"})
+    other = InProcessBroker(broker.folder, {"broker.id": "2"})
     with pytest.raises(RuntimeError, match=r"belongs to broker\.id=1, this is broker\.id=2"):
         other.start()
 

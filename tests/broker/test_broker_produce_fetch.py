@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream_broker.log.directory import BOOT_ID
 from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
 from millstream_kafka.batch import build_batch, read_records
@@ -29,7 +30,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 LONG_MS = 600_000
 """Longer than `Wire` waits: a response comes for another reason."""
 QUIET_S = 0.05
@@ -37,7 +38,7 @@ QUIET_S = 0.05
 
 
 @pytest.fixture
-def wire(shared_broker: BrokerProcess) -> Iterator[Wire]:
+def wire(shared_broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(shared_broker.bootstrap) as one:
         yield one
 
@@ -162,14 +163,16 @@ def test_transactions_are_refused_plainly(wire: Wire) -> None:
     assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_a_long_poll_ends_with_the_first_record(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
+def test_a_long_poll_ends_with_the_first_record(
+    shared_broker: InProcessBroker, wire: Wire, topic: str
+) -> None:
     wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     with Wire(shared_broker.bootstrap) as producer:
         producer.produce(topic, [record("news")])
     assert read(wire.receive().responses[0].partitions[0]) == [b"news"]
 
 
-def test_a_long_poll_waits_for_min_bytes(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
+def test_a_long_poll_waits_for_min_bytes(shared_broker: InProcessBroker, wire: Wire, topic: str) -> None:
     batch = build_batch([record("x" * 100)])
     wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS, min_bytes=3 * len(batch)))
     with Wire(shared_broker.bootstrap) as producer:
@@ -186,7 +189,9 @@ def test_a_long_poll_gives_up_after_max_wait(wire: Wire, topic: str) -> None:
     assert (data.error_code, data.high_watermark, len(data.records or b"")) == (0, 0, 0)
 
 
-def test_deleting_a_topic_ends_long_polls_on_it(shared_broker: BrokerProcess, wire: Wire, topic: str) -> None:
+def test_deleting_a_topic_ends_long_polls_on_it(
+    shared_broker: InProcessBroker, wire: Wire, topic: str
+) -> None:
     wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     with Wire(shared_broker.bootstrap) as admin:
         admin.call(
@@ -196,7 +201,7 @@ def test_deleting_a_topic_ends_long_polls_on_it(shared_broker: BrokerProcess, wi
 
 
 def test_requests_after_a_long_poll_wait_their_turn(
-    shared_broker: BrokerProcess, wire: Wire, topic: str
+    shared_broker: InProcessBroker, wire: Wire, topic: str
 ) -> None:
     wire.send(fetch.API, 12, fetch_request(topic, 0, wait_ms=LONG_MS))
     for _ in range(20):
@@ -326,8 +331,10 @@ def test_a_large_batch_goes_through_one_buffer(wire: Wire) -> None:
     assert read(wire.fetch(name, 1)) == [value]
 
 
-def test_a_reader_that_does_not_read_is_not_buffered_for(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_a_reader_that_does_not_read_is_not_buffered_for(
+    start_broker_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker_process()
     with Wire(broker.bootstrap) as wire:
         wire.create("deaf")
         for _ in range(40):
@@ -351,7 +358,7 @@ def test_a_reader_that_does_not_read_is_not_buffered_for(start_broker: StartBrok
             one.socket.close()
 
 
-def test_clients_in_parallel_get_all_they_wrote(shared_broker: BrokerProcess, wire: Wire) -> None:
+def test_clients_in_parallel_get_all_they_wrote(shared_broker: InProcessBroker, wire: Wire) -> None:
     name = unique("parallel")
     create(wire, name, partitions=4)
 

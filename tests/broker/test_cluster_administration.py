@@ -11,11 +11,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_broker.forwarding import FORWARDED
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import STABLE, until
 from millstream_harness.cluster_load import PATIENT, Writer, create, read_all
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire, record
-from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.client import Connection
 from millstream_kafka.protocol import (
     controlled_shutdown,
@@ -39,24 +39,22 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def standing(
-    shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterProcesses]:
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
     """Three brokers that no test breaks, each in a rack."""
-    cluster = ClusterProcesses(tmp_path_factory.mktemp("standing"), zookeeper=shared_zookeeper)
+    cluster = InProcessCluster(tmp_path_factory.mktemp("standing"), config=STABLE)
     for number, one in cluster.brokers.items():
         one.config["broker.rack"] = f"rack-{number % 2}"
     with cluster:
         yield cluster
 
 
-def test_a_topic_is_deleted_everywhere(standing: ClusterProcesses) -> None:
+def test_a_topic_is_deleted_everywhere(standing: InProcessCluster) -> None:
     create(standing, "doomed", 2)
     Writer(standing, "doomed").write(100)
     logs = [one.data / f"doomed-{index}" for one in standing.brokers.values() for index in range(2)]
     until(lambda: all(path.exists() for path in logs), "every replica has a log")
     admin = AdminClient({"bootstrap.servers": standing.bootstrap, **PATIENT})
-    admin.delete_topics(["doomed"])["doomed"].result(30)
+    admin.delete_topics(["doomed"])["doomed"].result(60)
     until(lambda: not any(path.exists() for path in logs), "no log is left")
     create(standing, "doomed", 1)
     writer = Writer(standing, "doomed")
@@ -64,7 +62,7 @@ def test_a_topic_is_deleted_everywhere(standing: ClusterProcesses) -> None:
     assert sorted(read_all(standing, "doomed")) == list(range(10))
 
 
-def test_replicas_are_spread_over_brokers_and_racks(standing: ClusterProcesses) -> None:
+def test_replicas_are_spread_over_brokers_and_racks(standing: InProcessCluster) -> None:
     create(standing, "spread", 12, 2)
     standing.await_in_sync("spread", 2)
     partitions = standing.partitions("spread")
@@ -82,14 +80,14 @@ def test_replicas_are_spread_over_brokers_and_racks(standing: ClusterProcesses) 
     ],
 )
 def test_what_cannot_be_created_is_said(
-    standing: ClusterProcesses, new: Callable[[], Any], problem: str
+    standing: InProcessCluster, new: Callable[[], Any], problem: str
 ) -> None:
     admin = AdminClient({"bootstrap.servers": standing.bootstrap, **PATIENT})
     with pytest.raises(KafkaException, match=problem):
-        admin.create_topics([new()])["bad"].result(30)
+        admin.create_topics([new()])["bad"].result(60)
 
 
-async def test_what_only_the_controller_knows_every_broker_answers(standing: ClusterProcesses) -> None:
+async def test_what_only_the_controller_knows_every_broker_answers(standing: InProcessCluster) -> None:
     await asyncio.to_thread(create, standing, "asked", 1)
     await asyncio.to_thread(standing.await_in_sync, "asked")
     controller = await asyncio.to_thread(standing.controller)
@@ -111,7 +109,7 @@ async def test_what_only_the_controller_knows_every_broker_answers(standing: Clu
         await sent_on.close()
 
 
-def test_clients_learn_of_no_log_but_the_leaders(standing: ClusterProcesses) -> None:
+def test_clients_learn_of_no_log_but_the_leaders(standing: InProcessCluster) -> None:
     """Only brokers may query the log end of any replica, as debugging replicas."""
     create(standing, "ends-of-replicas", 1)
     leader = standing.leader("ends-of-replicas")
@@ -126,7 +124,7 @@ def test_clients_learn_of_no_log_but_the_leaders(standing: ClusterProcesses) -> 
         assert answer.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: BrokerProcess) -> None:
+async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: InProcessBroker) -> None:
     host, port = shared_broker.bootstrap.split(":")
     connection = await Connection.open(host, int(port))
     for api, request in (
@@ -139,7 +137,7 @@ async def test_a_broker_that_coordinates_itself_is_told_nothing(shared_broker: B
     await connection.close()
 
 
-def test_where_an_epoch_ends_is_not_the_high_watermark(cluster: ClusterProcesses) -> None:
+def test_where_an_epoch_ends_is_not_the_high_watermark(cluster: InProcessCluster) -> None:
     """A leader's high watermark may lag what consumers have read; they must not take that for truncation."""
     create(cluster, "ends", 1)
     cluster.await_in_sync("ends")

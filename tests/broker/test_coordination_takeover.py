@@ -11,8 +11,8 @@ import pytest
 from millstream_broker.coordination import CoordinationError, tree
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.coordination.takeover import OLD_FILE_NAME, find_old, take_over
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.kafka_uuid import uuid_from
@@ -20,7 +20,7 @@ from millstream_kafka.protocol import describe_configs, init_producer_id, metada
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
 def test_topics_configuration_and_ids_are_taken_over(start_broker: StartBroker) -> None:

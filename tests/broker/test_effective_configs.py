@@ -16,6 +16,7 @@ from millstream_broker.coordination import TopicRecord, tree
 from millstream_broker.effective_configs import EffectiveConfigs
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import put
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -44,7 +45,7 @@ Store = Callable[[str, Mapping[str, object] | bytes], None]
 class Subject:
     """A broker, and a way to write an entity's configuration (`topics/T`, `brokers/1`) behind its back."""
 
-    broker: BrokerProcess
+    broker: InProcessBroker
     store: Store
     notices: bool
     """Whether the broker notices while it runs."""
@@ -54,7 +55,7 @@ class Subject:
 def subject(
     request: pytest.FixtureRequest, tmp_path: Path, shared_zookeeper: ZooKeeperProcess
 ) -> Iterator[Subject]:
-    broker = BrokerProcess(tmp_path)
+    broker = InProcessBroker(tmp_path)
     if request.param == "file":
         with broker:
             yield Subject(broker, lambda entity, config: _store_in_file(broker, entity, config), False)
@@ -71,7 +72,7 @@ def subject(
             client.close()
 
 
-def _store_in_file(broker: BrokerProcess, entity: str, config: Mapping[str, object] | bytes) -> None:
+def _store_in_file(broker: InProcessBroker, entity: str, config: Mapping[str, object] | bytes) -> None:
     """Works only while the broker is down."""
     put(broker.data, tree.config_path(entity), _stored(config))
 
@@ -283,7 +284,7 @@ def test_broken_json_in_zookeeper_stops_nobody(
     """Neither a running broker, nor a starting one, nor later notifications."""
     connect = shared_zookeeper.own_tree()
     client = KazooClient(connect)
-    with BrokerProcess(tmp_path, {"zookeeper.connect": connect}) as broker:
+    with InProcessBroker(tmp_path, {"zookeeper.connect": connect}) as broker:
         client.start()
         with Wire(broker.bootstrap) as wire:
             assert create(wire, "odd", retention_ms="7000") == (0, None)
@@ -313,7 +314,7 @@ def test_what_somebody_writes_behind_a_brokers_back_leaves_the_last_valid_values
 ) -> None:
     connect = shared_zookeeper.own_tree()
     client = KazooClient(connect)
-    with BrokerProcess(tmp_path, {"zookeeper.connect": connect}) as broker, Wire(broker.bootstrap) as wire:
+    with InProcessBroker(tmp_path, {"zookeeper.connect": connect}) as broker, Wire(broker.bootstrap) as wire:
         client.start()
         assert create(wire, "t", min_compaction_lag_ms="100", retention_ms="7000") == (0, None)
         segment_bytes = iter(range(2000, 3000))

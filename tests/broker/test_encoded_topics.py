@@ -16,7 +16,7 @@ from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
 from millstream_broker.encoded_topics import AT_ONCE, MAX_FORMS, EncodedTopics
 from millstream_broker.metadata import Metadata
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire
 from millstream_kafka.protocol import create_topics, metadata
@@ -209,7 +209,7 @@ def test_configurations_may_be_encoded_before() -> None:
     assert plain == other
 
 
-def test_every_version_answers_all_and_some(shared_broker: BrokerProcess) -> None:
+def test_every_version_answers_all_and_some(shared_broker: InProcessBroker) -> None:
     """Over the wire: the response is the same for every way to request topics."""
     name = unique("encoded")
     with Wire(shared_broker.bootstrap) as wire:

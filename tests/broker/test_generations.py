@@ -15,7 +15,7 @@ from millstream_broker.generations import Generations
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BOOT_ID, GENERATION
 from millstream_broker.log.manager import LogManager
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.members import Member, members
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
@@ -271,7 +271,7 @@ def leader_epoch(wire: Wire, topic: str) -> int:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_broker_by_itself_leads_an_older_copy_and_says_so(tmp_path: Path, number: int) -> None:
     """No other broker has the data; leader epochs rise, so consumers notice (KIP-320)."""
-    broker = BrokerProcess(tmp_path / "broker")
+    broker = InProcessBroker(tmp_path / "broker")
     dirs = [tmp_path / "first", tmp_path / "second"]
     broker.config["log.dirs"] = ",".join(map(str, dirs))
     topics = ("t", "u")

@@ -204,10 +204,12 @@ async def test_each_broker_has_its_own_log(tmp_path: Path) -> None:
             wire.socket.sendall(b"\x7f\xff\xff\xff")
             assert await asyncio.to_thread(wire.is_closed)
     logging.getLogger("millstream_broker").warning("of nobody")
+    logging.getLogger("millstream_broker").error("of any")
     for one in brokers:
         assert one.said().count("closed the connection of") == 1
         assert one.said().startswith("ready: broker.id=1 ")
         assert "of nobody" not in one.said()
+        assert "of any" in one.said()
         await one.stop()
 
 

@@ -13,9 +13,9 @@ from millstream_broker.inter_broker import Authenticator
 from millstream_broker.large_requests import MOST_QUEUED, LargeRequests
 from millstream_broker.request_memory import RequestMemory
 from millstream_harness import in_process
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 from millstream_harness.in_process import connected, running
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, produce_request, record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.protocol import (
@@ -40,9 +40,9 @@ UNKNOWN = 5
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
     assert sum(TOPICS.values()) > FEW_ELEMENTS
-    with BrokerProcess(tmp_path_factory.mktemp("large")) as broker:
+    with InProcessBroker(tmp_path_factory.mktemp("large")) as broker:
         with Wire(broker.bootstrap) as wire:
             topics = [create_topics.CreatableTopic(name, count, 1) for name, count in TOPICS.items()]
             answer = wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(topics, 30_000))
@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def wire(broker: BrokerProcess) -> Iterator[Wire]:
+def wire(broker: InProcessBroker) -> Iterator[Wire]:
     with Wire(broker.bootstrap) as wire:
         yield wire
 
@@ -70,7 +70,7 @@ def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
     tmp_path: Path, acks: int, flush_messages: str
 ) -> None:
     config = {"log.flush.interval.messages": flush_messages}
-    with BrokerProcess(tmp_path, config) as broker, Wire(broker.bootstrap) as wire:
+    with InProcessBroker(tmp_path, config) as broker, Wire(broker.bootstrap) as wire:
         topics = [create_topics.CreatableTopic(name, count, 1) for name, count in TOPICS.items()]
         wire.call(create_topics.API, 7, create_topics.CreateTopicsRequest(topics, 30_000))
         unknown = UNKNOWN if acks else 0
@@ -206,7 +206,7 @@ def test_records_of_many_partitions_are_deleted(wire: Wire) -> None:
     assert found == expected_errors()
 
 
-def test_a_large_request_that_cannot_be_read_closes_its_connection(broker: BrokerProcess) -> None:
+def test_a_large_request_that_cannot_be_read_closes_its_connection(broker: InProcessBroker) -> None:
     asked = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(2 * FEW_ELEMENTS)]
     request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("a", asked)])
     with Wire(broker.bootstrap) as wire:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.command import millstream
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 
@@ -18,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 @pytest.fixture
-def run(shared_broker: BrokerProcess) -> Run:
+def run(shared_broker: InProcessBroker) -> Run:
     """``run("topic", "list")`` on the shared broker; asserts the exit status ``status``, by default 0."""
 
     def run(*arguments: str, stdin: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
@@ -40,7 +40,7 @@ def brokers(
 
 
 @pytest.fixture
-def topic(shared_broker: BrokerProcess) -> str:
+def topic(shared_broker: InProcessBroker) -> str:
     """A new topic of three partitions that keeps records for an hour."""
     name = unique("client")
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})

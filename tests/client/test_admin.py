@@ -16,7 +16,7 @@ from millstream.connection import failed
 from millstream.errors import BadInput, Failed, UnknownGroup, UnknownTopic, Unreachable
 from millstream.groups import commit_offsets
 from millstream.resets import Move
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def test_an_error_is_one_line_with_a_reason(said: str, words: str) -> None:
 
 
 @pytest.fixture
-def admin(shared_broker: BrokerProcess) -> millstream.Admin:
+def admin(shared_broker: InProcessBroker) -> millstream.Admin:
     return millstream.Admin(shared_broker.bootstrap)
 
 
@@ -255,7 +255,7 @@ def test_the_cluster_at_a_glance(admin: millstream.Admin, topic: str) -> None:
     assert (info.under_replicated, info.without_leader) == (0, 0)
 
 
-def test_clusters_that_cannot_be_administered(shared_broker: BrokerProcess) -> None:
+def test_clusters_that_cannot_be_administered(shared_broker: InProcessBroker) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         with pytest.raises(Unreachable, match="no broker at"):

@@ -17,7 +17,7 @@ from millstream.audits import AuditTally
 from millstream.errors import BadInput, NotDelivered, UnknownTopic
 from millstream.records import consume
 from millstream.topics import create_topic, delete_topics
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -28,14 +28,14 @@ START_MS = 1_700_000_400_000 - 1_700_000_400_000 % WINDOW_MS
 
 
 @pytest.fixture
-def reports(shared_broker: BrokerProcess) -> str:
+def reports(shared_broker: InProcessBroker) -> str:
     name = unique("audits")
     create_topic(millstream.Cluster(shared_broker.bootstrap), name, partitions=1)
     return name
 
 
 def send(
-    broker: BrokerProcess, topic: str, reports: str, server: str, windows: int = 2, each: int = 50
+    broker: InProcessBroker, topic: str, reports: str, server: str, windows: int = 2, each: int = 50
 ) -> None:
     """Send this many records in each window to one partition."""
     audit = millstream.Audit(topic=reports, server=server)
@@ -50,7 +50,7 @@ def report(run: Run, topic: str, reports: str) -> Any:
 
 
 def test_all_that_was_produced_was_received(
-    run: Run, shared_broker: BrokerProcess, topic: str, reports: str
+    run: Run, shared_broker: InProcessBroker, topic: str, reports: str
 ) -> None:
     for server in ("web-1", "web-2"):
         send(shared_broker, topic, reports, server)
@@ -67,7 +67,7 @@ def test_all_that_was_produced_was_received(
     assert "PRODUCED" in table
 
 
-def test_a_loss_is_located(run: Run, shared_broker: BrokerProcess, topic: str, reports: str) -> None:
+def test_a_loss_is_located(run: Run, shared_broker: InProcessBroker, topic: str, reports: str) -> None:
     """A copy of the topic lacks six records, repeats one and has one late; the report covers the copy."""
     copy = unique("copy")
     create_topic(millstream.Cluster(shared_broker.bootstrap), copy, partitions=1)
@@ -137,7 +137,7 @@ def test_late_records_and_reports_that_come_twice() -> None:
     assert tally.unstamped == 4
 
 
-def test_an_audit_without_a_topic_fails_at_once(shared_broker: BrokerProcess) -> None:
+def test_an_audit_without_a_topic_fails_at_once(shared_broker: InProcessBroker) -> None:
     audit = millstream.Audit(topic="no-audits", server="web-1")
     with pytest.raises(
         UnknownTopic, match='audit: there is no topic "no-audits": create it, or name another'
@@ -146,7 +146,7 @@ def test_an_audit_without_a_topic_fails_at_once(shared_broker: BrokerProcess) ->
 
 
 def test_records_get_their_reports_after_the_topic_of_the_audit_was_deleted(
-    start_broker: Callable[..., BrokerProcess],
+    start_broker: Callable[..., InProcessBroker],
 ) -> None:
     """librdkafka then fails reports at once, in the delivery callbacks of records and in the polling thread."""
     cluster = millstream.Cluster(start_broker({"auto.create.topics.enable": "false"}).bootstrap)
@@ -168,7 +168,7 @@ def test_records_get_their_reports_after_the_topic_of_the_audit_was_deleted(
             producer.close()
 
 
-def test_a_callback_that_fails_does_not_end_reports(shared_broker: BrokerProcess, topic: str) -> None:
+def test_a_callback_that_fails_does_not_end_reports(shared_broker: InProcessBroker, topic: str) -> None:
     called = threading.Event()
 
     def statistics(_: str) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from millstream.resets import Target, choose, parse_datetime
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import on_a_terminal
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -107,7 +107,7 @@ def test_several_topics_are_deleted_only_if_all_are_there(run: Run, topic: str) 
     assert partitions(run, topic) == 3
 
 
-def test_a_question_on_a_terminal(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_a_question_on_a_terminal(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     delete = ("topic", "delete", topic)
     status, shown = on_a_terminal(*delete, answer=b"n\n", bootstrap=shared_broker.bootstrap)
     assert status == 1
@@ -120,7 +120,7 @@ def test_a_question_on_a_terminal(run: Run, topic: str, shared_broker: BrokerPro
     assert topic not in run("topic", "list").stdout.decode()
 
 
-def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     where = f"topic/{topic}"
     assert told(run("config", "get", where, "-o", "json")) == [
         {"key": "retention.ms", "value": "3600000", "source": "DYNAMIC_TOPIC_CONFIG", "own": True}
@@ -152,7 +152,7 @@ def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker
     assert "broker.id" in run("config", "set", broker, "broker.id=9", "--yes", status=1).stderr.decode()
 
 
-def test_a_cluster_at_a_glance(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_a_cluster_at_a_glance(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     info = told(run("cluster", "info", "-o", "json"))
     (broker,) = info["brokers"]
     assert f"{broker['host']}:{broker['port']}" == shared_broker.bootstrap

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from millstream.connection import ATTEMPTS_S
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import fixed_port
 from millstream_harness.command import COMMAND, millstream
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -104,7 +105,7 @@ def test_a_group_goes_on_where_it_was(run: Run, topic: str) -> None:
 
 
 @pytest.fixture
-def follower(shared_broker: BrokerProcess, topic: str) -> Iterator[subprocess.Popen[bytes]]:
+def follower(shared_broker: InProcessBroker, topic: str) -> Iterator[subprocess.Popen[bytes]]:
     """A `consume --follow` in the group with the topic's name."""
     command = [COMMAND, "-b", shared_broker.bootstrap, "consume", topic, "--group", topic, "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -276,7 +277,7 @@ def test_something_that_is_no_broker_is_said() -> None:
 
 
 def test_brokers_that_advertise_what_cannot_be_reached_are_said(
-    start_broker: Callable[..., BrokerProcess],
+    start_broker: Callable[..., InProcessBroker],
 ) -> None:
     port = fixed_port()
     advertised = "PLAINTEXT://no-such-host.invalid:9092"

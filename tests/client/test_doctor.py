@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
 from millstream_harness.doctor import findings, served
+from millstream_harness.in_process_broker import InProcessBroker
 
 pytestmark = pytest.mark.soak
 
@@ -56,7 +56,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def secured(certificate: Path, shared_broker: BrokerProcess) -> Iterator[Callable[..., str]]:
+def secured(certificate: Path, shared_broker: InProcessBroker) -> Iterator[Callable[..., str]]:
     """``secured()``: the address of a TLS listener in front of the broker; ``clients=True``: it verifies clients."""
     port = int(shared_broker.bootstrap.rpartition(":")[2])
 
@@ -110,7 +110,7 @@ def test_a_client_without_tls_at_a_port_that_speaks_it(secured: Callable[..., st
         assert set(found) == {"name", "port", "protocol"}
 
 
-def test_a_client_with_tls_at_a_port_that_speaks_plaintext(shared_broker: BrokerProcess) -> None:
+def test_a_client_with_tls_at_a_port_that_speaks_plaintext(shared_broker: InProcessBroker) -> None:
     for protocol in ("SSL", "SASL_SSL"):
         found = findings(shared_broker.bootstrap, security_protocol=protocol)
         assert found["tls"]["problem"] == (

@@ -13,14 +13,15 @@ import pytest
 
 from millstream.clocks import partition_of
 from millstream_broker.groups.records import partition_for
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.doctor import SkewedBroker, all_findings, findings, served
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.soak
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
 def problems(found: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
@@ -51,7 +52,7 @@ def test_names_and_ports(silent_port: int) -> None:
     assert set(found) == {"name", "port"}
 
 
-def test_one_good_address_among_bad_ones(shared_broker: BrokerProcess) -> None:
+def test_one_good_address_among_bad_ones(shared_broker: InProcessBroker) -> None:
     """The doctor names each bad address with its problem, and continues at the good one."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -12,8 +12,8 @@ import pytest
 
 import millstream
 from millstream.topics import create_topic
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.pages import SITE, blocks, run_page
 from millstream_harness.zookeeper import ZooKeeperProcess
 
@@ -87,7 +87,7 @@ def test_examples_run(cluster: ClusterProcesses, page: Path, monkeypatch: pytest
     ("page", "topics"), [("docs/command.md", ()), ("docs/client/auditing.md", ("flights", "audits"))]
 )
 def test_commands_run(
-    start_broker: Callable[..., BrokerProcess], page: str, topics: tuple[str, ...], tmp_path: Path
+    start_broker: Callable[..., InProcessBroker], page: str, topics: tuple[str, ...], tmp_path: Path
 ) -> None:
     broker = start_broker({"group.initial.rebalance.delay.ms": "0"})
     for topic in topics:

@@ -18,8 +18,8 @@ from typing import IO
 import pytest
 
 from millstream.output import printable
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import COMMAND, environment, millstream
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -59,7 +59,7 @@ def into(output: int, *arguments: str, bootstrap: str) -> tuple[int, str]:
     ],
 )
 def test_an_output_that_is_full(
-    run: Run, topic: str, shared_broker: BrokerProcess, arguments: tuple[str, ...], more: str
+    run: Run, topic: str, shared_broker: InProcessBroker, arguments: tuple[str, ...], more: str
 ) -> None:
     run("produce", topic, stdin=b"a\nb\nc\n")
     with Path("/dev/full").open("wb") as full:
@@ -100,7 +100,7 @@ def test_a_stderr_that_takes_nothing(streams: str, arguments: str, status: int) 
     assert bool(ended.stdout) == (status == 0)
 
 
-def test_a_stdin_that_is_closed_has_no_records(topic: str, shared_broker: BrokerProcess) -> None:
+def test_a_stdin_that_is_closed_has_no_records(topic: str, shared_broker: InProcessBroker) -> None:
     ended = redirected(f"produce {topic} <&-", shared_broker.bootstrap)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"0 records to {topic}\n", "")
     ended = redirected(f"topic delete {topic} <&-", shared_broker.bootstrap)
@@ -119,7 +119,7 @@ def redirected(command: str, bootstrap: str = "127.0.0.1:1") -> subprocess.Compl
     )
 
 
-def test_a_reader_that_has_gone(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_a_reader_that_has_gone(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     run("produce", topic, "--partition", "0", stdin=b"record\n" * 100)
     reading, writing = os.pipe()
     os.close(reading)
@@ -131,7 +131,7 @@ def test_a_reader_that_has_gone(run: Run, topic: str, shared_broker: BrokerProce
     assert run("consume", topic, "--group", group).stdout == b"record\n" * 100  # nothing was committed
 
 
-def test_ctrl_c_says_what_was_produced(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_ctrl_c_says_what_was_produced(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     with subprocess.Popen(
         [COMMAND, "produce", topic],
         stdin=subprocess.PIPE,
@@ -157,7 +157,7 @@ def test_ctrl_c_says_what_was_produced(run: Run, topic: str, shared_broker: Brok
 
 @pytest.mark.parametrize("whole", [False, True], ids=["while it reads", "at the end of its input"])
 def test_a_second_ctrl_c_ends_the_wait_for_brokers_that_have_gone(tmp_path: Path, whole: bool) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with InProcessBroker(tmp_path) as broker:
         millstream("topic", "create", "t", "--partitions", "1", bootstrap=broker.bootstrap)
         with subprocess.Popen(
             [sys.executable, "-c", PATIENT, "produce", "t"],
@@ -238,7 +238,7 @@ def completed(line: str, bootstrap: str) -> list[str]:
     return [offer.partition(",")[2] for offer in ended.stdout.split()]
 
 
-def test_completions(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_completions(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     bootstrap = shared_broker.bootstrap
     assert completed("millstream to", bootstrap) == ["top", "topic"]
     assert completed("millstream topic de", bootstrap) == ["delete", "describe"]
@@ -248,7 +248,7 @@ def test_completions(run: Run, topic: str, shared_broker: BrokerProcess) -> None
     assert completed("millstream consume x", "127.0.0.1:1") == []
 
 
-def test_bash_completes_by_the_script(shared_broker: BrokerProcess) -> None:
+def test_bash_completes_by_the_script(shared_broker: InProcessBroker) -> None:
     script = (
         f'PATH={Path(COMMAND).parent}:$PATH; eval "$(millstream completion bash)"; '
         'COMP_WORDS=(millstream gro); COMP_CWORD=1; _millstream_completion millstream; echo "${COMPREPLY[@]}"'

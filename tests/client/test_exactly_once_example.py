@@ -16,8 +16,8 @@ import pytest
 
 import millstream
 from millstream.topics import create_topic, delete_topics
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]
 
@@ -35,7 +35,7 @@ def counted(path: Path) -> Counter[str]:
         database.close()
 
 
-def test_each_message_counts_once(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+def test_each_message_counts_once(start_broker: Callable[..., InProcessBroker], tmp_path: Path) -> None:
     broker = start_broker({"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000"})
     cluster = millstream.Cluster(broker.bootstrap)
     create_topic(cluster, "flights", partitions=4)
@@ -80,7 +80,7 @@ def test_each_message_counts_once(start_broker: Callable[..., BrokerProcess], tm
 
 
 def test_a_message_that_another_process_has_counted_changes_nothing(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_broker: Callable[..., InProcessBroker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old owner still holds a message that the new owner counts, too."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.command import millstream
+from millstream_harness.in_process_cluster import InProcessCluster
 
 pytestmark = pytest.mark.soak
 
 
-def test_a_partition_without_a_leader(cluster: ClusterProcesses) -> None:
+def test_a_partition_without_a_leader(cluster: InProcessCluster) -> None:
     def run(*arguments: str, status: int = 0, stdin: bytes = b"") -> tuple[str, str]:
         ended = millstream(*arguments, stdin=stdin, bootstrap=cluster.bootstrap)
         assert ended.returncode == status, ended.stderr.decode()

@@ -31,17 +31,17 @@ from millstream.errors import (
 from millstream.producing.partitioners import murmur2
 from millstream.producing.producer import SERVE_EVERY
 from millstream.topics import alter_topic, create_topic, watermarks
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 from millstream_harness.delivering import deliver
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
-def read(broker: BrokerProcess, topic: str, partitions: int = 3) -> list[KafkaMessage]:
+def read(broker: InProcessBroker, topic: str, partitions: int = 3) -> list[KafkaMessage]:
     """All records of a topic, read by another client."""
     cluster = millstream.Cluster(broker.bootstrap)
     ends = watermarks(cluster, [(topic, number) for number in range(partitions)])
@@ -55,7 +55,7 @@ def read(broker: BrokerProcess, topic: str, partitions: int = 3) -> list[KafkaMe
     return found
 
 
-def test_records_arrive_with_all_that_they_have(shared_broker: BrokerProcess, topic: str) -> None:
+def test_records_arrive_with_all_that_they_have(shared_broker: InProcessBroker, topic: str) -> None:
     with millstream.Producer(shared_broker.bootstrap, compression="zstd") as producer:
         headers = [("a", b"1"), ("a", None), ("b", "text")]
         producer.send(topic, b"value", b"key", headers=headers, partition=2, timestamp=1_700_000_000_000)
@@ -67,7 +67,7 @@ def test_records_arrive_with_all_that_they_have(shared_broker: BrokerProcess, to
     assert (two.key(), two.value()) == (b"tombstone", None)
 
 
-def test_reports_come_as_futures_and_callbacks(shared_broker: BrokerProcess, topic: str) -> None:
+def test_reports_come_as_futures_and_callbacks(shared_broker: InProcessBroker, topic: str) -> None:
     told: list[tuple[millstream.Delivery | None, MillstreamError | None]] = []
     with millstream.Producer(shared_broker.bootstrap) as producer:
         futures = [producer.submit(topic, b"%d" % number, partition=1) for number in range(3)]
@@ -82,7 +82,7 @@ def test_reports_come_as_futures_and_callbacks(shared_broker: BrokerProcess, top
     assert delivery.offset == 3
 
 
-def test_callbacks_run_in_the_producers_own_thread(shared_broker: BrokerProcess, topic: str) -> None:
+def test_callbacks_run_in_the_producers_own_thread(shared_broker: InProcessBroker, topic: str) -> None:
     """A sender may hold a lock that its callback takes, too."""
     threads: list[str] = []
     with millstream.Producer(shared_broker.bootstrap) as producer:
@@ -94,7 +94,7 @@ def test_callbacks_run_in_the_producers_own_thread(shared_broker: BrokerProcess,
     assert threads == ["millstream-producer"] * 20 * SERVE_EVERY
 
 
-def test_senders_whose_producer_another_thread_closes(shared_broker: BrokerProcess, topic: str) -> None:
+def test_senders_whose_producer_another_thread_closes(shared_broker: InProcessBroker, topic: str) -> None:
     producer = millstream.Producer(shared_broker.bootstrap, max_buffered_messages=2 * SERVE_EVERY)
     ends: list[type[BaseException]] = []
 
@@ -116,7 +116,7 @@ def test_senders_whose_producer_another_thread_closes(shared_broker: BrokerProce
 
 
 def test_a_producer_that_is_closed_in_the_middle_of_a_report(
-    shared_broker: BrokerProcess, topic: str
+    shared_broker: InProcessBroker, topic: str
 ) -> None:
     """As by a signal's handler, which may run while the sender serves reports."""
 
@@ -137,7 +137,7 @@ def test_a_producer_that_is_closed_in_the_middle_of_a_report(
 
 
 def test_callbacks_in_the_clusters_settings_run_in_the_producers_own_thread(
-    shared_broker: BrokerProcess, topic: str
+    shared_broker: InProcessBroker, topic: str
 ) -> None:
     threads: set[str] = set()
     config = {"statistics.interval.ms": 1, "stats_cb": lambda _: threads.add(threading.current_thread().name)}
@@ -148,7 +148,7 @@ def test_callbacks_in_the_clusters_settings_run_in_the_producers_own_thread(
         assert threads == {"millstream-producer"}
 
 
-def test_reports_of_a_burst_need_no_further_record(shared_broker: BrokerProcess, topic: str) -> None:
+def test_reports_of_a_burst_need_no_further_record(shared_broker: InProcessBroker, topic: str) -> None:
     """While a sender without callbacks serves reports, the producer's own thread stands aside, but comes back."""
     with millstream.Producer(shared_broker.bootstrap, linger_ms=0) as producer:
         for records in (4 * SERVE_EVERY, 2 * SERVE_EVERY - 1, 1):
@@ -157,7 +157,7 @@ def test_reports_of_a_burst_need_no_further_record(shared_broker: BrokerProcess,
             until(lambda: len(producer) == 0, "every report", 30)
 
 
-async def test_the_async_producer(shared_broker: BrokerProcess, topic: str) -> None:
+async def test_the_async_producer(shared_broker: InProcessBroker, topic: str) -> None:
     async with millstream.AsyncProducer(shared_broker.bootstrap, max_buffered_messages=10) as producer:
         for number in range(100):
             await producer.send(topic, b"%d" % number, partition=0)
@@ -170,7 +170,7 @@ async def test_the_async_producer(shared_broker: BrokerProcess, topic: str) -> N
     assert len(read(shared_broker, topic)) == 101
 
 
-def test_a_key_goes_where_java_clients_put_it(shared_broker: BrokerProcess, topic: str) -> None:
+def test_a_key_goes_where_java_clients_put_it(shared_broker: InProcessBroker, topic: str) -> None:
     """Murmur2 of librdkafka and of the Partitioner that runs in Python agree; the hashes are those of Kafka's tests."""
     assert murmur2(b"21") == -973932308 & 0xFFFFFFFF
     assert murmur2(b"foobar") == -790332482 & 0xFFFFFFFF
@@ -184,7 +184,7 @@ def test_a_key_goes_where_java_clients_put_it(shared_broker: BrokerProcess, topi
         assert message.partition() == choose(topic, message.key(), None, 3)
 
 
-def test_partitioners(shared_broker: BrokerProcess, topic: str) -> None:
+def test_partitioners(shared_broker: InProcessBroker, topic: str) -> None:
     def by_length(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
         return len(value or b"") % partitions
 
@@ -200,7 +200,7 @@ def test_partitioners(shared_broker: BrokerProcess, topic: str) -> None:
 
 @pytest.mark.parametrize("wrong", [3, -1, None, True, 1.0, "0"])
 def test_a_partitioner_that_returns_a_wrong_partition(
-    shared_broker: BrokerProcess, topic: str, wrong: Any
+    shared_broker: InProcessBroker, topic: str, wrong: Any
 ) -> None:
     def broken(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> Any:
         return wrong
@@ -214,7 +214,7 @@ def test_a_partitioner_that_returns_a_wrong_partition(
     )
 
 
-def test_a_partition_that_does_not_exist(shared_broker: BrokerProcess, topic: str) -> None:
+def test_a_partition_that_does_not_exist(shared_broker: InProcessBroker, topic: str) -> None:
     """`send` says so at once, also after a record to another one; a partition that was added meanwhile exists."""
     cluster = millstream.Cluster(shared_broker.bootstrap)
     wrong: Any
@@ -236,7 +236,7 @@ def test_a_partition_that_does_not_exist(shared_broker: BrokerProcess, topic: st
             producer.send(topic, b"", partition=4)
 
 
-def test_addresses_that_are_no_text(shared_broker: BrokerProcess) -> None:
+def test_addresses_that_are_no_text(shared_broker: InProcessBroker) -> None:
     addresses: Any = [shared_broker.bootstrap]
     for use in (
         millstream.Producer,
@@ -247,7 +247,7 @@ def test_addresses_that_are_no_text(shared_broker: BrokerProcess) -> None:
             use(addresses)
 
 
-def test_what_cannot_be_sent_says_so_at_once(shared_broker: BrokerProcess, topic: str) -> None:
+def test_what_cannot_be_sent_says_so_at_once(shared_broker: InProcessBroker, topic: str) -> None:
     json = millstream.Json()
     with millstream.Producer(
         shared_broker.bootstrap, value_serializer=json, max_record_bytes=2000
@@ -372,7 +372,7 @@ def test_an_error_of_the_body_is_not_hidden(start_broker: StartBroker) -> None:
     assert error.value.__notes__[0].startswith("1 record was not delivered: 1 of orders")
 
 
-def test_many_threads_within_a_small_buffer(shared_broker: BrokerProcess, topic: str) -> None:
+def test_many_threads_within_a_small_buffer(shared_broker: InProcessBroker, topic: str) -> None:
     """Back-pressure: no record is lost or fails when threads send faster than the broker accepts."""
     with millstream.Producer(shared_broker.bootstrap, max_buffered_messages=20) as producer:
 
@@ -395,7 +395,7 @@ def test_many_threads_within_a_small_buffer(shared_broker: BrokerProcess, topic:
         assert own == [b"%d-%d" % (thread, number) for number in range(500)]
 
 
-async def test_waiting_for_room_prepares_a_record_once(shared_broker: BrokerProcess, topic: str) -> None:
+async def test_waiting_for_room_prepares_a_record_once(shared_broker: InProcessBroker, topic: str) -> None:
     """Otherwise the audit would see numbers without a record, and serializers and partitioners would run twice."""
     reports = unique("audits")
     create_topic(millstream.Cluster(shared_broker.bootstrap), reports, partitions=1)

@@ -13,27 +13,27 @@ import millstream
 from millstream.errors import NotDelivered
 from millstream.producing.settings import COMPRESSIONS
 from millstream.topics import create_topic
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import until
 from millstream_harness.delivering import deliver, deliver_async
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 from millstream_kafka.batch import BatchHeader, iter_batches
 from millstream_kafka.compression import Compression
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 ACKS = (0, 1, "all")
 RECORDS = 200
 
 
-def batches(broker: BrokerProcess, topic: str, partition: int) -> list[BatchHeader]:
+def batches(broker: InProcessBroker, topic: str, partition: int) -> list[BatchHeader]:
     """The batches on the broker's disk."""
     log = broker.data / f"{topic}-{partition}" / "00000000000000000000.log"
     return [header for _, header in iter_batches(log.read_bytes())]
 
 
-async def read(broker: BrokerProcess, topic: str, partition: int, count: int) -> list[Any]:
+async def read(broker: InProcessBroker, topic: str, partition: int, count: int) -> list[Any]:
     """The first records of a partition, read by aiokafka, which has codecs of its own."""
     consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
     await consumer.start()
@@ -47,7 +47,7 @@ async def read(broker: BrokerProcess, topic: str, partition: int, count: int) ->
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("acks", ACKS)
 async def test_every_codec_with_every_kind_of_acknowledgement(
-    shared_broker: BrokerProcess, topic: str, acks: Any, compression: Any
+    shared_broker: InProcessBroker, topic: str, acks: Any, compression: Any
 ) -> None:
     text = "departed from the gate, " * 20
     # One batch: a codec makes little of a single record.
@@ -77,7 +77,7 @@ async def test_every_codec_with_every_kind_of_acknowledgement(
 
 
 def test_a_report_without_acknowledgements_says_only_that_the_record_was_sent(
-    shared_broker: BrokerProcess,
+    shared_broker: InProcessBroker,
 ) -> None:
     """No offset, the record's own timestamp instead of the log's, and no sign of records that the broker refuses."""
     cluster = millstream.Cluster(shared_broker.bootstrap)

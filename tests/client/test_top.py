@@ -12,7 +12,7 @@ from millstream.connection import Cluster
 from millstream.groups import IN_FLIGHT, commit_offsets, delete_groups, describe_group
 from millstream.rates import Look, group_rates, look, topic_rates
 from millstream.topics import create_topic
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 pytestmark = pytest.mark.process
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
-def test_rates_between_two_looks(run: Run, topic: str, shared_broker: BrokerProcess) -> None:
+def test_rates_between_two_looks(run: Run, topic: str, shared_broker: InProcessBroker) -> None:
     group = unique("top")
     cluster = Cluster(shared_broker.bootstrap)
     run("produce", topic, stdin=b"a\n" * 10)
@@ -36,7 +36,7 @@ def test_rates_between_two_looks(run: Run, topic: str, shared_broker: BrokerProc
     assert progress.lag == describe_group(cluster, group).lag
 
 
-def test_the_lag_of_many_groups_is_what_each_of_them_says(run: Run, shared_broker: BrokerProcess) -> None:
+def test_the_lag_of_many_groups_is_what_each_of_them_says(run: Run, shared_broker: InProcessBroker) -> None:
     cluster = Cluster(shared_broker.bootstrap)
     topics = [unique("top") for _ in range(3)]
     for number, topic in enumerate(topics):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.pages import matches
 
 pytestmark = pytest.mark.process
@@ -26,7 +26,7 @@ def headings(section: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said_by_the_command(shared_broker: BrokerProcess) -> list[str]:
+def said_by_the_command(shared_broker: InProcessBroker) -> list[str]:
     def said(*arguments: str, stdin: bytes = b"", bootstrap: str = shared_broker.bootstrap) -> str:
         done = millstream(*arguments, stdin=stdin, bootstrap=bootstrap)
         assert done.returncode in (1, 2), done
@@ -44,7 +44,7 @@ def said_by_the_command(shared_broker: BrokerProcess) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def said_by_a_broker(shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def said_by_a_broker(shared_broker: InProcessBroker, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     own = {"http.listener": "127.0.0.1:0", "listeners": "PLAINTEXT://127.0.0.1:0"}
 
     def said(**changes: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 
 # The tests start their members one after the other, so a new group need not wait three seconds for more of them;
@@ -24,14 +24,14 @@ CONFIG = {
 
 
 @pytest.fixture(scope="session")
-def compat_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | KafkaProcess]:
+def compat_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker | KafkaProcess]:
     folder = tmp_path_factory.mktemp("compat-broker")
     peer = os.environ.get("COMPAT_PEER", "millstream")
-    process = KafkaProcess(folder, CONFIG) if peer == "kafka" else BrokerProcess(folder, CONFIG)
+    process = KafkaProcess(folder, CONFIG) if peer == "kafka" else InProcessBroker(folder, CONFIG)
     with process as broker:
         yield broker
 
 
 @pytest.fixture
-def bootstrap(compat_broker: BrokerProcess | KafkaProcess) -> str:
+def bootstrap(compat_broker: InProcessBroker | KafkaProcess) -> str:
     return compat_broker.bootstrap

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import KAFKA_VERSION, client_classpath, java_command
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.played import PASSED, Verdicts, play
@@ -28,7 +28,7 @@ VERSIONS = (KAFKA_VERSION, "3.9.0")
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def played(request: pytest.FixtureRequest, compat_broker: BrokerProcess | KafkaProcess) -> Verdicts:
+def played(request: pytest.FixtureRequest, compat_broker: InProcessBroker | KafkaProcess) -> Verdicts:
     classpath = client_classpath(request.param)
     return play(java_command(str(SOURCE), compat_broker.bootstrap, classpath=classpath))
 

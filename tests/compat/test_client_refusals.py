@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 from kafka.errors import PolicyViolationError, TransactionalIdAuthorizationFailedError
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import KAFKA_VERSION, client_classpath, java_command
 from millstream_harness.played import PASSED, play
 from millstream_harness.scenario import eventually
@@ -40,12 +40,12 @@ PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("refusals")) as process:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("refusals")) as process:
         yield process
 
 
-def test_librdkafka_has_no_transactions(broker: BrokerProcess) -> None:
+def test_librdkafka_has_no_transactions(broker: InProcessBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "log_level": 0})
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(PATIENCE_S)
@@ -58,7 +58,7 @@ MIRRORED = "elsewhere/AAAAAAAAQACAAAAAAAAAAQ"
 
 
 @pytest.fixture(scope="module")
-def mirror(broker: BrokerProcess) -> str:
+def mirror(broker: InProcessBroker) -> str:
     """A topic that is a mirror's read-only replica."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     spec = NewTopic("mirror", 1, 1, config={"millstream.mirror.source": MIRRORED})
@@ -67,7 +67,7 @@ def mirror(broker: BrokerProcess) -> str:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_librdkafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str, idempotent: bool) -> None:
+def test_librdkafka_cannot_write_to_a_mirror(broker: InProcessBroker, mirror: str, idempotent: bool) -> None:
     errors: list[KafkaError] = []
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": idempotent, "log_level": 0}
@@ -78,7 +78,7 @@ def test_librdkafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str,
     assert not errors[0].retriable()
 
 
-async def test_aiokafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str) -> None:
+async def test_aiokafka_cannot_write_to_a_mirror(broker: InProcessBroker, mirror: str) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
     await producer.start()
     with pytest.raises(AioPolicyViolationError):
@@ -86,14 +86,14 @@ async def test_aiokafka_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: 
     await producer.stop()
 
 
-def test_kafka_python_cannot_write_to_a_mirror(broker: BrokerProcess, mirror: str) -> None:
+def test_kafka_python_cannot_write_to_a_mirror(broker: InProcessBroker, mirror: str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     with pytest.raises(PolicyViolationError):
         producer.send(mirror, b"v").get(PATIENCE_S)
     producer.close(timeout=5)
 
 
-async def test_aiokafka_has_no_transactions(broker: BrokerProcess) -> None:
+async def test_aiokafka_has_no_transactions(broker: InProcessBroker) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="t")
 
     async def send() -> None:
@@ -106,7 +106,7 @@ async def test_aiokafka_has_no_transactions(broker: BrokerProcess) -> None:
     await producer.stop()
 
 
-def test_kafka_python_has_no_transactions(broker: BrokerProcess) -> None:
+def test_kafka_python_has_no_transactions(broker: InProcessBroker) -> None:
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap, transactional_id="t", max_block_ms=PATIENCE_S * 1000
     )
@@ -118,7 +118,7 @@ def test_kafka_python_has_no_transactions(broker: BrokerProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def java(broker: BrokerProcess) -> dict[str, str]:
+def java(broker: InProcessBroker) -> dict[str, str]:
     return play(java_command(str(JAVA), broker.bootstrap, classpath=client_classpath(KAFKA_VERSION)))
 
 
@@ -127,7 +127,7 @@ def test_java(java: dict[str, str], scenario: str) -> None:
     assert java.get(scenario, "it was not played") == PASSED
 
 
-def test_librdkafka_has_classic_groups_only(broker: BrokerProcess) -> None:
+def test_librdkafka_has_classic_groups_only(broker: InProcessBroker) -> None:
     errors: list[KafkaError] = []
     consumer = Consumer(
         {
@@ -154,7 +154,7 @@ def test_librdkafka_has_classic_groups_only(broker: BrokerProcess) -> None:
         consumer.close()
 
 
-def test_librdkafka_says_that_there_are_no_access_rules(broker: BrokerProcess) -> None:
+def test_librdkafka_says_that_there_are_no_access_rules(broker: InProcessBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     rule = AclBinding(
         ResourceType.TOPIC,
@@ -188,7 +188,7 @@ def test_librdkafka_says_that_there_are_no_access_rules(broker: BrokerProcess) -
     ids=["TLS", "SASL"],
 )
 def test_librdkafka_names_why_it_cannot_connect(
-    shared_broker: BrokerProcess, security: dict[str, str], reason: str
+    shared_broker: InProcessBroker, security: dict[str, str], reason: str
 ) -> None:
     errors: list[str] = []
     admin = AdminClient(
@@ -234,7 +234,7 @@ def speak_http(address: tuple[str, int]) -> None:
     ],
 )
 def test_another_protocol_is_named_in_the_log(
-    broker: BrokerProcess, speak: Callable[[tuple[str, int]], None], said: str
+    broker: InProcessBroker, speak: Callable[[tuple[str, int]], None], said: str
 ) -> None:
     host, port = broker.bootstrap.rsplit(":", 1)
     speak((host, int(port)))

@@ -11,8 +11,8 @@ from millstream_broker.config import BrokerConfig
 from millstream_broker.config_keys import BROKER_KEYS
 from millstream_broker.config_types import ConfigError, as_text
 from millstream_broker.kafka_only_keys import why_without_effect
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.configuration_document import DIFFERENT, OLDER, OURS
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import java_command, run
 from millstream_harness.wire import Wire
 
@@ -65,7 +65,7 @@ def test_no_key_that_means_something_is_set_aside() -> None:
 
 
 def test_a_broker_starts_with_them_and_says_what_has_no_effect(
-    start_broker: Callable[..., BrokerProcess],
+    start_broker: Callable[..., InProcessBroker],
 ) -> None:
     broker = start_broker(OF_KRAFT)
     said = broker.said()

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import fixed_port
 from millstream_harness.iceberg_rest import rest_catalog
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.postgres import postgres
 from millstream_harness.s3 import BUCKET, REGION, S3Server, s3_server
 from millstream_harness.signed_in import CLIENT, SCOPE, SECRET, TOKENS, WAREHOUSE, signed_in
@@ -115,7 +116,7 @@ def load_twice_into_s3(server: S3Server, bootstrap: str, folder: Path, catalog: 
 
 
 def test_a_rest_catalog_says_where_its_tables_are_in_s3(
-    s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, shared_broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
@@ -127,7 +128,7 @@ def test_a_rest_catalog_says_where_its_tables_are_in_s3(
 
 
 def test_a_run_is_published_once_in_sqlite(
-    s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, shared_broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
@@ -158,7 +159,7 @@ def test_a_second_driver_on_sqlite_is_told_why_it_cannot_write(loads: Loads, tmp
 
 
 def test_a_run_is_published_once_in_postgresql(
-    s3: S3Server, shared_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3Server, shared_broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with postgres() as database:
         for name, value in (s3.environment | database.environment).items():

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.s3 import REGION, S3Server, s3_server
 from millstream_harness.spark_loads import PY4J, Loads
 from millstream_harness.spark_publications import Topic
@@ -147,7 +147,7 @@ def test_a_rewind_replaces_rows_and_keeps_its_offsets(lake: Lake) -> None:
     assert lake.delta().to_pyarrow_table().column_names.count("twice") == 1
 
 
-def test_a_table_is_published_from_staging(lake: Lake, shared_broker: BrokerProcess) -> None:
+def test_a_table_is_published_from_staging(lake: Lake, shared_broker: InProcessBroker) -> None:
     lake.stream()
     topic = Topic(shared_broker)
     wanted = Publish(
@@ -166,7 +166,7 @@ def test_a_table_is_published_from_staging(lake: Lake, shared_broker: BrokerProc
 
 
 def test_a_folder_is_published_by_staging_in_s3(
-    lake: Lake, shared_broker: BrokerProcess, tmp_path: Path
+    lake: Lake, shared_broker: InProcessBroker, tmp_path: Path
 ) -> None:
     """Only the staging folder is in S3; the table is on local disk."""
     topic = Topic(shared_broker)

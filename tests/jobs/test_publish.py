@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from millstream_harness import spark_publications as publications
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.spark_loads import PY4J
 from millstream_harness.spark_publications import PARTITIONS, Topic
 from millstream_jobs import positions, publication, sending
@@ -34,7 +34,7 @@ ROWS = 3000
 
 
 @pytest.fixture
-def topic(shared_broker: BrokerProcess) -> Topic:
+def topic(shared_broker: InProcessBroker) -> Topic:
     return Topic(shared_broker)
 
 

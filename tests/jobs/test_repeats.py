@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready_after
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, Loads
 from millstream_jobs import completeness
@@ -47,7 +47,7 @@ class Tables:
 
 @pytest.fixture(params=["Parquet", "Delta", "Iceberg"])
 def tables(
-    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path
+    request: pytest.FixtureRequest, spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path
 ) -> Tables:
     return Tables(Loads(spark, shared_broker.bootstrap, tmp_path), request.param)
 

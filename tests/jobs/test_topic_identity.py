@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready_after
 from millstream_harness.spark_loads import PY4J, Loads
 from millstream_jobs import completeness, positions
@@ -31,7 +31,7 @@ VALUE = Value("Text")
 
 
 @pytest.fixture
-def loads(spark: SparkSession, shared_broker: BrokerProcess, tmp_path: Path) -> Loads:
+def loads(spark: SparkSession, shared_broker: InProcessBroker, tmp_path: Path) -> Loads:
     """A topic with three records, one of which is loaded."""
     found = Loads(spark, shared_broker.bootstrap, tmp_path)
     found.publish([(None, b"old")] * 3)

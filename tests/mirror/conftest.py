@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess, CopiedBroker
+from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess
 from millstream_harness.scenario import unique
 
@@ -21,27 +21,27 @@ StartMirror = Callable[..., MirrorProcess]
 
 
 @pytest.fixture(scope="session")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def north(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("north"), OF_MIRRORS) as broker:
+def north(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("north"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture
-def copied(tmp_path: Path) -> Iterator[CopiedBroker]:
+def copied(tmp_path: Path) -> Iterator[CopiedInProcessBroker]:
     """A running broker that can be restored from a copy; it keeps its port."""
-    broker = CopiedBroker(tmp_path / "copied")
+    broker = CopiedInProcessBroker(tmp_path / "copied")
     broker.keep_port().start()
     yield broker
     broker.kill()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, produce, read_batches
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header
@@ -74,7 +74,7 @@ def commit_in(broker: Peer, group: str, topic: str, position: Position) -> None:
     assert answer is ErrorCode.NONE
 
 
-def several_epochs(source: ClusterProcesses, topic: str) -> None:
+def several_epochs(source: InProcessCluster, topic: str) -> None:
     """Each time that a leader ends, another one begins an epoch."""
     admin(source).create_topics([NewTopic(topic, 1, 3)])[topic].result(30)
     for number in range(3):
@@ -89,7 +89,7 @@ def several_epochs(source: ClusterProcesses, topic: str) -> None:
 
 
 def test_a_replica_has_the_epochs_of_the_source(
-    cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+    cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, ahead = unique("epochs"), unique("app"), unique("ahead")
     several_epochs(cluster, topic)
@@ -126,7 +126,7 @@ def test_a_replica_has_the_epochs_of_the_source(
 
 
 def test_an_ordinary_topic_has_epochs_of_its_own(
-    cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+    cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("own-epochs"), unique("app")
     several_epochs(cluster, topic)

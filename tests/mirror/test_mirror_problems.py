@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.stats import Counters, Rate
@@ -25,7 +25,7 @@ def problems(mirror: MirrorProcess) -> list[dict[str, str]]:
 
 
 def test_a_batch_that_is_too_large_for_the_target(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     large, small = unique("large"), unique("small")
     for topic in (large, small):
@@ -51,7 +51,7 @@ def test_a_batch_that_is_too_large_for_the_target(
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 def test_a_partition_without_a_leader_holds_up_no_other(
-    cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     """The broker that has the only copy of a topic is away while the worker starts."""
     kept, lost = unique("kept"), unique("lost")
@@ -78,7 +78,7 @@ def test_a_partition_without_a_leader_holds_up_no_other(
 
 
 def test_two_mirrors_of_one_topic_into_one_topic(
-    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("twice"), unique("once")
     for name in (topic, other):
@@ -116,7 +116,7 @@ def test_two_mirrors_of_one_topic_into_one_topic(
 
 
 def test_patterns_that_match_nothing_and_later_do(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("later")
     mirror = start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic)

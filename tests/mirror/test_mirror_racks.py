@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, arrived, produce
 from millstream_harness.racks import cluster_in_racks, sent_bytes
 
@@ -19,13 +19,13 @@ RECORDS = 20_000
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     with cluster_in_racks(tmp_path) as cluster:
         yield cluster
 
 
 def test_the_replica_in_the_rack_is_read_and_without_it_the_leader(
-    cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+    cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     leader = cluster.leader("t")
     number, follower = next((n, one) for n, one in cluster.brokers.items() if one is not leader)

@@ -6,9 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
 from millstream_harness.group_looks import Looks
 from millstream_harness.in_memory import stored
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.manifests import group
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import LATEST, AdminError, NewTopic, Partition
@@ -19,7 +20,7 @@ FINE, LOST = Partition("fine", 0), Partition("lost", 0)
 COMMITTED = {"on-fine": [FINE], "on-lost": [LOST], "on-both": [FINE, LOST]}
 
 
-def test_a_partition_without_a_leader_hides_the_lag_of_its_groups_only(cluster: ClusterProcesses) -> None:
+def test_a_partition_without_a_leader_hides_the_lag_of_its_groups_only(cluster: InProcessCluster) -> None:
     with closing(KafkaAdmin(cluster.bootstrap)) as admin:
         admin.create_topics([NewTopic("fine", 1, 3, {}), NewTopic("lost", 1, 1, {})])
         cluster.await_in_sync("fine")

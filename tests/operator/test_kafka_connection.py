@@ -11,7 +11,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaConnectionError
 from kafka.protocol.metadata import MetadataResponse
 
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import fixed_port
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_operator import kafka_connection
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
@@ -71,7 +72,7 @@ def test_a_refused_connection_is_tried_again_soon(monkeypatch: pytest.MonkeyPatc
     assert clock.attempts == 2
 
 
-def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: BrokerProcess) -> None:
+def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: InProcessBroker) -> None:
     """Also by calls that follow an attempt which began before."""
     admin = KafkaAdmin(shared_broker.bootstrap)
     with pytest.raises(AdminError, match="from before"):
@@ -86,7 +87,7 @@ def test_a_broker_that_becomes_ready_is_tried_again_at_once(shared_broker: Broke
 
 
 def test_a_read_over_a_connection_that_was_lost_is_repeated_and_a_write_is_not(
-    start_broker: Callable[..., BrokerProcess],
+    start_broker: Callable[..., InProcessBroker],
 ) -> None:
     port = fixed_port()
     broker = start_broker({"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
@@ -109,7 +110,7 @@ def test_a_read_over_a_connection_that_was_lost_is_repeated_and_a_write_is_not(
     admin.close()
 
 
-def test_a_connection_that_has_not_sent_all_is_closed(shared_broker: BrokerProcess) -> None:
+def test_a_connection_that_has_not_sent_all_is_closed(shared_broker: InProcessBroker) -> None:
     admin = KafkaAdmin(shared_broker.bootstrap)
     admin.cluster_id()
     assert admin._client is not None

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_memory import stored
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster
 from millstream_harness.mirrored import Source
 from millstream_harness.mortal import Died, Life
@@ -31,7 +31,7 @@ NewWorld = Callable[..., World]
 
 
 @pytest.fixture
-def world(shared_broker: BrokerProcess) -> Iterator[NewWorld]:
+def world(shared_broker: InProcessBroker) -> Iterator[NewWorld]:
     made: list[World] = []
 
     def make(**spec: Any) -> World:

@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire
 from millstream_kafka.protocol import find_coordinator, offset_fetch
 from millstream_kafka.protocol.errors import ErrorCode
@@ -20,14 +21,14 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level
 RECORDS = 100
 
 
-def coordinator(cluster: ClusterProcesses, group: str) -> int:
+def coordinator(cluster: InProcessCluster, group: str) -> int:
     asked = find_coordinator.FindCoordinatorRequest(group, 0, [group])
     found = -1
 
     def is_found() -> bool:
         nonlocal found
         for one in cluster.brokers.values():
-            if one.process is not None:
+            if one.is_running:
                 with Wire(one.bootstrap) as wire:
                     answer = wire.call(find_coordinator.API, 3, asked)
                 found = answer.node_id
@@ -41,7 +42,7 @@ def coordinator(cluster: ClusterProcesses, group: str) -> int:
 class Scene:
     """A topic without a replica on the group's coordinator, which is not the controller."""
 
-    def __init__(self, cluster: ClusterProcesses) -> None:
+    def __init__(self, cluster: InProcessCluster) -> None:
         self.cluster = cluster
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUICK})
         controller = cluster.controller()
@@ -125,7 +126,7 @@ class Scene:
 
 
 def test_a_coordinator_without_a_replica_forgets_the_positions_of_a_deleted_topic(
-    cluster: ClusterProcesses,
+    cluster: InProcessCluster,
 ) -> None:
     scene = Scene(cluster)
     scene.play_first()
@@ -135,11 +136,11 @@ def test_a_coordinator_without_a_replica_forgets_the_positions_of_a_deleted_topi
     scene.play_successor()
 
 
-def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: ClusterProcesses) -> None:
+def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: InProcessCluster) -> None:
     """Neither its successor nor the old coordinator, once back, restores the old position."""
     scene = Scene(cluster)
     scene.play_first()
-    dead: BrokerProcess = cluster.brokers[scene.coordinator]
+    dead: InProcessBroker = cluster.brokers[scene.coordinator]
     dead.kill()
     scene.delete()
     scene.create()
@@ -149,7 +150,7 @@ def test_a_topic_made_anew_while_its_groups_coordinator_is_dead(cluster: Cluster
     assert scene.committed() == RECORDS
 
 
-def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(cluster: ClusterProcesses) -> None:
+def test_a_coordinator_that_was_away_does_not_serve_what_it_last_knew(cluster: InProcessCluster) -> None:
     """Every broker that might have seen the deletion restarts: only the record names the position's topic."""
     scene = Scene(cluster)
     scene.play_first()

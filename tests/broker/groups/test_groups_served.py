@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import AnyBroker, BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.wire import Wire
@@ -39,24 +40,26 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
+StartBrokerProcess = Callable[..., BrokerProcess]
+Broker = TypeVar("Broker", bound=AnyBroker)
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "3"}
 
 
 @pytest.fixture(scope="module")
-def prompt_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def prompt_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
     """A broker on which a new group does not wait for more members."""
-    with BrokerProcess(tmp_path_factory.mktemp("prompt-broker"), CONFIG) as broker:
+    with InProcessBroker(tmp_path_factory.mktemp("prompt-broker"), CONFIG) as broker:
         yield broker
 
 
 @pytest.fixture
-async def cluster(prompt_broker: BrokerProcess) -> AsyncIterator[ClusterClient]:
-    async with ClusterClient(prompt_broker.bootstrap, timeout=20) as client:
+async def cluster(prompt_broker: InProcessBroker) -> AsyncIterator[ClusterClient]:
+    async with ClusterClient(prompt_broker.bootstrap, timeout=60) as client:
         yield client
 
 
-def pinned(broker: BrokerProcess) -> BrokerProcess:
+def pinned(broker: Broker) -> Broker:
     """Keep the broker's address over restarts."""
     broker.config["listeners"] = f"PLAINTEXT://{broker.bootstrap}"
     return broker
@@ -170,10 +173,10 @@ async def committed(client: ClusterClient, group: str, topic: str) -> int:
         await asyncio.sleep(0.01)
 
 
-async def test_acknowledged_commits_survive_kills(start_broker: StartBroker) -> None:
-    broker = pinned(start_broker(CONFIG))
+async def test_acknowledged_commits_survive_kills(start_broker_process: StartBrokerProcess) -> None:
+    broker = pinned(start_broker_process(CONFIG))
     sent = acknowledged = 0
-    async with ClusterClient(broker.bootstrap, timeout=20) as client:
+    async with ClusterClient(broker.bootstrap, timeout=60) as client:
         await create(client, "t")
 
         async def commit_on() -> None:
@@ -225,7 +228,7 @@ async def test_topic_made_anew_does_not_start_at_old_offsets(cluster: ClusterCli
     )
     await cluster.call_controller(delete_topics.API, deletion)
     await create(cluster, topic)
-    deadline = asyncio.get_running_loop().time() + 20
+    deadline = asyncio.get_running_loop().time() + 60
     while await committed(cluster, group, topic) != -1:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.01)
@@ -243,7 +246,7 @@ def settle(consumers: list[Any], accept: Callable[[list[set[int]]], bool]) -> se
     return seen
 
 
-def consumer(broker: BrokerProcess, group: str, **config: Any) -> Any:
+def consumer(broker: InProcessBroker, group: str, **config: Any) -> Any:
     return Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -258,11 +261,11 @@ def consumer(broker: BrokerProcess, group: str, **config: Any) -> Any:
     )
 
 
-def produce(broker: BrokerProcess, topic: str, values: range) -> None:
+def produce(broker: InProcessBroker, topic: str, values: range) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for value in values:
         producer.produce(topic, str(value), partition=value % 4)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

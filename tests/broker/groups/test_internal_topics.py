@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_broker.groups.group import CommittedOffset
 from millstream_broker.groups.records import group_tombstone, offset_record
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.group_story import OFFSETS_TOPIC, Story
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire
 from millstream_kafka.batch import Record, build_batch
@@ -33,7 +33,7 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 INVALID_TOPIC = ErrorCode.INVALID_TOPIC_EXCEPTION
 CONFIG = {"offsets.topic.num.partitions": "1"}
 FORGERY = build_batch([Record(*offset_record("g", "t", 0, CommittedOffset(99, 0, "", 1)), 1)])
@@ -41,13 +41,13 @@ SET, DELETE = 0, 1
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("internal"), CONFIG) as broker:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("internal"), CONFIG) as broker:
         yield broker
 
 
 @pytest.fixture
-def story(broker: BrokerProcess) -> Iterator[Story]:
+def story(broker: InProcessBroker) -> Iterator[Story]:
     """A group with one position."""
     with Story(broker.bootstrap, "g", 1) as story:
         story.create("t")
@@ -85,7 +85,7 @@ def test_a_real_producer_is_told(story: Story) -> None:
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": story.bootstrap, "log_level": 0})
     producer.produce(OFFSETS_TOPIC, b"x", key=b"y", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
 
 
@@ -184,8 +184,8 @@ def append_to_log(segment: Path, end_offset: int, records: list[tuple[bytes, byt
         log.write(batch)
 
 
-def metric(broker: BrokerProcess, name: str) -> float:
-    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+def metric(broker: InProcessBroker, name: str) -> float:
+    with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
         families = text_string_to_metric_families(response.read().decode())
     return next(sample.value for one in families for sample in one.samples if sample.name == name)
 
@@ -243,7 +243,7 @@ def test_a_load_that_fails_is_tried_again_until_it_works(start_broker: StartBrok
     assert metric(broker, "millstream_group_partitions_loading") == 0
 
 
-def coordinator_error(broker: BrokerProcess) -> int:
+def coordinator_error(broker: InProcessBroker) -> int:
     asked = describe_groups.DescribeGroupsRequest(["g"])
     with Wire(broker.bootstrap) as wire:
         return wire.call(describe_groups.API, 5, asked).groups[0].error_code

@@ -6,8 +6,6 @@ Every poll here waits up to ten minutes, longer than any test may take.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +23,9 @@ from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
 from millstream_broker.steps import to_the_end
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.background_loop import background_loop
 from millstream_harness.in_process import connected, create, delete, running
-from millstream_harness.scenario import eventually
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
 from millstream_kafka.batch import build_batch, read_records
 from millstream_kafka.protocol import fetch, produce
@@ -290,22 +288,16 @@ def values(data: PartitionData) -> list[bytes | None]:
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_poll_and_a_record_that_arrive_together(
-    start_broker: Callable[..., BrokerProcess], acks: int
+    start_broker: Callable[..., InProcessBroker], acks: int
 ) -> None:
     """Both are in their sockets when the broker wakes: it reads the poll first, and the record in the same turn."""
     broker = start_broker()
     with Wire(broker.bootstrap) as consumer, Wire(broker.bootstrap) as producer:
         consumer.create("t")
         for number in range(20):
-            os.kill(broker.pid, signal.SIGSTOP)
-            eventually(lambda: state_of(broker), lambda state: state == "T", "stopped")
-            consumer.send(fetch.API, 12, fetch_request("t", number, wait_ms=TEN_MINUTES_MS))
-            batch = build_batch([record(f"{number}")])
-            producer.send(produce.API, 9, produce_request("t", batch, acks=acks))
-            os.kill(broker.pid, signal.SIGCONT)
+            with background_loop().held():
+                consumer.send(fetch.API, 12, fetch_request("t", number, wait_ms=TEN_MINUTES_MS))
+                batch = build_batch([record(f"{number}")])
+                producer.send(produce.API, 9, produce_request("t", batch, acks=acks))
             assert producer.receive().responses[0].partition_responses[0].base_offset == number
             assert values(consumer.receive().responses[0].partitions[0]) == [b"%d" % number]
-
-
-def state_of(broker: BrokerProcess) -> str:
-    return Path(f"/proc/{broker.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire
-from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
 
 pytestmark = pytest.mark.process
@@ -24,7 +24,7 @@ COMPACTED = {
 }
 
 
-def header(cluster: ClusterProcesses) -> BatchHeader:
+def header(cluster: InProcessCluster) -> BatchHeader:
     """The header of the first batch that a reader gets from the leader."""
     with Wire(cluster.leader("t").bootstrap) as wire:
         found = wire.fetch("t", 0).records
@@ -32,11 +32,9 @@ def header(cluster: ClusterProcesses) -> BatchHeader:
     return read_header(found)
 
 
-def test_a_replica_that_lost_its_disk_is_in_sync_again(
-    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
-) -> None:
+def test_a_replica_that_lost_its_disk_is_in_sync_again(tmp_path: Path) -> None:
     """It has nothing left to copy but the end of the log."""
-    with ClusterProcesses(tmp_path, config=OFTEN, zookeeper=shared_zookeeper) as cluster:
+    with InProcessCluster(tmp_path, config=OFTEN) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         topic = NewTopic("t", 1, replica_assignment=[[1, 2, 3]], config=COMPACTED)
         admin.create_topics([topic])["t"].result(30)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.racks import cluster_in_racks, sent_bytes
 from millstream_harness.wire import Wire, fetch_request, record
@@ -27,9 +28,9 @@ TEN_MINUTES_MS = 600_000
 
 @dataclass
 class Racks:
-    cluster: ClusterProcesses
-    leader: BrokerProcess
-    follower: BrokerProcess
+    cluster: InProcessCluster
+    leader: InProcessBroker
+    follower: InProcessBroker
     follower_id: int
 
     @property
@@ -43,7 +44,7 @@ class Racks:
                 wire.produce("t", [record(VALUE)], acks=-1)
 
     def fetch(
-        self, broker: BrokerProcess, offset: int, *, version: int = 12, wait_ms: int = 0
+        self, broker: InProcessBroker, offset: int, *, version: int = 12, wait_ms: int = 0
     ) -> PartitionData:
         request = fetch_request("t", offset, wait_ms=wait_ms)
         request.rack_id = self.rack

@@ -27,7 +27,7 @@ from millstream_kafka.protocol.header import RequestHeader, encode_request_heade
 
 pytestmark = pytest.mark.soak
 
-StartBroker = Callable[..., BrokerProcess]
+StartBrokerProcess = Callable[..., BrokerProcess]
 MIB = 1 << 20
 
 
@@ -45,7 +45,7 @@ def connections(broker: BrokerProcess, count: int) -> Iterator[list[socket.socke
     host, port = broker.bootstrap.split(":")
     with contextlib.ExitStack() as opened:
         yield [
-            opened.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
             for _ in range(count)
         ]
 
@@ -81,8 +81,8 @@ def told(what: str, broker: BrokerProcess, before: float) -> float:
     return grown
 
 
-def test_a_thousand_connections_that_never_speak(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_a_thousand_connections_that_never_speak(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     warm_up(broker, "quiet")
     before, files = resident_mb(broker.pid), open_files(broker.pid)
     with connections(broker, 1000):
@@ -95,8 +95,8 @@ def test_a_thousand_connections_that_never_speak(start_broker: StartBroker) -> N
     eventually(lambda: open_files(broker.pid), lambda count: count <= files + 10, "connections closed")
 
 
-def test_a_thousand_connections_that_fell_silent(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_a_thousand_connections_that_fell_silent(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     warm_up(broker, "quiet")
     before = resident_mb(broker.pid)
     with contextlib.ExitStack() as opened:
@@ -109,8 +109,8 @@ def test_a_thousand_connections_that_fell_silent(start_broker: StartBroker) -> N
         assert told("1000 connections in a long poll", broker, before) < 25
 
 
-def test_slow_readers_of_records(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_slow_readers_of_records(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     warm_up(broker, "large")
     with Wire(broker.bootstrap) as wire:
         for _ in range(60):
@@ -133,8 +133,8 @@ def test_slow_readers_of_records(start_broker: StartBroker) -> None:
             assert len(data.records) > 40_000_000
 
 
-def test_slow_readers_of_metadata(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_slow_readers_of_metadata(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     with Wire(broker.bootstrap) as wire:
         wire.create(*(f"topic-{number}" for number in range(200)))
         request = wire.frame(metadata.API, 12, metadata.MetadataRequest(None))
@@ -146,8 +146,10 @@ def test_slow_readers_of_metadata(start_broker: StartBroker) -> None:
         assert told("10 clients that ask for metadata and do not read it", broker, before) < 30
 
 
-def test_one_client_with_many_requests_does_not_keep_the_others_waiting(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_one_client_with_many_requests_does_not_keep_the_others_waiting(
+    start_broker_process: StartBrokerProcess,
+) -> None:
+    broker = start_broker_process()
     with Wire(broker.bootstrap) as greedy:
         greedy.create(*(f"topic-{number}" for number in range(20)))
         requests = greedy.frame(metadata.API, 12, metadata.MetadataRequest(None)) * 20_000
@@ -171,9 +173,9 @@ def test_one_client_with_many_requests_does_not_keep_the_others_waiting(start_br
             thread.join()
 
 
-def test_a_poll_without_end_by_a_client_that_has_gone(start_broker: StartBroker) -> None:
+def test_a_poll_without_end_by_a_client_that_has_gone(start_broker_process: StartBrokerProcess) -> None:
     """It has sent further requests, so the broker does not notice its end during the poll."""
-    broker = start_broker({"connections.max.idle.ms": "1000"})
+    broker = start_broker_process({"connections.max.idle.ms": "1000"})
     warm_up(broker, "left")
     files = open_files(broker.pid)
     for _ in range(20):
@@ -206,8 +208,8 @@ def test_half_a_frame_and_silence(tmp_path: Path) -> None:
         assert "Traceback" not in broker.said()
 
 
-def test_the_beginning_of_huge_requests(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_the_beginning_of_huge_requests(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     warm_up(broker, "huge")
     before = resident_mb(broker.pid)
     begin = struct.pack(">ihhi", 100_000_000, 0, 9, 1)
@@ -220,8 +222,8 @@ def test_the_beginning_of_huge_requests(start_broker: StartBroker) -> None:
             assert wire.produce("huge", [record("a")]).error_code == 0, "whole frames need no room"
 
 
-def test_a_size_byte_by_byte(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_a_size_byte_by_byte(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process()
     with connections(broker, 2) as (allowed, refused):
         for byte in struct.pack(">ih", 100_000_000, 0):
             allowed.sendall(bytes((byte,)))
@@ -259,9 +261,9 @@ def metadata_of_empty_names(count: int) -> bytes:
     ],
 )
 def test_a_request_does_not_cost_many_times_its_size(
-    start_broker: StartBroker, count: int, said: str | None
+    start_broker_process: StartBrokerProcess, count: int, said: str | None
 ) -> None:
-    broker = start_broker()
+    broker = start_broker_process()
     warm_up(broker, "amplified")
     forget_peak(broker.pid)
     before = peak_mb(broker.pid)

@@ -18,7 +18,7 @@ import pytest
 
 from millstream_broker.api import load
 from millstream_broker.handlers import REGISTERED
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.messages import VERSIONS
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
@@ -110,15 +110,15 @@ class Odd:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}) as broker:
         with Wire(broker.bootstrap) as wire:
             wire.create("t", "u")
         yield broker
 
 
 @pytest.mark.timeout(60 + REQUESTS // 25)
-def test_odd_requests_surprise_nobody(broker: BrokerProcess) -> None:
+def test_odd_requests_surprise_nobody(broker: InProcessBroker) -> None:
     odd = Odd(SEED)
     wire = Wire(broker.bootstrap)
     for _ in range(REQUESTS):
@@ -140,7 +140,7 @@ def test_odd_requests_surprise_nobody(broker: BrokerProcess) -> None:
     assert "failed in the broker" not in broker.said()
 
 
-def test_an_error_message_is_never_too_long_to_be_sent(broker: BrokerProcess) -> None:
+def test_an_error_message_is_never_too_long_to_be_sent(broker: InProcessBroker) -> None:
     """It names every key without a value; strings of version 1 have at most 32,767 bytes."""
     configs = [alter_configs.AlterableConfig(name, None) for name in ("x" * 30_000, "é" * 15_000)]
     resource = alter_configs.AlterConfigsResource(2, "t", configs)
@@ -151,7 +151,7 @@ def test_an_error_message_is_never_too_long_to_be_sent(broker: BrokerProcess) ->
     assert answer.error_message.startswith("Null value not supported for : xxx")
 
 
-def test_offsets_may_be_kept_for_ever(broker: BrokerProcess) -> None:
+def test_offsets_may_be_kept_for_ever(broker: InProcessBroker) -> None:
     """Old clients' `retention_time_ms` is added to the current time, and the sum may exceed 64 bits."""
     group = find_coordinator.FindCoordinatorRequest("g", 0, ["g"])
     kept = [offset_commit.OffsetCommitRequestPartition(0, 1, -1, "")]
@@ -168,7 +168,7 @@ def test_offsets_may_be_kept_for_ever(broker: BrokerProcess) -> None:
 
 
 def test_a_resource_that_is_named_a_hundred_thousand_times_is_not_described_as_often(
-    broker: BrokerProcess,
+    broker: InProcessBroker,
 ) -> None:
     with Wire(broker.bootstrap) as wire:
         for count, error in (

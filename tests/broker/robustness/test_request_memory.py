@@ -40,7 +40,7 @@ from millstream_kafka.protocol.errors import ApiError
 
 pytestmark = pytest.mark.soak
 
-StartBroker = Callable[..., BrokerProcess]
+StartBrokerProcess = Callable[..., BrokerProcess]
 MIB = 1 << 20
 ANNOUNCED = struct.pack(">ihhi", 100_000_000, produce.API.key, 9, 1)
 """The beginning of a Produce request of 100 MB."""
@@ -93,9 +93,9 @@ def warm_up(broker: BrokerProcess, topic: str) -> float:
     return peak_mb(broker.pid)
 
 
-def test_announced_sizes_keep_nobody_from_sending(start_broker: StartBroker) -> None:
+def test_announced_sizes_keep_nobody_from_sending(start_broker_process: StartBrokerProcess) -> None:
     """Three clients announce 100 MB each and send almost nothing; the limit is 64 MiB."""
-    broker = start_broker({"queued.max.request.bytes": str(64 * MIB)})
+    broker = start_broker_process({"queued.max.request.bytes": str(64 * MIB)})
     before = warm_up(broker, "t")
     with uploads(broker, 3, sent=20):
         produce_cut_off(broker, "t", 3)
@@ -103,8 +103,8 @@ def test_announced_sizes_keep_nobody_from_sending(start_broker: StartBroker) -> 
     assert "cut off" not in broker.said()
 
 
-def test_many_that_announce_much_and_send_little(start_broker: StartBroker) -> None:
-    broker = start_broker({"queued.max.request.bytes": str(16 * MIB)})
+def test_many_that_announce_much_and_send_little(start_broker_process: StartBrokerProcess) -> None:
+    broker = start_broker_process({"queued.max.request.bytes": str(16 * MIB)})
     before = warm_up(broker, "t")
     with uploads(broker, 500, sent=20):
         produce_cut_off(broker, "t", 5)
@@ -154,9 +154,11 @@ def test_many_that_hold_a_part_each_and_go_on_byte_by_byte(tmp_path: Path) -> No
         assert "Traceback" not in broker.said()
 
 
-def test_honest_requests_that_fill_the_memory_together_all_get_on(start_broker: StartBroker) -> None:
+def test_honest_requests_that_fill_the_memory_together_all_get_on(
+    start_broker_process: StartBrokerProcess,
+) -> None:
     """Thirty half-sent requests of 1 MB, of which four would fit: no connection is closed."""
-    broker = start_broker({"queued.max.request.bytes": str(4 * MIB)})
+    broker = start_broker_process({"queued.max.request.bytes": str(4 * MIB)})
     before = warm_up(broker, "t")
     with contextlib.ExitStack() as opened:
         wires = [opened.enter_context(Wire(broker.bootstrap)) for _ in range(30)]

@@ -8,7 +8,7 @@ import pytest
 
 import millstream
 from millstream.topics import create_topic
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 
 
@@ -16,7 +16,7 @@ from millstream_harness.scenario import unique
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[millstream.Cluster]:
     """A broker whose groups do not wait for more members."""
     config = {"group.initial.rebalance.delay.ms": "0"}
-    with BrokerProcess(tmp_path_factory.mktemp("streams"), config) as broker:
+    with InProcessBroker(tmp_path_factory.mktemp("streams"), config) as broker:
         yield millstream.Cluster(broker.bootstrap)
 
 

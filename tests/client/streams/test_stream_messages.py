@@ -23,8 +23,6 @@ from millstream_harness.streams import STRATEGIES, connect, fill
 
 pytestmark = pytest.mark.soak
 
-StartBroker = Callable[..., BrokerProcess]
-
 
 def test_a_message_has_all_that_it_was_sent_with(cluster: millstream.Cluster, topic: str) -> None:
     with millstream.Producer(cluster) as producer:
@@ -159,8 +157,10 @@ def test_a_poisoned_message_is_named_and_can_be_skipped(cluster: millstream.Clus
             _ = message.key
 
 
-def test_memory_is_bounded_when_the_consumer_is_slow(start_broker: StartBroker) -> None:
-    broker = start_broker()
+def test_memory_is_bounded_when_the_consumer_is_slow(
+    start_broker_process: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker_process()
     cluster = millstream.Cluster(broker.bootstrap)
     create_topic(cluster, "large", partitions=4)
     with millstream.Producer(cluster) as producer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -18,13 +17,14 @@ from millstream.connection import ATTEMPTS_S
 from millstream.consuming.stream import CLOSE_TIMEOUT_S
 from millstream.errors import BadInput, UnknownTopic, Unreachable
 from millstream.topics import create_topic, delete_topics
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.background_loop import background_loop
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 from millstream_harness.streams import connect, fill
 
 pytestmark = pytest.mark.soak
 
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., InProcessBroker]
 
 
 def test_topics_that_do_not_exist(cluster: millstream.Cluster, topic: str) -> None:
@@ -101,9 +101,8 @@ def test_a_broker_that_is_paused(start_broker: StartBroker, stop_s: float) -> No
         (stream,) = connector.create_message_streams({"orders": 1})["orders"]
         seen: set[millstream.Position] = set()
         add_to(seen, stream, 10)
-        broker.pause()
-        time.sleep(stop_s)
-        broker.process.send_signal(signal.SIGCONT)  # type: ignore[union-attr]
+        with background_loop().held():
+            time.sleep(stop_s)
         fill(cluster, "orders", (10, 10, 10))
         add_to(seen, stream, 60)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from millstream_harness.beside import Beside
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 
 CONFIG = {
@@ -30,7 +30,7 @@ FEATURES = {"eligible.leader.replicas.version": 0}
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     folder = tmp_path_factory.mktemp("beside")
     with (
-        BrokerProcess(folder / "ours", CONFIG) as ours,
+        InProcessBroker(folder / "ours", CONFIG) as ours,
         KafkaProcess(folder / "kafka", KAFKA_CONFIG, FEATURES) as kafka,
     ):
         both = Beside(ours.bootstrap, kafka.bootstrap)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -64,6 +65,8 @@ class Activity:
             await supervision.cancel(self.tasks)
             await self.quiet()
         Activity.running.discard(self)
+        if not Activity.running:
+            gc.unfreeze()  # a broker of thousands of partitions has excluded all objects of this process
 
 
 def watch(loop: asyncio.AbstractEventLoop, also: Count | None = None) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import uvloop
@@ -49,6 +50,22 @@ class BackgroundLoop:
             return function(*arguments)
 
         return self.run(call())
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Meanwhile nothing on the loop proceeds, as if its process had been stopped: the kernel keeps what arrives."""
+        entered, released = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            entered.set()
+            released.wait(LIMIT_S)
+
+        self.loop.call_soon_threadsafe(hold)
+        assert entered.wait(LIMIT_S)
+        try:
+            yield
+        finally:
+            released.set()
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)

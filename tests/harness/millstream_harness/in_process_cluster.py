@@ -22,12 +22,16 @@ from .members import until
 from .shared_tree import SharedStore, SharedTree
 
 
+def session_s(config: Mapping[str, str]) -> float:
+    return int(config.get("zookeeper.session.timeout.ms", SESSION_MS)) / 1000
+
+
 class LoopCluster:
     """Brokers 1 to ``size`` on the running loop, each on its own port across restarts."""
 
     def __init__(self, folder: Path, size: int = 3, config: Mapping[str, str] | None = None) -> None:
-        self.tree = SharedTree(SESSION_MS / 1000)
         settings = {**defaults(size), **(config or {})}
+        self.tree = SharedTree(session_s(settings))
         self.brokers: dict[int, LoopBroker] = {}
         for number in range(1, size + 1):
             port = {"broker.id": str(number), "listeners": f"PLAINTEXT://127.0.0.1:{fixed_port()}"}
@@ -111,8 +115,8 @@ class InProcessCluster(AnyCluster[InProcessBroker]):
 
     def __init__(self, folder: Path, size: int = 3, config: Mapping[str, str] | None = None) -> None:
         self.folder = folder
-        self.tree = background_loop().call(SharedTree, SESSION_MS / 1000)
         self.config = {**defaults(size), **(config or {})}
+        self.tree = background_loop().call(SharedTree, session_s(self.config))
         self.brokers = {number: self.broker(number) for number in range(1, size + 1)}
 
     def broker(self, number: int, **config: str) -> InProcessBroker:

@@ -27,19 +27,29 @@ from .activity import Activity, watch
 from .broker import READY, settings
 from .shared_tree import SharedStore, SharedTree
 
+OF_A_BROKER = ("asyncio", "millstream_broker", "millstream_kafka", "millstream_process")
+"""Loggers that a broker's process uses."""
 QUIET_S = 30.0
 """How long a kill waits for a moment in which none of the broker's threads works."""
 
 
 class _ByActivity(logging.Handler):
-    """Writes each line into the log of the broker in whose context it was logged."""
+    """Writes each line into the log of the broker in whose context it was logged; errors of nobody's into every log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (activity := Activity.current.get()) is not None:
-            with activity.log.open("a", encoding="utf-8") as lines:
+        activity = Activity.current.get()
+        if activity is not None:
+            meant = [activity]
+        elif record.levelno >= logging.ERROR and record.name.partition(".")[0] in OF_A_BROKER:
+            meant = list(Activity.running)
+        else:
+            return
+        for one in meant:
+            with one.log.open("a", encoding="utf-8") as lines:
                 lines.write(self.format(record) + "\n")
 
 
+log = logging.getLogger("millstream_broker.main")
 _lines = _ByActivity()
 _lines.setFormatter(logging.Formatter(PLAIN))
 
@@ -104,8 +114,10 @@ class LoopBroker:
         return self
 
     async def _start(self) -> tuple[Broker, str]:
-        store = self.store
-        return await start(BrokerConfig(self.config), None if store is None else lambda: store)
+        store, config = self.store, BrokerConfig(self.config)
+        for key, reason in config.without_effect():
+            log.warning("%s has no effect: %s", key, reason)
+        return await start(config, None if store is None else lambda: store)
 
     def _say(self, line: str) -> None:
         with self.output.open("a", encoding="utf-8") as lines:

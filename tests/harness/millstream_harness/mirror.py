@@ -21,7 +21,7 @@ from millstream_kafka.batch import iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_mirror.reading import EARLIEST, offset_at, read
 
-from .broker import BrokerProcess
+from .broker import AnyBroker
 from .daemon import Daemon
 from .scenario import eventually
 
@@ -153,7 +153,7 @@ def numbers(broker: Peer, topic: str, partition: int = 0) -> list[int]:
     ]
 
 
-def stored(broker: BrokerProcess, topic: str, partition: int = 0) -> bytes:
+def stored(broker: AnyBroker, topic: str, partition: int = 0) -> bytes:
     """A partition's batches, from the broker's files."""
     folder = broker.data / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))

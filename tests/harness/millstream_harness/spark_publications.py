@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import write_deltalake
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import AnyBroker
 
 PARTITIONS = 3
 
 
 class Topic:
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: AnyBroker) -> None:
         self.bootstrap = broker.bootstrap
         self.name = f"published-{uuid.uuid4().hex[:8]}"
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
