@@ -31,8 +31,13 @@ OBJECTS = (
 
 
 @pytest.fixture
-def operator(namespace: Namespace, start_operator: Callable[..., OperatorProcess]) -> OperatorProcess:
-    return start_operator({})
+def namespace(watched_namespace: Namespace) -> Namespace:
+    return watched_namespace
+
+
+@pytest.fixture
+def operator(shared_operator: OperatorProcess) -> OperatorProcess:
+    return shared_operator
 
 
 def objects(namespace: Namespace) -> dict[str, Json]:
@@ -57,7 +62,8 @@ class CountingKube(Kube):
         return super().apply(manifest, subresource)
 
 
-def test_what_is_as_it_should_be_is_not_applied_again(namespace: Namespace) -> None:
+def test_what_is_as_it_should_be_is_not_applied_again(new_namespace: Callable[[], Namespace]) -> None:
+    namespace = new_namespace()  # without an operator
     pod = {"nodeSelector": {}, "containers": [{"name": "broker", "env": [{"name": "EMPTY", "value": ""}]}]}
     brokers = {"replicas": 3, "template": {"spec": pod}}
     namespace.apply({**cluster(), "spec": {"brokers": brokers, "zookeeper": {"replicas": 3}}})
@@ -110,13 +116,10 @@ def test_objects_of_others_are_left_alone(operator: OperatorProcess, namespace: 
     until(
         "the next one is named",
         lambda: "ConfigMap default-brokers exists" in namespace.condition("cluster", "default")["message"],
-        timeout=20,
     )
     assert namespace.get("configmap", "default-brokers") == before["default-brokers"]
     namespace.kubectl("delete", "cluster", "default")
-    until(
-        "our objects gone", lambda: not namespace.list("service", "-l", "millstream.dev/cluster"), timeout=60
-    )
+    until("our objects gone", lambda: not namespace.list("service", "-l", "millstream.dev/cluster"))
     assert namespace.get("configmap", "default-brokers") == before["default-brokers"]
 
 
@@ -124,7 +127,7 @@ def test_volumes_go_with_it_when_the_policy_says_so(operator: OperatorProcess, n
     namespace.apply(cluster(brokers={"storage": {"size": "1Gi", "deletionPolicy": "Delete"}}))
     until("the volume claim", lambda: namespace.list("pvc"))
     namespace.kubectl("delete", "cluster", "default")
-    until("the volume claim gone", lambda: not namespace.list("pvc"), 90)
+    until("the volume claim gone", lambda: not namespace.list("pvc"))
 
 
 def test_changes_reach_the_brokers_and_nothing_else_is_written(
@@ -152,7 +155,7 @@ def test_changes_reach_the_brokers_and_nothing_else_is_written(
     # what others delete comes back, what others add stays
     namespace.kubectl("annotate", "service", "default-bootstrap", "someone=else")
     namespace.kubectl("delete", "poddisruptionbudget", "default-brokers")
-    until("the budget", lambda: namespace.kubectl("get", "pdb", "default-brokers", "--ignore-not-found"), 30)
+    until("the budget", lambda: namespace.kubectl("get", "pdb", "default-brokers", "--ignore-not-found"))
     assert namespace.get("service", "default-bootstrap")["metadata"]["annotations"]["someone"] == "else"
 
 
@@ -180,7 +183,6 @@ def test_volumes_grow(operator: OperatorProcess, namespace: Namespace) -> None:
     until(
         "a bigger claim",
         lambda: namespace.list("pvc")[0]["spec"]["resources"]["requests"]["storage"] == "2Gi",
-        30,
     )
     operator.looks_at(f"Cluster {namespace.name}/default")
     assert namespace.condition("cluster", "default")["reason"] == "BrokersStarting"

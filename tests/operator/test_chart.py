@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -25,12 +26,19 @@ CHART = ROOT / "charts/millstream"
 POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def render(*settings: str, release: str = "millstream", namespace: str = "ms") -> list[dict[str, Any]]:
+    return [one for one in yaml.load_all(text_of(settings, release, namespace), Loader=LOADER) if one]
+
+
+@functools.cache
+def text_of(settings: tuple[str, ...], release: str, namespace: str) -> str:
     helm = require("helm")
     arguments = [argument for setting in settings for argument in ("--set", setting)]
     arguments += ["--kube-version", "1.34", "--api-versions", POLICY]
-    text = run(helm, "template", release, str(CHART), "-n", namespace, *arguments)
-    return [document for document in yaml.safe_load_all(text) if document]
+    return run(helm, "template", release, str(CHART), "-n", namespace, *arguments)
 
 
 def of_kind(documents: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, group, topic
 from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
 from millstream_operator.kafka_records import EARLIEST, ConfigChange, NewTopic, Partition
@@ -40,12 +40,12 @@ def lease() -> Lease:
 
 
 @pytest.fixture
-def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    return start_broker()
+def broker(empty_broker: InProcessBroker) -> InProcessBroker:
+    return empty_broker
 
 
 @pytest.fixture
-def fenced(broker: BrokerProcess, lease: Lease) -> Iterator[InMemory]:
+def fenced(broker: InProcessBroker, lease: Lease) -> Iterator[InMemory]:
     """A Cluster with real brokers, and an operator that writes while the Lease is valid."""
     found = in_memory(stored(cluster("default")))
     services = dataclasses.replace(found.services, admins=AdminPool(), address_of=lambda _: broker.bootstrap)
@@ -56,7 +56,7 @@ def fenced(broker: BrokerProcess, lease: Lease) -> Iterator[InMemory]:
 
 
 @pytest.fixture
-def other(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+def other(broker: InProcessBroker) -> Iterator[KafkaAdmin]:
     """Another client of the same broker."""
     admin = KafkaAdmin(broker.bootstrap)
     admin.create_topics([NewTopic("flights", 1, 1, {})])

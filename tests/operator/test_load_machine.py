@@ -186,11 +186,15 @@ class Story(RuleBasedStateMachine):
         if not hasattr(self, "load"):
             return
         self.spec["schedule"] = {"cron": "*/5 * * * *"}
-        unsettled = self.load.status.unsettled
-        for until in ({}, LATER):  # the edit is undone, if a failed run waits for that
+        status = self.load.status
+        waits = status.unsettled or (status.asked if runs.in_flight(status) else None)
+        for until in (
+            {},
+            LATER,
+        ):  # the edit is undone, if a failed run waits for that, or one that may fail yet
             self.spec["until"] = until
             self.load = edited(self.load, **self.spec)
-            if unsettled is not None and unsettled.positions == digest_of_positions(self.load):
+            if waits is not None and waits.positions == digest_of_positions(self.load):
                 break
         for _ in range(40):
             self.the_operator_makes_a_pass("")

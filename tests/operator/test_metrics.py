@@ -197,7 +197,7 @@ async def test_prometheus_gets_them_by_http() -> None:
         port = runner.addresses[0][1]
 
         def get() -> tuple[str, str]:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 return answer.headers["Content-Type"], answer.read().decode()
 
         kind, text = await asyncio.to_thread(get)

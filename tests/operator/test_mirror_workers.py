@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from millstream_operator.reconcile import mirror_workers
 from millstream_operator.reconcile.mirror_workers import ask, ask_all
 
 pytestmark = pytest.mark.process
@@ -31,12 +32,21 @@ def a_worker(body: bytes, status: int = 200) -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
-def test_workers_are_asked_and_those_that_do_not_answer_are_left_out() -> None:
+def set_patience(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """How long the operator waits for an answer."""
+    monkeypatch.setattr(mirror_workers, "CONNECT_S", 60.0)
+    monkeypatch.setattr(mirror_workers, "WHOLE_S", seconds)
+
+
+def test_workers_are_asked_and_those_that_do_not_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_patience(monkeypatch, 60.0)  # a busy machine answers late
     said = {
         "topics": 2,
         "lag": {"records": 4, "seconds": 0.013},
@@ -71,20 +81,29 @@ def a_flood(head: bytes, part: bytes, pause_s: float) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=answer, args=(server,))
         thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        ended.set()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join()
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize(
-    ("head", "part", "pause_s"),
-    [(HEAD, b"a", 0.1), (HEAD + b"\r\n", b" ", 0.1), (HEAD + b"\r\n", b" " * (1 << 20), 0.0)],
+    ("head", "part", "pause_s", "patience_s"),
+    [
+        (HEAD, b"a", 0.1, 0.5),
+        (HEAD + b"\r\n", b" ", 0.1, 0.5),
+        (HEAD + b"\r\n", b" " * (1 << 20), 0.0, 3600.0),
+    ],
     ids=["slow head", "slow", "long"],
 )
-@pytest.mark.timeout(60)
-def test_an_answer_without_end_holds_nobody(head: bytes, part: bytes, pause_s: float) -> None:
+def test_an_answer_without_end_holds_nobody(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, part: bytes, pause_s: float, patience_s: float
+) -> None:
+    """The slow ones end at a time, the long one at a size."""
+    set_patience(monkeypatch, patience_s)
     with a_flood(head, part, pause_s) as address:
         assert ask(address) is None

@@ -109,9 +109,11 @@ def test_what_is_not_known_may_match_anything(pattern: str) -> None:
     "pattern", ["(a|b)*a(a|b){30}", "((a{1000}){1000}){1000}", "(a+)+b", ".*" * 500, ".*x{200}.*"]
 )
 def test_hostile_patterns_take_a_bounded_time(pattern: str) -> None:
-    begun = time.process_time()
+    begun = time.thread_time()
     shared(frozenset({Names((pattern,)), Names((".*[0-9]",), ("(a|b)*b(a|b){25}",))}))
-    assert time.process_time() - begun < 30
+    assert time.thread_time() - begun < 60, (
+        "less than a second of its processor, also on one that is much slower"
+    )
 
 
 def test_names_have_an_end() -> None:

@@ -75,7 +75,7 @@ class MemoryKube(Kube):
         self._refuse(kind)
         return [
             one
-            for (of_kind, _), one in self.objects.items()
+            for (of_kind, _), one in list(self.objects.items())  # a thread lists while a test changes them
             if of_kind == kind
             and namespace in (None, one["metadata"].get("namespace"))
             and labels.items() <= one["metadata"].get("labels", {}).items()

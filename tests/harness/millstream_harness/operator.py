@@ -3,7 +3,7 @@
 Outside Kubernetes the names of Services do not resolve, so the operator gets the address of each Cluster's broker: a
 real process, which the test starts.
 
-    python -m millstream_harness.operator LEVEL NAMESPACE,… LIVENESS METRICS LEASE IDENTITY CLUSTER=HOST:PORT…
+    python -m millstream_harness.operator LEVEL INTERVAL NAMESPACE,… LIVENESS METRICS LEASE IDENTITY CLUSTER=HOST:PORT…
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from millstream_operator.kube import Kube
 from millstream_operator.leadership import Leadership, LeaseName
 from millstream_operator.main import operate, wait_for_crds
 from millstream_operator.models import Cluster
+from millstream_operator.reconcile import together, topic_kafka
 from millstream_operator.scrape import parse_address
 from millstream_operator.services import Services
 
 from .broker import fixed_port
 from .daemon import Daemon
 
-LOOK_TIMEOUT_S = 40.0
+LOOK_TIMEOUT_S = 120.0
 HARNESS = Path(__file__).resolve().parents[1]
 
 
@@ -39,12 +40,13 @@ class OperatorProcess(Daemon):
     """An operator for some namespaces; ``start``, ``stop`` and ``kill`` any number of times.
 
     ``release`` names its Lease in namespace default. Its identity is the folder's name, so after a restart it need not
-    wait.
+    wait. With ``interval_s``, it looks at a Topic again after that time, unless an event or a retry is first: a test of
+    events sets an hour.
     """
 
     name = "the operator"
-    start_timeout_s = 90.0
-    stop_timeout_s = 20.0
+    start_timeout_s = 180.0
+    stop_timeout_s = 30.0  # its pod's terminationGracePeriodSeconds
 
     def __init__(
         self,
@@ -55,10 +57,12 @@ class OperatorProcess(Daemon):
         *,
         level: str = "debug",
         kubeconfig: Path | None = None,
+        interval_s: float | None = None,
     ) -> None:
         super().__init__(folder, "operator.log")
         self.level = level
         self.kubeconfig = kubeconfig
+        self.interval = "" if interval_s is None else str(interval_s)
         self.lease = f"default/{release or namespaces[0]}"
         self.identity = folder.name
         self.namespaces = namespaces
@@ -74,8 +78,8 @@ class OperatorProcess(Daemon):
         self.liveness = f"http://127.0.0.1:{port}/healthz"
         addresses = [f"{cluster}={address}" for cluster, address in self.addresses.items()]
         metrics = f"127.0.0.1:{self.metrics_port}"
-        arguments = [self.level, ",".join(self.namespaces), self.liveness, metrics, self.lease, self.identity]
-        command = [sys.executable, "-m", __name__, *arguments, *addresses]
+        arguments = [self.level, self.interval, ",".join(self.namespaces), self.liveness, metrics]
+        command = [sys.executable, "-m", __name__, *arguments, self.lease, self.identity, *addresses]
         config = {"KUBECONFIG": str(self.kubeconfig)} if self.kubeconfig is not None else {}
         path = os.pathsep.join(filter(None, (str(HARNESS), os.environ.get("PYTHONPATH"))))
         self.launch(command, {**os.environ, "PYTHONPATH": path, **config})
@@ -88,14 +92,18 @@ class OperatorProcess(Daemon):
         except OSError:
             return False
 
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(self.liveness, timeout=5) as answer:
+        with urllib.request.urlopen(self.liveness, timeout=60) as answer:
             health: dict[str, Any] = json.load(answer)
         return health
 
     def metrics(self) -> str:
         """Its metrics, as Prometheus scrapes them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -136,10 +144,21 @@ class OperatorProcess(Daemon):
 
 
 def main(
-    level: str, namespaces: str, liveness: str, metrics: str, lease: str, identity: str, *addresses: str
+    level: str,
+    interval: str,
+    namespaces: str,
+    liveness: str,
+    metrics: str,
+    lease: str,
+    identity: str,
+    *addresses: str,
 ) -> None:
     logs.configure("plain", "info")
     logging.getLogger("millstream_operator").setLevel(level.upper())
+    if interval:
+        for module in (together, topic_kafka):
+            vars(module)["PROBLEM_INTERVAL_S"] = float(interval)
+        topic_kafka.READY_INTERVAL_S = float(interval)
     known = dict(address.split("=", 1) for address in addresses)
 
     def address_of(cluster: Cluster) -> str:
