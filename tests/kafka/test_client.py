@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from millstream_harness.broker import fixed_port
+from millstream_harness.members import until
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_harness.serving import serving
 from millstream_harness.wire import silent_listener
@@ -144,8 +146,7 @@ async def test_an_older_broker_is_asked_again_in_its_version() -> None:
 
 
 async def test_a_refused_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = fixed_port()
     with pytest.raises(ConnectFailed, match=rf"127\.0\.0\.1:{port}: "):
         await Connection.open("127.0.0.1", port)
     with pytest.raises(ConnectFailed, match=r"no-such-host\.invalid:9092: "):
@@ -163,7 +164,7 @@ async def test_an_address_that_does_not_answer_at_all(monkeypatch: pytest.Monkey
     ("answer", "limit_s", "said"),
     [
         (silent, 0.2, "no connection within 0.2 s"),
-        (hang_up, 20.0, "the broker closed the connection"),
+        (hang_up, 60.0, "the broker closed the connection"),
     ],
 )
 async def test_what_does_not_speak_the_protocol(answer: Answer, limit_s: float, said: str) -> None:
@@ -390,18 +391,31 @@ async def test_a_coordinator_error_that_stays_is_raised() -> None:
             await client.coordinator("group")
 
 
-async def test_it_reconnects_and_connects_once_for_many_tasks() -> None:
+async def test_it_reconnects_and_connects_once_for_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[ClusterClient] = []
+    attempt = ClusterClient._open
+
+    async def counted(client: ClusterClient, address: tuple[str, int]) -> Connection:
+        try:
+            return await attempt(client, address)
+        finally:
+            attempts.append(client)
+
+    monkeypatch.setattr(ClusterClient, "_open", counted)
     script = ScriptedCluster()
     broker = script.brokers[0]
     async with script.brokers[1].listening():
-        async with broker.listening() as first:
-            client = ClusterClient(f"127.0.0.1:{first.port}", retry_backoff=0.001, timeout=20)
+        port = fixed_port()
+        async with broker.listening(port):
+            client = ClusterClient(f"127.0.0.1:{port}", retry_backoff=0.001, timeout=60)
             await asyncio.gather(*(client.call_node(0, heartbeat.API, HEARTBEAT) for _ in range(20)))
             assert broker.connections == 1
-            port = first.port
+            before = await client.connection(0)
         # The broker is down: a call fails at once or waits for it, and never hangs.
+        await before.closed()
+        refused = len(attempts)
         waiting = asyncio.create_task(client.connection(0))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(attempts) > refused)
         async with broker.listening(port):
             await waiting
             await client.call_node(0, heartbeat.API, HEARTBEAT)
@@ -410,8 +424,7 @@ async def test_it_reconnects_and_connects_once_for_many_tasks() -> None:
 
 
 async def test_a_cluster_that_cannot_be_reached_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = fixed_port()
     async with ClusterClient([f"127.0.0.1:{port}"], timeout=0.1) as client:
         with pytest.raises(ConnectFailed, match=rf"127\.0\.0\.1:{port}: "):
             await client.metadata(None)
@@ -482,7 +495,7 @@ def test_opening_that_is_cancelled_at_its_last_step_ends(
             opening.cancel()
 
         monkeypatch.setattr(Connection, "connection_made", cancel)
-        await asyncio.wait({opening}, timeout=10)
+        await asyncio.wait({opening}, timeout=60)
         assert opening.cancelled()
         listener.close()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,14 @@ from millstream_process.loop import Stalls, loop_factory, stalls
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
 HELD_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """The garbage collector would hold the loop, too, and takes long in a process of many tests."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def without_uvloop() -> Factory:

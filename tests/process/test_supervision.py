@@ -109,7 +109,7 @@ background._checkpoint = fails_once
         eventually(
             lambda: (broker.data / "recovery-point-offset-checkpoint").exists(), bool, "it is written later"
         )
-        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
             metrics = response.read().decode().splitlines()
         assert 'millstream_task_failures_total{task="checkpoints"} 1.0' in metrics
         assert 'millstream_task_failures_total{task="retention"} 0.0' in metrics
@@ -133,6 +133,6 @@ write, FileStore._write = FileStore._write, fails
             wire.create("first")
             with pytest.raises((EOFError, ConnectionError)):
                 wire.create("second")
-        assert broker.wait(10) == 1
+        assert broker.wait(60) == 1
         (line,) = [line for line in broker.said().splitlines() if line.startswith("millstream-broker: ")]
         assert line == "millstream-broker: coordination.journal failed: ZeroDivisionError('a bug')"

@@ -215,7 +215,7 @@ def test_a_pass_that_rests_comes_to_its_end(log: Log) -> None:
     compaction = Compaction(log, end, now_ms=NOW, allowance=Allowance(share=0.9))
     worker = threading.Thread(target=run, args=(compaction,))
     worker.start()
-    worker.join(10)
+    worker.join(60)
     is_late = worker.is_alive()
     compaction.cancel()
     worker.join()
@@ -226,14 +226,21 @@ def test_a_pass_that_rests_comes_to_its_end(log: Log) -> None:
 def test_a_throttled_pass_can_be_cancelled(log: Log) -> None:
     for i in range(40):
         put_closed(log, ("k", f"{i}"))
-    allowance = Allowance(throttle=Throttler(lambda: 1.0))
+    pauses = threading.Event()
+
+    class Noting(Throttler):
+        def take(self, size: int) -> float:
+            pauses.set()
+            return super().take(size)
+
+    allowance = Allowance(throttle=Noting(lambda: 1.0))  # a byte a second
     compaction = Compaction(log, log.segments.active.base_offset, now_ms=NOW, allowance=allowance)
     worker = threading.Thread(target=compaction.work)
     worker.start()
-    worker.join(0.05)
+    assert pauses.wait(60)
     assert worker.is_alive()
     compaction.cancel()
-    worker.join(10)
+    worker.join(60)
     assert not worker.is_alive()
     assert not list(log.directory.glob("*.cleaned"))
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import STABLE, ClusterProcesses, until
 from millstream_harness.ledger import read
 from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
@@ -52,7 +52,7 @@ def make(bootstrap: str, topic: str, assignment: list[int] | None = None, **conf
 
     def made() -> bool:
         with contextlib.suppress(KafkaException):
-            admin.create_topics([new])[topic].result(30)
+            admin.create_topics([new])[topic].result(60)
             return True
         return False
 
@@ -61,13 +61,13 @@ def make(bootstrap: str, topic: str, assignment: list[int] | None = None, **conf
 
 def delete(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(60)
 
 
 def delete_records(bootstrap: str, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deleted = admin.delete_records([TopicPartition(topic, 0, offset)])
-    assert next(iter(deleted.values())).result(30).low_watermark == offset
+    assert next(iter(deleted.values())).result(60).low_watermark == offset
 
 
 def checkpointed(broker: BrokerProcess, name: str, line: str) -> None:
@@ -103,7 +103,7 @@ def test_a_topic_made_anew_keeps_its_records_in_a_cluster(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
     """A replica is killed and returns; then the leader stops: the replica leads, with every acknowledged record."""
-    with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
+    with ClusterProcesses(tmp_path, config=STABLE | SOON, zookeeper=shared_zookeeper) as cluster:
         make(cluster.bootstrap, "t", [1, 2, 3])
         cluster.await_in_sync("t")
         send(cluster.brokers[1], "t", values("old", 2000), acks=-1)
@@ -188,7 +188,7 @@ def test_a_follower_that_starts_anew_forgets_its_producers(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
     """It misses records that are then deleted; after a kill it leads, and accepts the next batch."""
-    with ClusterProcesses(tmp_path, config=SOON, zookeeper=shared_zookeeper) as cluster:
+    with ClusterProcesses(tmp_path, config=STABLE | SOON, zookeeper=shared_zookeeper) as cluster:
         first, second = cluster.brokers[1], cluster.brokers[2]
         make(cluster.bootstrap, "t", [1, 2, 3])
         cluster.await_in_sync("t")
