@@ -246,7 +246,7 @@ def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
                 assert (one.topics, one.total_bytes) == ([], -1)
             else:
                 assert one.error_code == 0
-    with urllib.request.urlopen(broker.http + "/metrics", timeout=10) as response:
+    with urllib.request.urlopen(broker.http + "/metrics", timeout=60) as response:
         samples = response.read().decode()
     assert "\nmillstream_offline_log_directories 1.0" in samples
     assert f"\nmillstream_offline_partitions {float(len(topics))}" in samples
@@ -445,7 +445,7 @@ def test_the_disk_that_a_broker_cannot_be_without(tmp_path: Path, dirs: int) -> 
             with Load(broker.bootstrap, topic, pause_s=0.002) as load:
                 load.until(200)
                 kill_disk(broker, disk)
-                assert broker.wait(20) == 1
+                assert broker.wait(60) == 1
                 (last,) = [
                     line for line in broker.said().splitlines() if line.startswith("millstream-broker: ")
                 ]

@@ -32,11 +32,11 @@ MIB = 1 << 20
 
 
 class Impatient(BrokerProcess):
-    """A broker that frees memory after half a second."""
+    """A broker that frees memory after a second."""
 
     @property
     def command(self) -> list[str]:
-        program = "import sys; from millstream_broker import main, request_memory as it; it.STALLED_S = 0.5; "
+        program = "import sys; from millstream_broker import main, request_memory as it; it.STALLED_S = 1.0; "
         return [sys.executable, "-c", program + "sys.exit(main.main())", *super().command[1:]]
 
 
@@ -89,9 +89,9 @@ def test_a_thousand_connections_that_never_speak(start_broker_process: StartBrok
         eventually(lambda: open_files(broker.pid), lambda count: count >= files + 990, "connections accepted")
         ask(broker)
         assert told("1000 silent connections", broker, before) < 10
-        used = cpu_s(broker.pid)
-        time.sleep(1)  # measure a second of doing nothing
-        assert cpu_s(broker.pid) - used < 0.2
+        begun, used = time.monotonic(), cpu_s(broker.pid)
+        time.sleep(1)  # measure a second of doing nothing, or longer on a busy machine
+        assert cpu_s(broker.pid) - used < 0.2 * (time.monotonic() - begun)
     eventually(lambda: open_files(broker.pid), lambda count: count <= files + 10, "connections closed")
 
 
@@ -152,25 +152,41 @@ def test_one_client_with_many_requests_does_not_keep_the_others_waiting(
     broker = start_broker_process()
     with Wire(broker.bootstrap) as greedy:
         greedy.create(*(f"topic-{number}" for number in range(20)))
-        requests = greedy.frame(metadata.API, 12, metadata.MetadataRequest(None)) * 20_000
-        received = 0
+        requests = greedy.frame(metadata.API, 12, metadata.MetadataRequest(None)) * 1000
+        sent = received = 0
+        are_served = threading.Event()
+
+        def send() -> None:
+            """Have thousands of requests under way until the others are served: they cannot wait for the end of it."""
+            nonlocal sent
+            while not are_served.is_set():
+                if sent - received < 20_000:
+                    sent += 1000
+                    greedy.socket.sendall(requests)
+                else:
+                    time.sleep(0.001)
 
         def drain() -> None:
             nonlocal received
-            while received < 20_000:
-                greedy.receive_frame()
-                received += 1
+            with contextlib.suppress(EOFError):
+                while True:
+                    greedy.receive_frame()
+                    received += 1
 
-        threads = [
-            threading.Thread(target=drain),
-            threading.Thread(target=greedy.socket.sendall, args=[requests]),
-        ]
-        for thread in threads:
-            thread.start()
-        ask(broker)
-        assert received < 20_000, "everything else waited"
-        for thread in threads:
-            thread.join()
+        sending, draining = threading.Thread(target=send), threading.Thread(target=drain)
+        sending.start()
+        draining.start()
+        try:
+            eventually(lambda: received, bool, "it is being served")
+            ask(broker)
+            are_served.set()
+            sending.join()
+            eventually(lambda: received, lambda count: count == sent, "it is served to the end")
+        finally:
+            are_served.set()
+            greedy.socket.shutdown(socket.SHUT_RDWR)
+            sending.join()
+            draining.join()
 
 
 def test_a_poll_without_end_by_a_client_that_has_gone(start_broker_process: StartBrokerProcess) -> None:
@@ -203,7 +219,11 @@ def test_half_a_frame_and_silence(tmp_path: Path) -> None:
             with Wire(broker.bootstrap) as wire:
                 for _ in range(5):
                     assert wire.produce("halves", [record(b"y" * 1_000_000)]).error_code == 0
-            assert "cut off while others waited 0.5 s for its room" in broker.said()
+            eventually(
+                broker.said,
+                lambda said: "cut off while others waited 1 s for its room" in said,
+                "it says so",
+            )
         ask(broker)
         assert "Traceback" not in broker.said()
 
@@ -268,7 +288,7 @@ def test_a_request_does_not_cost_many_times_its_size(
     forget_peak(broker.pid)
     before = peak_mb(broker.pid)
     with connections(broker, 1) as (one,):
-        one.settimeout(30)
+        one.settimeout(60)
         with contextlib.suppress(ConnectionError):
             one.sendall(metadata_of_empty_names(count))
         with contextlib.suppress(ConnectionError):

@@ -34,7 +34,7 @@ def test_killed_in_a_loop_under_load(tmp_path: Path) -> None:
         for done in admin.create_topics(
             [NewTopic(name, PARTITIONS, 1, config=of) for name, of in TOPICS.items()]
         ).values():
-            done.result(10)
+            done.result(60)
         loads = [
             Load(broker.bootstrap, topic, partitions=range(PARTITIONS), name=topic, pause_s=0.001)
             for topic in TOPICS

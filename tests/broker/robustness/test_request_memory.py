@@ -10,7 +10,6 @@ import random
 import signal
 import socket
 import struct
-import sys
 import time
 import tracemalloc
 import uuid
@@ -32,7 +31,7 @@ from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.process import forget_peak, peak_mb
 from millstream_harness.scenario import eventually
-from millstream_harness.wire import Wire, produce_request, record
+from millstream_harness.wire import TIMEOUT_S, Wire, produce_request, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 from millstream_kafka.protocol import produce
@@ -46,15 +45,6 @@ ANNOUNCED = struct.pack(">ihhi", 100_000_000, produce.API.key, 9, 1)
 """The beginning of a Produce request of 100 MB."""
 
 
-class Impatient(BrokerProcess):
-    """A broker that frees memory after half a second."""
-
-    @property
-    def command(self) -> list[str]:
-        program = "import sys; from millstream_broker import main, request_memory as it; it.STALLED_S = 0.5; "
-        return [sys.executable, "-c", program + "sys.exit(main.main())", *super().command[1:]]
-
-
 @contextlib.contextmanager
 def uploads(broker: BrokerProcess, count: int, sent: int) -> Iterator[list[socket.socket]]:
     """Connections that have sent the first `sent` bytes of Produce requests of 100 MB."""
@@ -62,7 +52,8 @@ def uploads(broker: BrokerProcess, count: int, sent: int) -> Iterator[list[socke
     with contextlib.ExitStack() as opened:
         sockets = []
         for _ in range(count):
-            one = opened.enter_context(socket.create_connection((host, int(port)), timeout=0.5))
+            one = opened.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            one.settimeout(0.5)
             with contextlib.suppress(TimeoutError, ConnectionError):
                 one.sendall(ANNOUNCED + bytes(sent - len(ANNOUNCED)))
             sockets.append(one)
@@ -114,7 +105,7 @@ def test_many_that_announce_much_and_send_little(start_broker_process: StartBrok
 
 def test_those_that_hold_the_memory_and_are_silent(tmp_path: Path) -> None:
     """Eight clients send 8 MiB each; the limit is 16 MiB. The broker reads no more of them; others keep working."""
-    with Impatient(tmp_path, {"queued.max.request.bytes": str(16 * MIB)}) as broker:
+    with BrokerProcess(tmp_path, {"queued.max.request.bytes": str(16 * MIB)}) as broker:
         before = warm_up(broker, "t")
         with uploads(broker, 8, sent=8 * MIB):
             produce_cut_off(broker, "t", 5)
@@ -124,7 +115,7 @@ def test_those_that_hold_the_memory_and_are_silent(tmp_path: Path) -> None:
 
 
 def test_many_that_hold_a_part_each_and_go_on_byte_by_byte(tmp_path: Path) -> None:
-    with Impatient(tmp_path, {"queued.max.request.bytes": str(MIB)}) as broker:
+    with BrokerProcess(tmp_path, {"queued.max.request.bytes": str(MIB)}) as broker:
         before = warm_up(broker, "t")
         with uploads(broker, 40, sent=300_000) as many:
             for one in many:
@@ -146,7 +137,7 @@ def test_many_that_hold_a_part_each_and_go_on_byte_by_byte(tmp_path: Path) -> No
                             wire.socket.recv(1, socket.MSG_PEEK)
                             break
                         assert time.monotonic() < deadline
-                    wire.socket.settimeout(15)
+                    wire.socket.settimeout(TIMEOUT_S)
                     assert wire.receive().responses[0].partition_responses[0].error_code == 0
             grown = peak_mb(broker.pid) - before
         print(f"40 × 300 KB of 100 MB, byte by byte, 1 MiB allowed: {grown:+.1f} MB")
@@ -228,6 +219,7 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(
                         lambda: wire.produce("t", [record("last")]).base_offset,
                         lambda offset: offset >= 3 + 170,
                         "all was appended",
+                        100,
                     )
                 grown = peak_mb(leader.pid) - before
                 print(f"170 MB that wait for a follower, 16 MiB allowed: {grown:+.1f} MB")
