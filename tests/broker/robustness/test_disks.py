@@ -7,7 +7,6 @@ import re
 import resource
 import shutil
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -232,7 +231,12 @@ def partition_of(wire: Wire, topic: str) -> metadata.MetadataResponsePartition:
 
 
 def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
-    """Every API reports the failed directory, as Apache Kafka 4.1 does."""
+    """Every API reports the failed directory, as Apache Kafka 4.1 does.
+
+    A thread may meet the error: it logs it, and then the loop takes the partitions offline.
+    """
+    offline = f"\nmillstream_offline_partitions {float(len(topics))}"
+    eventually(lambda: broker.get("/metrics")[1], lambda samples: offline in samples, "they are offline")
     with Wire(broker.bootstrap) as wire:
         for topic in topics:
             assert set(answers(wire, topic).values()) == {ErrorCode.KAFKA_STORAGE_ERROR}, answers(wire, topic)
@@ -246,10 +250,9 @@ def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
                 assert (one.topics, one.total_bytes) == ([], -1)
             else:
                 assert one.error_code == 0
-    with urllib.request.urlopen(broker.http + "/metrics", timeout=60) as response:
-        samples = response.read().decode()
+    samples = broker.get("/metrics")[1]
     assert "\nmillstream_offline_log_directories 1.0" in samples
-    assert f"\nmillstream_offline_partitions {float(len(topics))}" in samples
+    assert offline in samples
 
 
 def said_offline(broker: BrokerProcess) -> list[str]:
