@@ -10,38 +10,37 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
-from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_harness.cluster import STABLE, until
+from millstream_harness.cluster_load import PATIENT
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 
 pytestmark = pytest.mark.soak
 
 TOPICS, PARTITIONS = 10, 100
 
 
-def metric(broker: BrokerProcess, name: str) -> float:
+def metric(broker: InProcessBroker, name: str) -> float:
     """A metric's value; -1 if it is missing, or nobody answers."""
     try:
-        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=60) as response:
             found = re.search(rf"^millstream_{name} (\S+)$", response.read().decode(), re.MULTILINE)
     except OSError:
         return -1
     return float(found[1]) if found else -1
 
 
-def test_the_controller_of_a_thousand_partitions_dies(
-    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
-) -> None:
+def test_the_controller_of_a_thousand_partitions_dies(tmp_path: Path) -> None:
     """Partitions that it led have leaders within two seconds on an idle machine; this one may be busy."""
-    config = {"log.index.size.max.bytes": "4096"}
-    with ClusterProcesses(tmp_path, config=config, zookeeper=shared_zookeeper) as cluster:
+    config = {**STABLE, "log.index.size.max.bytes": "4096"}
+    with InProcessCluster(tmp_path, config=config) as cluster:
         names = [f"t{number}" for number in range(TOPICS)]
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
         created = admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in names])
         for future in created.values():
             future.result(60)
         for name in names:
-            cluster.await_in_sync(name, timeout=60)
+            cluster.await_in_sync(name)
         controller = cluster.controller()
         assert [
             number for number, one in cluster.brokers.items() if metric(one, "active_controller") == 1
@@ -69,4 +68,4 @@ def test_the_controller_of_a_thousand_partitions_dies(
 
         cluster.brokers[controller].start()
         for name in names:
-            cluster.await_in_sync(name, timeout=60)
+            cluster.await_in_sync(name)

@@ -24,7 +24,7 @@ def cluster(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[Clus
     """Three brokers; topic t has a partition that broker 1 leads."""
     with ClusterProcesses(tmp_path, config=PERIOD, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
-        admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1, replica_assignment=[[1, 2, 3]])])["t"].result(60)
         cluster.await_in_sync("t")
         yield cluster
 
@@ -91,7 +91,7 @@ def test_a_copy_of_before_is_restored_after_all_were_killed(cluster: ClusterProc
     writer = Writer(cluster, "t")
     writer.write(500)
     one = cluster.brokers[1]
-    one.stop(20)
+    one.stop()
     copied = copy(one)
     one.start()
     cluster.await_in_sync("t")
@@ -113,7 +113,7 @@ def test_a_copy_of_a_running_broker_is_restored_after_a_clean_stop(cluster: Clus
     copied = copy(one)
     writer.write(500)
     for number in (3, 2, 1):
-        cluster.brokers[number].stop(20)
+        cluster.brokers[number].stop()
     restore(one, copied)
     start_alone(cluster, 1)
     start_others(cluster)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import STABLE, ClusterProcesses, until
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import Record, build_batch
@@ -16,9 +16,8 @@ from millstream_kafka.protocol.produce import PartitionProduceResponse
 pytestmark = pytest.mark.process
 
 CONFIG = {
+    **STABLE,  # a paused replica stays in the ISR
     "min.insync.replicas": "1",
-    "replica.lag.time.max.ms": "120000",  # a paused replica stays in the ISR
-    "zookeeper.session.timeout.ms": "6000",
     "log.retention.check.interval.ms": "50",
 }
 
@@ -31,7 +30,7 @@ def test_a_follower_that_was_truncated_knows_the_producers(
     with ClusterProcesses(tmp_path, 2, CONFIG, zookeeper=shared_zookeeper) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         for name in ("t", "probe"):
-            admin.create_topics([NewTopic(name, 1, 2)])[name].result(30)
+            admin.create_topics([NewTopic(name, 1, 2)])[name].result(60)
             cluster.await_in_sync(name, 2)
 
         def produce(topic: str, batch: bytes, acks: int = -1) -> PartitionProduceResponse:

@@ -21,7 +21,7 @@ from millstream_broker.config import Listener
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.inter_broker import MECHANISM, InterBroker
 from millstream_harness.broker import BrokerProcess, fixed_port
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import STABLE, ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT
 from millstream_harness.ledger import Load, check
 from millstream_harness.process import resident_mb
@@ -67,9 +67,8 @@ def cluster(
     shared_zookeeper: ZooKeeperProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterProcesses]:
     """A cluster in which silent replicas stay in the ISR."""
-    config = {"zookeeper.session.timeout.ms": "30000", "replica.lag.time.max.ms": "30000"}
     folder = tmp_path_factory.mktemp("trust")
-    with ClusterProcesses(folder, config=config, zookeeper=shared_zookeeper) as cluster:
+    with ClusterProcesses(folder, config=STABLE, zookeeper=shared_zookeeper) as cluster:
         yield cluster
 
 
@@ -84,7 +83,7 @@ class Known(NamedTuple):
 
 def known(cluster: ClusterProcesses) -> Known:
     zookeeper = KazooClient(cluster.connect)
-    zookeeper.start(30)
+    zookeeper.start(60)
     try:
         secret = b""
         if zookeeper.exists("/cluster/secret"):
@@ -102,7 +101,7 @@ def known(cluster: ClusterProcesses) -> Known:
 
 def create(cluster: ClusterProcesses, name: str, partitions: int = 1, bootstrap: str | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap or cluster.bootstrap, **PATIENT})
-    admin.create_topics([NewTopic(name, partitions, 3)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, 3)])[name].result(60)
     cluster.await_in_sync(name)
 
 
@@ -152,7 +151,7 @@ async def astray(
     host, port = cluster.brokers[to].bootstrap.split(":")
     broker = BrokerRecord(to, (Listener("PLAINTEXT", host, int(port)),))
     return await InterBroker(number, "PLAINTEXT", facts.secret, lambda: own).connect(
-        broker, "astray", timeout_s=20
+        broker, "astray", timeout_s=60
     )
 
 
@@ -461,10 +460,7 @@ def test_a_broker_by_itself_takes_nobody_for_a_broker(shared_broker: BrokerProce
 
 def test_brokers_prove_it_on_their_listener_alone(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
     """While `inter.broker.listener.name` changes, one broker after the other, they still reach each other."""
-    both = {
-        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
-        "replica.lag.time.max.ms": "30000",
-    }
+    both = {**STABLE, "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT"}
     cluster = ClusterProcesses(tmp_path, config=both, zookeeper=shared_zookeeper)
     outside = {}
     for number, broker in cluster.brokers.items():
