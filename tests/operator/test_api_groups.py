@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import CommandFailed, Json, Namespace, until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.operator import OperatorProcess
@@ -21,13 +21,18 @@ pytestmark = pytest.mark.process
 KIND = "consumergroup.millstream.dev"
 
 
-@pytest.fixture
-def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    return start_broker()
+@pytest.fixture(scope="module")
+def cluster_addresses(module_broker: InProcessBroker) -> dict[str, str]:
+    return {"default": module_broker.bootstrap}
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+def broker(empty_broker: InProcessBroker) -> InProcessBroker:
+    return empty_broker
+
+
+@pytest.fixture
+def admin(broker: InProcessBroker) -> Iterator[KafkaAdmin]:
     admin = KafkaAdmin(broker.bootstrap)
     admin.create_topics([NewTopic("flights", 3, 1, {})])
     yield admin
@@ -35,25 +40,25 @@ def admin(broker: BrokerProcess) -> Iterator[KafkaAdmin]:
 
 
 @pytest.fixture
-def operator(
-    broker: BrokerProcess,
-    admin: KafkaAdmin,
-    namespace: Namespace,
-    start_operator: Callable[..., OperatorProcess],
-) -> OperatorProcess:
+def namespace(broker: InProcessBroker, watched_namespace: Namespace) -> Namespace:
+    return watched_namespace
+
+
+@pytest.fixture
+def operator(admin: KafkaAdmin, namespace: Namespace, shared_operator: OperatorProcess) -> OperatorProcess:
     namespace.apply(cluster())
-    return start_operator({"default": broker.bootstrap})
+    return shared_operator
 
 
-def produce(broker: BrokerProcess, count: int) -> None:
+def produce(broker: InProcessBroker, count: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(count):
         producer.produce("flights", str(number), partition=number % 3)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 @contextmanager
-def consuming(broker: BrokerProcess, group_id: str) -> Iterator[None]:
+def consuming(broker: InProcessBroker, group_id: str) -> Iterator[None]:
     """A member of the group that polls and commits until the block ends."""
     config = {"group.id": group_id, "client.id": "c-1", "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "auto.commit.interval.ms": 200, **config})
@@ -79,11 +84,11 @@ def status_when(namespace: Namespace, name: str, what: str, check: Callable[[Jso
         status: Json = namespace.get(KIND, name).get("status", {})
         return status if status and check(status) else None
 
-    return until(what, look, 60)
+    return until(what, look)
 
 
 def test_a_group_from_its_start_to_its_end(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, admin: KafkaAdmin
 ) -> None:
     produce(broker, 30)
     namespace.apply(group("watch", topics=["flights"], startAt="Earliest", maxLag={"records": 20}))
@@ -110,7 +115,7 @@ def test_a_group_from_its_start_to_its_end(
 
 
 def test_latest_a_missing_topic_and_deletion(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, admin: KafkaAdmin
 ) -> None:
     produce(broker, 9)
     namespace.apply(group("late", topics=["flights", "nowhere"], startAt="Latest", deletionPolicy="Delete"))
@@ -118,7 +123,7 @@ def test_latest_a_missing_topic_and_deletion(
     assert namespace.condition(KIND, "late")["message"] == "there is no topic nowhere"
     assert admin.committed(["late"]) == {"late": {Partition("flights", p): 3 for p in range(3)}}
     admin.create_topics([NewTopic("nowhere", 1, 1, {})])
-    namespace.wait_condition(KIND, "late", reason="GroupObserved", timeout=40)
+    namespace.wait_condition(KIND, "late", reason="GroupObserved")
     namespace.apply(group("late-too", groupId="late"))
     namespace.wait_condition(KIND, "late-too", status="False", reason="ConflictingGroup")
     namespace.kubectl("delete", KIND, "late-too")
@@ -127,7 +132,7 @@ def test_latest_a_missing_topic_and_deletion(
 
 
 def test_a_group_that_nobody_changes_is_not_written(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker
 ) -> None:
     namespace.apply(group("idle", topics=["flights"], startAt="Earliest"))
     namespace.wait_condition(KIND, "idle", reason="GroupObserved")
@@ -139,32 +144,32 @@ def test_a_group_that_nobody_changes_is_not_written(
 
 
 def test_offsets_are_deleted_when_the_last_member_has_left(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, admin: KafkaAdmin
 ) -> None:
     produce(broker, 3)
     with consuming(broker, "busy"):
         namespace.apply(group("busy", topics=["flights"], deletionPolicy="Delete"))
         status_when(namespace, "busy", "the member", lambda s: s["state"] == "Stable")
-        until("a commit", lambda: admin.committed(["busy"])["busy"], 30)
+        until("a commit", lambda: admin.committed(["busy"])["busy"])
         namespace.kubectl("delete", KIND, "busy", "--wait=false")
-        namespace.wait_condition(KIND, "busy", status="False", reason="Deleting", timeout=30)
+        namespace.wait_condition(KIND, "busy", status="False", reason="Deleting")
         assert "has members: stop its consumers" in namespace.condition(KIND, "busy")["message"]
         assert admin.groups(["busy"])["busy"].state == "Stable"
         assert admin.committed(["busy"])["busy"]
     there = ("get", KIND, "-o", "name")
-    until("the resource gone", lambda: not namespace.kubectl(*there), 60)
+    until("the resource gone", lambda: not namespace.kubectl(*there))
     assert admin.committed(["busy"]) == {"busy": {}}
 
 
 def test_a_reset_waits_for_its_members_and_runs_once(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, admin: KafkaAdmin
 ) -> None:
     produce(broker, 9)
     reset = {"requestId": "again", "to": "Earliest"}
     with consuming(broker, "watch"):
         namespace.apply(group("watch", topics=["flights"]))
         read = {Partition("flights", p): 3 for p in range(3)}
-        until("all consumed", lambda: admin.committed(["watch"])["watch"] == read, 30)
+        until("all consumed", lambda: admin.committed(["watch"])["watch"] == read)
         namespace.patch(KIND, "watch", {"spec": {"reset": reset}})
         namespace.wait_condition(KIND, "watch", "Reset", status="False", reason="WaitingForMembers")
         assert "stop c-1 (127.0.0.1)" in namespace.condition(KIND, "watch", "Reset")["message"]
@@ -180,7 +185,7 @@ def test_a_reset_waits_for_its_members_and_runs_once(
 
 
 def test_a_workload_from_its_start_to_its_end(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, admin: KafkaAdmin
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, admin: KafkaAdmin
 ) -> None:
     """Its pods are never scheduled: only Kubernetes decides about them."""
     nowhere = {"millstream.dev/test": "no-such-node"}
@@ -188,16 +193,14 @@ def test_a_workload_from_its_start_to_its_end(
     wanted = {"topics": ["flights"], "startAt": "Earliest", "deletionPolicy": "Delete"}
     namespace.apply(group("work", **wanted, workload={"template": template}))
     namespace.wait_condition(KIND, "work", "WorkloadReady", status="False", reason="WorkloadStarting")
-    until(
-        "the Deployment", lambda: namespace.kubectl("get", "deployment", "work-consumers", "-o", "name"), 30
-    )
+    until("the Deployment", lambda: namespace.kubectl("get", "deployment", "work-consumers", "-o", "name"))
     namespace.kubectl("scale", KIND, "work", "--replicas=3")
-    until("three", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3, 30)
+    until("three", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3)
     namespace.kubectl("scale", "deployment", "work-consumers", "--replicas=5")  # the resource decides
-    until("three again", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3, 30)
+    until("three again", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 3)
     scaling = {"min": 0, "max": 2, "targetLag": 1}
     namespace.patch(KIND, "work", {"spec": {"workload": {"replicas": None, "scaling": scaling}}})
-    until("two at most", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 2, 30)
+    until("two at most", lambda: namespace.get("deployment", "work-consumers")["spec"]["replicas"] == 2)
     with pytest.raises(CommandFailed, match="replicas are not allowed with scaling, which chooses them"):
         namespace.kubectl("scale", KIND, "work", "--replicas=1")
     assert "millstream-consumers" in namespace.get(KIND, "work")["status"]["selector"]

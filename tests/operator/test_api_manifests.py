@@ -13,6 +13,7 @@ import yaml
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
 from millstream_harness.loads import allowed_conf
+from millstream_harness.scenario import unique
 from millstream_operator.admission import decode
 from millstream_operator.models import Cluster
 from millstream_operator.resources.cluster import stateful_set
@@ -247,20 +248,22 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
 @pytest.mark.parametrize(
     ("kind", "spec", "words"), BAD, ids=[f"{kind}-{words[0][:40]}" for kind, _, words in BAD]
 )
-def test_refused(namespace: Namespace, kind: str, spec: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_refused(
+    module_namespace: Namespace, kind: str, spec: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(CommandFailed) as error:
-        namespace.apply(manifest(kind, spec))
+        module_namespace.apply(manifest(kind, spec))
     for word in words:
         assert word in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["1east", "a.b", "a" * 41])
-def test_services_can_be_named_after_a_cluster(namespace: Namespace, name: str) -> None:
+def test_services_can_be_named_after_a_cluster(module_namespace: Namespace, name: str) -> None:
     with pytest.raises(
         CommandFailed, match=r"metadata\.name: .* are allowed, since .*[sS]ervices are named after it"
     ):
-        namespace.apply(manifest("Cluster", {}, name))
-    namespace.apply(manifest("Cluster", {}, "a" * 40))
+        module_namespace.apply(manifest("Cluster", {}, name))
+    module_namespace.apply(manifest("Cluster", {}, "a" * 40))
 
 
 def test_what_a_template_may_not_have_never_reaches_the_operator(namespace: Namespace) -> None:
@@ -313,15 +316,15 @@ def test_what_a_template_may_have(namespace: Namespace) -> None:
     assert pod["spec"]["affinity"]["podAntiAffinity"]
 
 
-def test_what_sparks_configuration_may_have(namespace: Namespace) -> None:
-    conf = {f"{name}x" if name.endswith(".") else name: "1" for name in allowed_conf()}
-    namespace.apply(manifest("BatchLoad", {**LOAD, "spark": {"conf": conf}}))
-    assert namespace.get("msb", "x")["spec"]["spark"]["conf"] == conf
+def test_what_sparks_configuration_may_have(module_namespace: Namespace) -> None:
+    conf, name = {f"{key}x" if key.endswith(".") else key: "1" for key in allowed_conf()}, unique("x")
+    module_namespace.apply(manifest("BatchLoad", {**LOAD, "spark": {"conf": conf}}, name))
+    assert module_namespace.get("msb", name)["spec"]["spark"]["conf"] == conf
 
 
-def test_a_kind_nobody_knows(namespace: Namespace) -> None:
+def test_a_kind_nobody_knows(module_namespace: Namespace) -> None:
     with pytest.raises(CommandFailed, match='no matches for kind "Queue"'):
-        namespace.apply(manifest("Queue", {}))
+        module_namespace.apply(manifest("Queue", {}))
 
 
 CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
@@ -379,11 +382,12 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ids=[f"{kind}-{words[:40]}" for kind, _, _, words in CHANGES],
 )
 def test_what_cannot_change(
-    namespace: Namespace, kind: str, before: dict[str, Any], after: dict[str, Any], words: str
+    module_namespace: Namespace, kind: str, before: dict[str, Any], after: dict[str, Any], words: str
 ) -> None:
-    namespace.apply(manifest(kind, before))
+    name = unique("x")
+    module_namespace.apply(manifest(kind, before, name))
     with pytest.raises(CommandFailed, match=words):
-        namespace.apply(manifest(kind, after))
+        module_namespace.apply(manifest(kind, after, name))
 
 
 def test_what_may_change(namespace: Namespace) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.broker import fixed_port
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import CommandFailed, Namespace, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
@@ -22,7 +23,6 @@ from millstream_harness.promoting import NOWHERE, World
 pytestmark = pytest.mark.process
 
 KIND = "mirrormaker.millstream.dev"
-StartOperator = Callable[..., OperatorProcess]
 
 
 def a_mirror(name: str, **spec: Any) -> dict[str, Any]:
@@ -39,10 +39,31 @@ def a_mirror(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def served() -> str:
+    """Address of the broker of Clusters named served, which a test starts."""
+    return f"127.0.0.1:{fixed_port()}"
+
+
+@pytest.fixture(scope="module")
+def cluster_addresses(served: str) -> dict[str, str]:
+    return {"served": served, "west": NOWHERE}
+
+
 @pytest.fixture
-def operator(namespace: Namespace, start_operator: StartOperator) -> OperatorProcess:
+def broker(start_broker: Callable[..., InProcessBroker], served: str) -> InProcessBroker:
+    return start_broker({"listeners": f"PLAINTEXT://{served}"})
+
+
+@pytest.fixture
+def namespace(watched_namespace: Namespace) -> Namespace:
+    return watched_namespace
+
+
+@pytest.fixture
+def operator(namespace: Namespace, shared_operator: OperatorProcess) -> OperatorProcess:
     namespace.apply(cluster("east"))
-    return start_operator({})
+    return shared_operator
 
 
 def test_a_mirror_is_a_deployment_that_scales(operator: OperatorProcess, namespace: Namespace) -> None:
@@ -114,19 +135,18 @@ def test_groups_and_gaps_are_told_to_the_workers(operator: OperatorProcess, name
 
 
 def test_topics_are_promoted_without_source_and_workers(
-    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
+    broker: InProcessBroker, namespace: Namespace, shared_operator: OperatorProcess
 ) -> None:
     """The operator is killed as soon as it has recorded the request, and the next one takes over.
 
     The target is a real broker; workers' pods cannot run here, and nothing responds at the source's address.
     """
-    broker = start_broker()
     with closing(World(broker.bootstrap, "copy")) as there:
         names = [there.replica(f"copy-{number}").name for number in range(3)]
-        namespace.apply(cluster("east"))
-        running = start_operator({"east": broker.bootstrap})
+        namespace.apply(cluster("served"))
         spec: dict[str, Any] = {
             "sources": [{"name": "west", "bootstrap": NOWHERE}],
+            "target": {"clusterRef": {"name": "served"}},
             "topics": {"include": ["copy-.*"]},
             "mode": "Identity",
             "replicas": 0,
@@ -145,8 +165,8 @@ def test_topics_are_promoted_without_source_and_workers(
 
         namespace.apply(a_mirror("copy", **spec, promote={"requestId": "b", "topics": [names[0]]}))
         until("the request is recorded", lambda: last_promotion(namespace).get("requestId") == "b")
-        running.kill()
-        running.start()
+        shared_operator.kill()
+        shared_operator.start()
         namespace.wait_condition(KIND, "copy", "Promoted", reason="Promoted")
         last = last_promotion(namespace)
         assert (last["state"], last["notMirrored"]) == ("Done", 7)
@@ -177,27 +197,24 @@ def last_promotion(namespace: Namespace) -> dict[str, Any]:
     return found
 
 
-def test_a_promoted_mirror_is_no_part_of_a_loop(
-    start_broker: Callable[..., BrokerProcess], namespace: Namespace, start_operator: StartOperator
-) -> None:
+def test_a_promoted_mirror_is_no_part_of_a_loop(broker: InProcessBroker, namespace: Namespace) -> None:
     """After a failover, there may be a mirror in the other direction."""
-    east = start_broker()
-    start_operator({"east": east.bootstrap, "west": NOWHERE})
-    for name in ("east", "west"):
+    for name in ("served", "west"):
         namespace.apply(cluster(name))
-    with closing(World(east.bootstrap, "copy")) as there:
+    with closing(World(broker.bootstrap, "copy")) as there:
         there.replica("copy-orders")
         spec: dict[str, Any] = {"topics": {"include": ["copy-.*"]}, "mode": "Identity", "replicas": 0}
-        namespace.apply(a_mirror("copy", **spec))
+        forth = {**spec, "target": {"clusterRef": {"name": "served"}}}
+        namespace.apply(a_mirror("copy", **forth))
         until("its Deployment", lambda: namespace.list("deployment"))
         back = {
-            "sources": [{"name": "east", "clusterRef": {"name": "east"}}],
+            "sources": [{"name": "east", "clusterRef": {"name": "served"}}],
             "target": {"clusterRef": {"name": "west"}},
         }
         made = datetime.fromisoformat(namespace.get(KIND, "copy")["metadata"]["creationTimestamp"])
         until("the next second", lambda: datetime.now(UTC) - made > timedelta(seconds=1))
         namespace.apply(a_mirror("back", **spec, **back))
         namespace.wait_condition(KIND, "back", status="False", reason="MirrorLoop")
-        namespace.apply(a_mirror("copy", **spec, promote={"requestId": "failover"}))
+        namespace.apply(a_mirror("copy", **forth, promote={"requestId": "failover"}))
         namespace.wait_condition(KIND, "copy", "Ready", reason="Promoted")
         namespace.wait_condition(KIND, "back", status="False", reason="NoWorkers")

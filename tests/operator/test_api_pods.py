@@ -29,13 +29,13 @@ LABEL = "pod-security.kubernetes.io/enforce=restricted"
 VOLUMES = [{"name": "scratch", "emptyDir": {}}, {"name": "ca", "configMap": {"name": "ca"}}]
 
 
-@pytest.fixture
-def restricted(namespace: Namespace) -> Namespace:
-    run("kubectl", "label", "namespace", namespace.name, LABEL)
-    namespace.apply(
+@pytest.fixture(scope="module")
+def restricted(module_namespace: Namespace) -> Namespace:
+    run("kubectl", "label", "namespace", module_namespace.name, LABEL)
+    module_namespace.apply(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": loads.SERVICE_ACCOUNT}}
     )
-    return namespace
+    return module_namespace
 
 
 def template(container: str) -> Spec:

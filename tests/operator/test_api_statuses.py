@@ -9,6 +9,7 @@ import pytest
 
 from millstream_harness.kube import Namespace
 from millstream_harness.manifests import topic
+from millstream_harness.scenario import unique
 from millstream_operator.kube import Kube, KubeError
 from millstream_operator.models import API_VERSION, BatchLoad, BatchLoadStatus, Topic, TopicStatus, decode_as
 from millstream_operator.models.load import OffsetRange, Run
@@ -34,6 +35,17 @@ LOAD = {
 @pytest.fixture
 def kube(api_server: None) -> Kube:
     return Kube.connect()
+
+
+@pytest.fixture
+def namespace(module_namespace: Namespace) -> Namespace:
+    return module_namespace
+
+
+@pytest.fixture
+def name() -> str:
+    """Of the test's resource: the tests share a namespace."""
+    return unique("flights")
 
 
 def an_operator(kube: Kube, namespace: Namespace, kind: str, name: str) -> tuple[Services, Any]:
@@ -67,26 +79,30 @@ def test_a_second_operator_cannot_pin_other_offsets_for_the_same_run(
     assert second.store.take_woken() == {key}, "it looks again, at what the first one wrote"
 
 
-def test_a_spec_that_changed_meanwhile_keeps_no_status_away(namespace: Namespace, kube: Kube) -> None:
-    namespace.apply(topic("flights"))
-    services, seen = an_operator(kube, namespace, "Topic", "flights")
-    namespace.patch("topics.millstream.dev", "flights", {"spec": {"config": {"retention.ms": "1000"}}})
+def test_a_spec_that_changed_meanwhile_keeps_no_status_away(
+    namespace: Namespace, kube: Kube, name: str
+) -> None:
+    namespace.apply(topic(name))
+    services, seen = an_operator(kube, namespace, "Topic", name)
+    namespace.patch("topics.millstream.dev", name, {"spec": {"config": {"retention.ms": "1000"}}})
     flights = decode_as(Topic, seen)
     assert write_status(services, flights, TopicStatus(observed_generation=1, partitions=3))
-    assert namespace.get("topics.millstream.dev", "flights")["status"]["partitions"] == 3
-    now = services.store.get(Topic, namespace.name, "flights")
+    assert namespace.get("topics.millstream.dev", name)["status"]["partitions"] == 3
+    now = services.store.get(Topic, namespace.name, name)
     assert now is not None
     assert now.spec.config == {"retention.ms": "1000"}
-    assert services.store.take_woken() == {Key("Topic", namespace.name, "flights")}
+    assert services.store.take_woken() == {Key("Topic", namespace.name, name)}
 
 
-def test_a_status_is_not_written_on_a_resource_that_was_made_anew(namespace: Namespace, kube: Kube) -> None:
-    namespace.apply(topic("flights"))
-    services, seen = an_operator(kube, namespace, "Topic", "flights")
-    namespace.kubectl("delete", "topics.millstream.dev", "flights")
-    namespace.apply(topic("flights"))
+def test_a_status_is_not_written_on_a_resource_that_was_made_anew(
+    namespace: Namespace, kube: Kube, name: str
+) -> None:
+    namespace.apply(topic(name))
+    services, seen = an_operator(kube, namespace, "Topic", name)
+    namespace.kubectl("delete", "topics.millstream.dev", name)
+    namespace.apply(topic(name))
     assert not write_status(services, decode_as(Topic, seen), TopicStatus(partitions=3))
-    assert "status" not in namespace.get("topics.millstream.dev", "flights")
+    assert "status" not in namespace.get("topics.millstream.dev", name)
 
 
 def test_a_pod_that_was_made_anew_is_not_deleted(namespace: Namespace, kube: Kube) -> None:
@@ -117,10 +133,12 @@ def test_a_write_that_may_not_be_is_not_sent(namespace: Namespace, kube: Kube) -
     assert kube.get("v1", "ConfigMap", namespace.name, "one") is None
 
 
-def test_what_we_do_not_know_of_a_status_is_no_change_of_it(namespace: Namespace, kube: Kube) -> None:
+def test_what_we_do_not_know_of_a_status_is_no_change_of_it(
+    namespace: Namespace, kube: Kube, name: str
+) -> None:
     """A later version's status has fields that this version does not read."""
-    namespace.apply(topic("flights"))
-    services, seen = an_operator(kube, namespace, "Topic", "flights")
+    namespace.apply(topic(name))
+    services, seen = an_operator(kube, namespace, "Topic", name)
     seen["status"] = {"partitions": 3, "fromLater": True}
     services.store.put({**seen, "metadata": {**seen["metadata"]}})
     view = msgspec.structs.replace(decode_as(Topic, seen), status=TopicStatus(partitions=3))
