@@ -18,7 +18,7 @@ from millstream_operator.reconcile.cluster_objects import apply_brokers
 from millstream_operator.reconcile.ensemble import apply_ensemble
 from millstream_operator.services import Services
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 OBJECTS = (
     ("statefulset", "default-brokers"),

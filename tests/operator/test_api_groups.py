@@ -16,7 +16,7 @@ from millstream_harness.operator import OperatorProcess
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic, Partition
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 KIND = "consumergroup.millstream.dev"
 

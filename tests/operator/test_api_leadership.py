@@ -15,7 +15,7 @@ from millstream_harness.operator import OperatorProcess
 from millstream_operator.claims import CLAIM
 from millstream_operator.status import FINALIZER
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 NewNamespace = Callable[[], Namespace]
 StartOperator = Callable[..., OperatorProcess]
@@ -38,7 +38,7 @@ def reason(namespace: Namespace, name: str) -> str:
 def is_looked_at(namespace: Namespace, name: str) -> None:
     """Wait until the acting operator reports that a new Topic has no Cluster."""
     namespace.apply(topic(name))
-    until(f"{name} looked at", lambda: reason(namespace, name) == "ClusterNotFound", timeout=40)
+    until(f"{name} looked at", lambda: reason(namespace, name) == "ClusterNotFound")
 
 
 def lease_of(operator: OperatorProcess) -> dict[str, Any]:
@@ -53,15 +53,16 @@ def test_a_standby_takes_over_when_the_other_one_ends(
     first = start_operator({})
     is_looked_at(namespace, "one")
     second = start_operator({})
-    until("it stands by", lambda: "standing by: operator-1 holds the Lease" in second.said(), timeout=20)
+    until("it stands by", lambda: "standing by: operator-1 holds the Lease" in second.said())
     is_looked_at(namespace, "two")
     assert acts(first)
     assert not acts(second)
     assert "looked at Topic" not in second.said()
     assert first.stop() == 0
     assert "released the Lease" in first.said()
-    until("the standby acts", lambda: acts(second), timeout=20)
-    until("its health says so", lambda: second.health()["work"]["acts"], timeout=30)
+    assert lease_of(first)["spec"]["holderIdentity"] in ("", second.identity), "the standby need not wait"
+    until("the standby acts", lambda: acts(second))
+    until("its health says so", lambda: second.health()["work"]["acts"])
     is_looked_at(namespace, "three")
     spec = lease_of(second)["spec"]
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("operator-2", 1)
@@ -71,10 +72,10 @@ def test_a_standby_takes_over_from_one_that_is_killed(
     namespace: Namespace, start_operator: StartOperator
 ) -> None:
     first = start_operator({})
-    until("it acts", lambda: acts(first), timeout=20)
+    until("it acts", lambda: acts(first))
     second = start_operator({})
     first.kill()
-    until("the standby acts", lambda: acts(second), timeout=60)
+    until("the standby acts", lambda: acts(second))
     is_looked_at(namespace, "one")
 
 
@@ -86,11 +87,11 @@ def test_an_operator_that_lost_its_lease_ends_and_writes_nothing(
     second = start_operator({})
     first.pause()  # as on a starved node
     try:
-        until("the standby acts", lambda: acts(second), timeout=60)
+        until("the standby acts", lambda: acts(second))
         is_looked_at(namespace, "after")
     finally:
         first.resume()
-    assert first.wait(30) == 1
+    assert first.wait(120) == 1
     assert "lost the Lease" in first.said()
     assert f"looked at Topic {namespace.name}/after" not in first.said()
     assert acts(second)
@@ -98,11 +99,11 @@ def test_an_operator_that_lost_its_lease_ends_and_writes_nothing(
 
 def test_an_operator_without_its_lease_ends(namespace: Namespace, start_operator: StartOperator) -> None:
     first = start_operator({})
-    until("it acts", lambda: acts(first), timeout=20)
+    until("it acts", lambda: acts(first))
     where, _, name = first.lease.partition("/")
     change = json.dumps({"spec": {"holderIdentity": "somebody-else"}})
     run("kubectl", "--namespace", where, "patch", "lease", name, "--type=merge", "--patch", change)
-    assert first.wait(30) == 1
+    assert first.wait(120) == 1
     assert "(held by somebody-else): exiting" in first.said()
 
 
@@ -112,8 +113,8 @@ def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
     first = start_operator({})
     is_looked_at(namespace, "one")
     second = start_operator({}, release=f"{namespace.name}-second")
-    until("it says so", lambda: "leaves it alone" in second.said(), timeout=30)
-    until("its health, too", lambda: foreign(second) == {namespace.name: first.lease}, timeout=30)
+    until("it says so", lambda: "leaves it alone" in second.said())
+    until("its health, too", lambda: foreign(second) == {namespace.name: first.lease})
     assert acts(first)
     assert acts(second), "in its other namespaces, if it had any"
     (event,) = namespace.list("events", "--field-selector=reason=WatchedTwice")
@@ -127,7 +128,7 @@ def test_of_two_releases_that_watch_a_namespace_one_acts_and_the_other_says_so(
     namespace.kubectl("delete", "lease", CLAIM)
     is_looked_at(namespace, "two")
     assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == second.lease
-    until("its health, too", lambda: foreign(second) == {}, timeout=30)
+    until("its health, too", lambda: foreign(second) == {})
 
 
 def test_a_release_does_not_act_on_a_cluster_where_another_one_does(
@@ -139,16 +140,16 @@ def test_a_release_does_not_act_on_a_cluster_where_another_one_does(
     shared["metadata"]["annotations"] = {"millstream.dev/paused": "true"}  # its pods do not matter here
     namespace.apply(shared)
     first = start_operator({})
-    until("the namespace is taken", lambda: namespace.list("lease") != [], timeout=40)
+    until("the namespace is taken", lambda: namespace.list("lease") != [])
     second = start_operator({}, (namespace, other), release=other.name)
     reference = {"name": "shared", "namespace": namespace.name}
     other.apply(topic("flights", clusterRef=reference))
-    until("it is refused", lambda: reason(other, "flights") == "OtherRelease", timeout=40)
+    until("it is refused", lambda: reason(other, "flights") == "OtherRelease")
     (condition,) = other.get("topics.millstream.dev", "flights")["status"]["conditions"]
     assert "give both namespaces to one release" in condition["message"]
     first.stop()
     namespace.kubectl("delete", "lease", CLAIM)
-    until("it is acted on", lambda: reason(other, "flights") == "ClusterNotReady", timeout=60)
+    until("it is acted on", lambda: reason(other, "flights") == "ClusterNotReady")
     assert namespace.get("lease", CLAIM)["spec"]["holderIdentity"] == second.lease
 
 

@@ -6,26 +6,25 @@ The loads themselves run in e2e; here their pods wait for an image.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.spark_operator import definition
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.soak,
     pytest.mark.timeout(400),
 ]
 KIND = "batchload.millstream.dev"
 SPARK_CRD = "sparkapplications.sparkoperator.k8s.io"
-StartOperator = Callable[..., OperatorProcess]
 
 
 def a_load(name: str, **spec: Any) -> dict[str, Any]:
@@ -43,26 +42,36 @@ def a_load(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def publish(broker: BrokerProcess, count: int) -> None:
+def publish(broker: InProcessBroker, count: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(count):
         producer.produce("flights", key=str(number), value=b"{}")
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="module")
+def cluster_addresses(module_broker: InProcessBroker) -> dict[str, str]:
+    return {"default": module_broker.bootstrap}
 
 
 @pytest.fixture
-def broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    return start_broker()
+def broker(empty_broker: InProcessBroker) -> InProcessBroker:
+    return empty_broker
 
 
 @pytest.fixture
-def operator(broker: BrokerProcess, namespace: Namespace, start_operator: StartOperator) -> OperatorProcess:
+def namespace(broker: InProcessBroker, watched_namespace: Namespace) -> Namespace:
+    return watched_namespace
+
+
+@pytest.fixture
+def operator(namespace: Namespace, shared_operator: OperatorProcess) -> OperatorProcess:
     namespace.apply(cluster())
-    return start_operator({"default": broker.bootstrap})
+    return shared_operator
 
 
 def test_a_run_is_pinned_and_started_once(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker
 ) -> None:
     namespace.apply(a_load("daily", minRecords=100))
     namespace.wait_condition(KIND, "daily", status="False", reason="TopicNotFound")
@@ -125,7 +134,7 @@ def end_well(namespace: Namespace, pod: dict[str, Any], run: str, rows: int) -> 
 
 @pytest.mark.parametrize("cascade", ["orphan", "background"])
 def test_a_load_that_is_made_again_has_nothing_of_its_predecessors_runs(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, cascade: str
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, cascade: str
 ) -> None:
     namespace.apply(topic("flights"))
     publish(broker, 10)
@@ -171,7 +180,7 @@ def last_run(namespace: Namespace, number: int) -> str:
 
 
 def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_on(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker
 ) -> None:
     namespace.apply(topic("flights"))
     publish(broker, 10)
@@ -222,7 +231,7 @@ def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_
 
 
 def test_a_load_that_cannot_run_says_why_and_heals(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker
 ) -> None:
     namespace.apply(topic("flights"))
     namespace.apply(a_load("lost", output={"path": "/lake/flights"}))
@@ -251,7 +260,7 @@ def spark_crd(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_spark_application_is_made_once_it_can_be_and_followed(
-    operator: OperatorProcess, namespace: Namespace, broker: BrokerProcess, spark_crd: Path
+    operator: OperatorProcess, namespace: Namespace, broker: InProcessBroker, spark_crd: Path
 ) -> None:
     namespace.apply(topic("flights"))
     publish(broker, 10)

@@ -20,7 +20,7 @@ from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.promoting import NOWHERE, World
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 KIND = "mirrormaker.millstream.dev"
 
