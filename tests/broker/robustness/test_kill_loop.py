@@ -26,7 +26,7 @@ TOPICS = {
 }
 
 
-@pytest.mark.timeout(60 + 10 * ROUNDS)
+@pytest.mark.timeout(300 + 30 * ROUNDS)
 def test_killed_in_a_loop_under_load(tmp_path: Path) -> None:
     # Constant checkpoints, so that kills hit them, too.
     with BrokerProcess(tmp_path, {"log.flush.offset.checkpoint.interval.ms": "20"}).keep_port() as broker:

@@ -63,21 +63,23 @@ def offset_of_time(wire: Wire, timestamp: int) -> int:
 
 
 def serves_during_a_look_up(broker: BrokerProcess) -> None:
-    """The first look-up by time reads the end of every time index; meanwhile another client gets a response."""
-    asked = list_offsets.ListOffsetsPartition(0, -1, FIRST_MS + (SEGMENTS - 1) * 1000)
-    request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [asked])])
+    """The first look-up by time reads the end of every time index; meanwhile another client gets responses."""
+    last = list_offsets.ListOffsetsPartition(0, -1, FIRST_MS + (SEGMENTS - 1) * 1000)
+    request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic("many", [last])])
     with Wire(broker.bootstrap) as patient, Wire(broker.bootstrap) as other:
         patient.socket.settimeout(60)
         other.end_offset("many")
         begun = time.monotonic()
         patient.send(list_offsets.API, 7, request)
-        other.end_offset("many")
-        waited = time.monotonic() - begun
-        answered, _, _ = select.select([patient.socket], [], [], 0)
-        assert not answered, "the loop looked up before it answered"
+        served, waited = 0, 0.0
+        while not select.select([patient.socket], [], [], 0)[0]:
+            asked = time.monotonic()
+            other.end_offset("many")
+            served, waited = served + 1, max(waited, time.monotonic() - asked)
+        assert served > 1, "the loop looked up before it answered"
         assert patient.receive().topics[0].partitions[0].offset == SEGMENTS - 1
         print(
-            f"first look-up by time: {time.monotonic() - begun:.2f} s; another request meanwhile: {waited:.3f} s"
+            f"first look-up by time: {time.monotonic() - begun:.2f} s; another one meanwhile: {waited:.3f} s at most"
         )
 
 
@@ -106,7 +108,7 @@ def look(broker: BrokerProcess, how: str, begun: float) -> None:
     assert resident_mb(broker.pid) < 25 + 20 + SEGMENTS * 0.002
 
 
-@pytest.mark.timeout(60 + SEGMENTS // 200)
+@pytest.mark.timeout(300 + SEGMENTS // 50)
 def test_many_segments(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, {"log.segment.bytes": str(SEGMENT_BYTES), "log.retention.ms": "-1"})
     write_segments(broker.data)

@@ -117,7 +117,7 @@ def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
         yield broker
 
 
-@pytest.mark.timeout(60 + REQUESTS // 25)
+@pytest.mark.timeout(300 + REQUESTS // 25)
 def test_odd_requests_surprise_nobody(broker: InProcessBroker) -> None:
     odd = Odd(SEED)
     wire = Wire(broker.bootstrap)
