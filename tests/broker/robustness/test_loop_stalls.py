@@ -2,13 +2,14 @@
 
 The metrics count processor time (`millstream_loop_stall_cpu_seconds`), so a busy machine changes nothing. With
 ``pytest -s`` the tests print the bucket of each request's longest stall. The goal is 5 ms, which an idle machine meets
-(docs/limits.md). The bound leaves room for concurrent background work, and for a processor that other processes slow
-down.
+(docs/limits.md). The bound leaves room for concurrent background work. On a processor that is slower, or slowed down by
+other processes, it is longer by as much as the same work takes longer there.
 """
 
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -53,6 +54,8 @@ NAMES = [f"t{number}" for number in range(TOPICS)]
 INDEXES = list(range(PARTITIONS))
 MANY = [f"many{number}" for number in range(10_000)]
 BOUND_S = 0.02
+WORK_S = 0.03
+"""How long `work` takes on the machine of docs/limits.md."""
 BUCKET = re.compile(r'millstream_loop_stall_(cpu_)?seconds_bucket{le="(.+)"} (.+)')
 
 Call = tuple[Any, int, Any]
@@ -311,12 +314,26 @@ def longest(
     return min(bound for bound in new if new[bound] == new[float("inf")]) if new[float("inf")] else 0.0
 
 
+def work() -> float:
+    """The processor's time for some work on strings and tuples."""
+    begun = time.thread_time()
+    found = {f"t{number}": (number, str(number)) for number in range(50_000)}
+    sorted(found.items())
+    return time.thread_time() - begun
+
+
+def bound(after: dict[tuple[str, float], float]) -> float:
+    """The least bucket of the metrics that has room for BOUND_S on this processor, as it is now."""
+    least_s = BOUND_S * max(1.0, min(work() for _ in range(3)) / WORK_S)
+    return min(bucket for _, bucket in after if bucket >= least_s)
+
+
 def test_metrics_do_not_hold_the_loop(broker: BrokerProcess) -> None:
     before = stalls(broker)
     for _ in range(3):
         after = stalls(broker)
     print(f"/metrics: up to {longest(before, after, 'cpu_') * 1000:g} ms")
-    assert longest(before, after, "cpu_") <= BOUND_S
+    assert longest(before, after, "cpu_") <= bound(after)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -334,4 +351,4 @@ def test_a_request_of_10000_partitions_does_not_hold_the_loop(broker: BrokerProc
     print(
         f"{name}: up to {by_processor * 1000:g} ms of the processor's time, {by_clock * 1000:g} ms by the clock"
     )
-    assert by_processor <= BOUND_S
+    assert by_processor <= bound(after)
