@@ -176,7 +176,7 @@ def last_run(namespace: Namespace, number: int) -> str:
         run = namespace.get(KIND, "daily").get("status", {}).get("lastRun", {}).get("name", "")
         return run if run.startswith(f"daily-{number:04d}-") else None
 
-    return until(f"run {number}", begun, timeout=200)
+    return until(f"run {number}", begun, timeout=200, every=2)
 
 
 def test_a_schedule_continues_where_the_last_success_ended_and_an_edit_is_acted_on(

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from millstream_broker.metric_table import TABLE as BROKER
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import Namespace, run
 from millstream_harness.manifests import cluster, group, resource, topic
 from millstream_harness.mirror import MirrorProcess
@@ -42,6 +42,7 @@ VARIABLES = {
     "$load": ".*",
     "$operator": ".*",
 }
+PATIENCE_S = 120
 EMPTY = {
     "Cluster: Task failures",  # none has failed
     "Operator: Errors",
@@ -68,7 +69,7 @@ SUCCEEDED = {
 @pytest.fixture
 def prometheus(
     tmp_path: Path,
-    start_broker: Callable[..., BrokerProcess],
+    start_broker: Callable[..., InProcessBroker],
     namespace: Namespace,
     start_operator: Callable[..., OperatorProcess],
 ) -> Iterator[PrometheusProcess]:
@@ -106,16 +107,16 @@ def prometheus(
             yield prometheus
 
 
-def work(broker: BrokerProcess) -> None:
+def work(broker: InProcessBroker) -> None:
     """Produce and consume records, and commit."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(300):
         producer.produce("flights", str(number), partition=number % 3)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     config = {"group.id": "readers", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **config})
     consumer.subscribe(["flights"])
-    assert len(consumer.consume(100, timeout=30)) == 100
+    assert len(consumer.consume(100, timeout=60)) == 100
     consumer.commit(asynchronous=False)
     consumer.close()
 
@@ -144,7 +145,9 @@ def filled(expression: str) -> str:
 
 def test_dashboards_and_rules_work_on_what_is_served(prometheus: PrometheusProcess) -> None:
     down = 'up == 0 or absent(up{job="operator-metrics"})'
-    eventually(lambda: prometheus.query(down), lambda series: not series, "all targets are scraped", 60)
+    eventually(
+        lambda: prometheus.query(down), lambda series: not series, "all targets are scraped", PATIENCE_S
+    )
     for where, expression in queries():
         if where in EMPTY:
             prometheus.query(expression)
@@ -153,7 +156,7 @@ def test_dashboards_and_rules_work_on_what_is_served(prometheus: PrometheusProce
                 lambda expression=expression: prometheus.query(expression),  # type: ignore[misc]
                 lambda series: bool(series),
                 f"{where}: {expression} has data",
-                60,
+                PATIENCE_S,
             )
     check_rules(prometheus)
     check_tables(prometheus)
@@ -165,13 +168,13 @@ def check_rules(prometheus: PrometheusProcess) -> None:
     def rules() -> list[dict[str, Any]]:
         return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
 
-    eventually(rules, lambda found: all(one["health"] != "unknown" for one in found), "evaluated", 60)
+    eventually(rules, lambda found: all(one["health"] != "unknown" for one in found), "evaluated", PATIENCE_S)
     assert {one["name"]: one.get("lastError") for one in rules() if one["health"] != "ok"} == {}
     eventually(
         lambda: {one["labels"]["alertname"]: one["labels"] for one in prometheus.get("alerts")["alerts"]},
         lambda alerts: alerts.get("MillstreamGroupLagging", {}).get("name") == "late",
         "the group lags",
-        60,
+        PATIENCE_S,
     )
     lag = {
         (one["metric"]["group"], one["metric"]["topic"])

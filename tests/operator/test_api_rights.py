@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,33 +54,38 @@ def rendered(namespace: Namespace) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-@pytest.fixture
-def watched(namespace: Namespace) -> Namespace:
+def apply_all(namespace: Namespace, documents: Sequence[dict[str, Any]]) -> None:
+    namespace.apply({"apiVersion": "v1", "kind": "List", "items": documents})
+
+
+@pytest.fixture(scope="module")
+def watched(module_namespace: Namespace) -> Namespace:
     """A namespace that a separate operator watches, with the chart's rights there."""
-    for document in rendered(namespace):
-        if document["kind"] in RIGHTS:
-            namespace.apply(document)
-    return namespace
+    apply_all(module_namespace, [one for one in rendered(module_namespace) if one["kind"] in RIGHTS])
+    return module_namespace
 
 
-@pytest.fixture
-def policed(watched: Namespace) -> Iterator[Namespace]:
-    """The same, with the chart's admission policies in force."""
+@pytest.fixture(scope="module")
+def policed(new_module_namespace: Callable[[], Namespace]) -> Iterator[Namespace]:
+    """Another one, with the chart's admission policies in force."""
     if "validatingadmissionpolicies" not in run("kubectl", "get", "--raw", f"/apis/{POLICIES}"):
         pytest.skip("a Kubernetes without admission policies")
-    policies = [one for one in rendered(watched) if one["apiVersion"] == POLICIES]
+    namespace = new_module_namespace()
+    documents = rendered(namespace)
+    policies = [one for one in documents if one["apiVersion"] == POLICIES]
     assert len(policies) == 4
-    watched.apply(load_objects.service_account(watched.name))
-    watched.apply(load_objects.role_binding(watched.name, spark_role(watched)))
+    rights = [one for one in documents if one["kind"] in RIGHTS]
+    rights.append(load_objects.service_account(namespace.name))
+    rights.append(load_objects.role_binding(namespace.name, spark_role(namespace)))
     try:
-        for policy in policies:
-            watched.apply(policy)
-        until("the operator's policy", lambda: refused(watched, OPERATOR, config_map("mine", {})))
-        until("the drivers' policy", lambda: refused(watched, load_objects.SERVICE_ACCOUNT, a_pod({})))
-        yield watched
+        apply_all(namespace, [*rights, *policies])
+        until("the operator's policy", lambda: refused(namespace, OPERATOR, config_map("mine", {})))
+        until("the drivers' policy", lambda: refused(namespace, load_objects.SERVICE_ACCOUNT, a_pod({})))
+        yield namespace
     finally:
-        for policy in policies:
-            run("kubectl", "delete", policy["kind"], policy["metadata"]["name"], "--ignore-not-found")
+        for kind in {one["kind"] for one in policies}:
+            names = [one["metadata"]["name"] for one in policies if one["kind"] == kind]
+            run("kubectl", "delete", kind, *names, "--ignore-not-found")
 
 
 def as_account(namespace: Namespace, account: str) -> str:
@@ -148,13 +153,23 @@ def a_driver(namespace: Namespace, name: str) -> tuple[str, str]:
     )
 
 
-@pytest.fixture
-def operator(watched: Namespace, tmp_path: Path) -> Kube:
-    """The API server, with the operator's rights."""
-    file = kubeconfig(tmp_path / "kubeconfig", token(watched, OPERATOR))
+def with_rights_of_the_operator(namespace: Namespace, folder: Path) -> Kube:
+    file = kubeconfig(folder / "kubeconfig", token(namespace, OPERATOR))
     configuration = Configuration()
     load_kube_config(config_file=file, client_configuration=configuration)  # type: ignore[no-untyped-call]
     return Kube(configuration)
+
+
+@pytest.fixture(scope="module")
+def operator(watched: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Kube:
+    """The API server, with the operator's rights."""
+    return with_rights_of_the_operator(watched, tmp_path_factory.mktemp("operator"))
+
+
+@pytest.fixture(scope="module")
+def policed_operator(policed: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Kube:
+    """The same where the policies are in force."""
+    return with_rights_of_the_operator(policed, tmp_path_factory.mktemp("operator"))
 
 
 def spark_role(namespace: Namespace) -> SparkRole:
@@ -177,8 +192,8 @@ SASL = {
 }
 
 
-def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> None:
-    watched = policed
+def test_the_operator_can_do_its_work(policed: Namespace, policed_operator: Kube) -> None:
+    watched, operator = policed, policed_operator
     cluster = decode_as(Cluster, stored(watched, "Cluster", "default", {}))
     endpoint = mirror_objects.Endpoint("west", "west:9092")
     mirror = decode_as(
@@ -212,7 +227,10 @@ def test_the_operator_can_do_its_work(policed: Namespace, operator: Kube) -> Non
     assert operator.delete("apps/v1", "Deployment", watched.name, workers["name"], uid=workers["uid"])
 
 
-def test_the_operator_can_run_a_load_and_clean_up_after_it(policed: Namespace, operator: Kube) -> None:
+def test_the_operator_can_run_a_load_and_clean_up_after_it(
+    policed: Namespace, policed_operator: Kube
+) -> None:
+    operator = policed_operator
     spec = {
         "clusterRef": {"name": "default"},
         "topics": ["t"],
@@ -293,16 +311,16 @@ ESCALATING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def foreign(policed: Namespace) -> Namespace:
     """A namespace with another user's ConfigMap, pod and service account."""
-    policed.apply(config_map("theirs", {}))
-    policed.apply(a_pod({}))
-    policed.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}})
+    admin = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "admin"}}
+    apply_all(policed, [config_map("theirs", {}), a_pod({}), admin])
     return policed
 
 
-def test_policies_bound_the_operator(foreign: Namespace, operator: Kube) -> None:
+def test_policies_bound_the_operator(foreign: Namespace, policed_operator: Kube) -> None:
+    operator = policed_operator
     with pytest.raises(KubeError, match="the operator writes only what is labelled"):
         operator.apply(
             {
@@ -367,6 +385,7 @@ def test_policies_bound_a_driver(foreign: Namespace, tmp_path: Path) -> None:
     foreign.kubectl("delete", "pod", "-l", "spark-role=executor", "--wait=false", "--kubeconfig", driver)
 
 
+@pytest.mark.timeout(700)
 def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace, tmp_path: Path) -> None:
     """Spark itself is the driver: it creates its executors, and removes them at its end."""
     require("java")
@@ -380,7 +399,7 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
         stored(
             watched,
             "BatchLoad",
-            "daily",
+            "nightly",
             {
                 "clusterRef": {"name": "default"},
                 "topics": ["t"],
@@ -389,11 +408,11 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
             },
         ),
     )
-    load = replace(load, status=BatchLoadStatus(last_run=Run(name="daily-0001", state="Pending")))
-    its_token = a_driver(watched, "driver")[1]
+    load = replace(load, status=BatchLoadStatus(last_run=Run(name="nightly-0001", state="Pending")))
+    uid, its_token = a_driver(watched, "spark")
     ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
     change = json.dumps(ready)
-    watched.kubectl("patch", "pod", "driver", "--subresource=status", "--type=merge", "--patch", change)
+    watched.kubectl("patch", "pod", "spark", "--subresource=status", "--type=merge", "--patch", change)
     (tmp_path / "token").write_text(its_token)
     (tmp_path / "executor.yaml").write_text(yaml.safe_dump(load_objects.executor_template(load, Images())))
     (tmp_path / "app.py").write_text(
@@ -408,7 +427,7 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
     conf = {
         **load_objects.spark_conf(load),
         "spark.kubernetes.namespace": watched.name,
-        "spark.kubernetes.driver.pod.name": "driver",
+        "spark.kubernetes.driver.pod.name": "spark",
         "spark.kubernetes.authenticate.oauthTokenFile": str(tmp_path / "token"),
         "spark.kubernetes.trust.certificates": "true",
         "spark.kubernetes.container.image": "nowhere/spark",
@@ -438,18 +457,20 @@ def test_a_driver_runs_its_executors_with_rights_on_pods_only(policed: Namespace
             start_new_session=True,
         )
     try:
-        until("executors", lambda: len(watched.list("pod", "-l", "spark-role=executor")) == 2, timeout=90)
+        until("executors", lambda: len(executors(watched, uid)) == 2, timeout=300)
         (tmp_path / "end").touch()
-        driver.wait(timeout=60)
+        driver.wait(timeout=300)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
     assert driver.returncode == 0, log.read_text()
     assert "forbidden" not in log.read_text()
-    until("no executors", lambda: not executors_left(watched), timeout=30)
+    until(
+        "no executors", lambda: all("deletionTimestamp" in one["metadata"] for one in executors(watched, uid))
+    )
 
 
-def executors_left(namespace: Namespace) -> list[Any]:
-    """Pods that are not being deleted; without a kubelet, deleted ones stay."""
+def executors(namespace: Namespace, driver: str) -> list[dict[str, Any]]:
+    """Executors of the driver with this uid; without a kubelet, deleted ones stay."""
     pods = namespace.list("pod", "-l", "spark-role=executor")
-    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == driver]

@@ -17,7 +17,7 @@ import yaml
 from .daemon import Daemon
 from .tools import require
 
-INTERVAL = "1s"
+INTERVAL = "2s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PrometheusProcess(Daemon):
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -78,7 +78,7 @@ class PrometheusProcess(Daemon):
         """The data of a response of the HTTP API; AssertionError with Prometheus' error."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=30) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path} {query}: {error.read().decode()}") from None
