@@ -24,13 +24,15 @@ SWITCH_S = 0.0005
 """As in ``millstream_broker.main``."""
 LIMIT_S = 110.0
 """Longest time that a caller waits; a test may take two minutes."""
+new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+"""Makes the loop; `shuffled_loop` may replace it."""
 
 
 class BackgroundLoop:
     def __init__(self) -> None:
         self._before_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self.loop = new_loop()
         self.loop.set_exception_handler(supervision.unhandled)
         self._thread = threading.Thread(target=self._serve, name="brokers", daemon=True)
         self._thread.start()

@@ -1,6 +1,7 @@
 """An event loop on which everything from outside comes late, in an order that a seed decides.
 
-``pytest --shuffle-callbacks SEED`` runs all asynchronous tests on it. It changes only what asyncio leaves open:
+``pytest --shuffle-callbacks SEED`` runs all asynchronous tests on it, and the brokers of this process. It changes only
+what asyncio leaves open:
 
 - a socket that can be read or written is noticed some turns later, and of several sockets any may be first;
 - a thread begins its work later, and pauses before it hands anything to the loop;
@@ -22,7 +23,6 @@ import asyncio
 import os
 import random
 import selectors
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -31,7 +31,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 
-from . import virtual_time
+from . import background_loop, virtual_time
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -73,10 +73,6 @@ class _Late(asyncio.SelectorEventLoop):
 
     chance: random.Random
 
-    def __init__(self, *more: Any) -> None:
-        self._own = threading.current_thread()
-        super().__init__(*more)
-
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
@@ -85,7 +81,7 @@ class _Late(asyncio.SelectorEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        if threading.current_thread() is not self._own:
+        if asyncio._get_running_loop() is not self:
             time.sleep(self.chance.choice(PAUSES_S))
         return super().call_soon_threadsafe(callback, *args, context=context)
 
@@ -127,6 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if (seed := config.getoption("--shuffle-callbacks")) is not None:
         config.pluginmanager.register(Factories(seed))
         virtual_time.new_loop = lambda: ShuffledVirtualTimeLoop(_of_test(seed))
+        background_loop.new_loop = lambda: ShuffledLoop(seed)
 
 
 class Factories:
