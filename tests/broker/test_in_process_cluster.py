@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +23,7 @@ from millstream_harness.in_process_cluster import InProcessCluster, LoopCluster
 from millstream_harness.jumping_clock import jumping_clock, now
 from millstream_harness.loop_broker import LoopBroker
 from millstream_harness.members import until
+from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_kafka.client import ClusterClient
 from millstream_process import supervision
@@ -155,15 +158,27 @@ async def test_a_kill_leaves_what_a_process_leaves(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob(CLEAN_SHUTDOWN))) == 2
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no broker of another test ran in this process."""
+    monkeypatch.setattr(Activity, "running", WeakSet())
+    monkeypatch.setattr(supervision, "failures", {})
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.usefixtures("alone")
 async def test_nothing_is_left_over(tmp_path: Path) -> None:
     """Neither tasks, nor threads, nor open files."""
     ends: list[Callable[[LoopBroker], object]] = [LoopBroker.stop, LoopBroker.kill, LoopBroker.restart]
-    descriptors = -1
+    before = -1
     for end in [ends[0], *ends]:
         broker = LoopBroker(tmp_path)
         async with broker:
             async with ClusterClient(broker.bootstrap, "test") as client:
-                if descriptors < 0:
+                if before < 0:
                     await loop_client.create(client, "t", 4, 1)
                 await loop_client.write(client, "t", ["a"])
             result = end(broker)
@@ -171,12 +186,11 @@ async def test_nothing_is_left_over(tmp_path: Path) -> None:
             await result
         del broker, client, result
         gc.collect()
-        await asyncio.sleep(0.01)
-        assert len(asyncio.all_tasks()) == 1
+        await until(lambda: len(asyncio.all_tasks()) == 1)
         assert not Activity.running
-        now_open = len(list(Path("/proc/self/fd").iterdir()))
-        assert descriptors < 0 or now_open <= descriptors
-        descriptors = now_open
+        if before >= 0:
+            await until(lambda: descriptors() <= before)  # noqa: B023
+        before = descriptors()
 
 
 async def test_a_broker_that_cannot_start_says_why_and_holds_nothing(tmp_path: Path) -> None:
@@ -213,6 +227,7 @@ async def test_each_broker_has_its_own_log(tmp_path: Path) -> None:
         await one.stop()
 
 
+@pytest.mark.usefixtures("alone")
 async def test_failures_of_tasks_are_those_of_brokers_that_run(tmp_path: Path) -> None:
     async with LoopBroker(tmp_path / "a"):
         supervision.failed("retention", ValueError())
@@ -255,10 +270,11 @@ def test_a_disk_is_restored_from_a_copy(tmp_path: Path) -> None:
 
 
 def test_a_cluster_serves_clients_that_block(tmp_path: Path) -> None:
+    before = at_work()
     with InProcessCluster(tmp_path) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
         producer.produce("t", b"a")
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         cluster.await_in_sync("t")
         leader = cluster.leader("t")
         leader.kill()
@@ -271,7 +287,12 @@ def test_a_cluster_serves_clients_that_block(tmp_path: Path) -> None:
         cluster.cut(controller)
         cluster.heal(controller)
         cluster.await_in_sync("t")
-    assert background_loop().call(lambda: len(asyncio.all_tasks())) == 1
+    eventually(lambda: at_work() - before, lambda left: not left, "tasks")
+
+
+def at_work() -> set[asyncio.Task[Any]]:
+    """The tasks of the background loop; another test's broker may run there."""
+    return {task for task in background_loop().call(asyncio.all_tasks) if not task.done()}
 
 
 # The clock
@@ -289,7 +310,7 @@ async def test_the_clock_jumps_only_when_nothing_works() -> None:
     assert now() == began + 3000
     assert time.time() - before[0] == pytest.approx(3000)
     assert time.monotonic() - before[1] == pytest.approx(3000)
-    assert 0.2 <= time.perf_counter() - real < 60
+    assert 0.2 <= time.perf_counter() - real < 1000
 
 
 @jumping_clock
