@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import millstream
+from millstream.groups import describe_group
 from millstream.topics import create_topic, delete_topics
 from millstream_harness.cluster import until
 from millstream_harness.in_process_broker import InProcessBroker
@@ -33,6 +34,11 @@ def counted(path: Path) -> Counter[str]:
         return Counter()
     finally:
         database.close()
+
+
+def shares(cluster: millstream.Cluster) -> list[int]:
+    """How many partitions each process owns."""
+    return [len(member.partitions) for member in describe_group(cluster, "carriers").members]
 
 
 def test_each_message_counts_once(start_broker: Callable[..., InProcessBroker], tmp_path: Path) -> None:
@@ -63,11 +69,12 @@ def test_each_message_counts_once(start_broker: Callable[..., InProcessBroker], 
             send(500)
         until(lambda: counted(path).total() >= sent.total(), "all is counted", 120)
         assert counted(path) == sent
-        delete_topics(cluster, ["flights"])
+        until(lambda: shares(cluster) == [2, 2], "both processes own partitions", 120)
         for process in processes:
             process.terminate()
             assert process.wait(60) == 0
         processes.clear()
+        delete_topics(cluster, ["flights"])
         create_topic(cluster, "flights", partitions=4)
         send(40)
         processes.append(start())

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.load_conditions import ready_after
 from millstream_harness.scenario import eventually
 from millstream_harness.spark_loads import PY4J, Loads, without_bytes
@@ -135,7 +135,7 @@ def test_a_record_that_was_not_written_or_twice_fails_the_run(loads: Loads) -> N
 
 def test_compaction_leaves_gaps_that_are_right(spark: SparkSession, tmp_path: Path) -> None:
     """The broker keeps only the last record of each key; the load takes what is left."""
-    with BrokerProcess(tmp_path / "broker", {"log.cleaner.backoff.ms": "100"}) as broker:
+    with InProcessBroker(tmp_path / "broker", {"log.cleaner.backoff.ms": "100"}) as broker:
         loads = Loads(spark, broker.bootstrap, tmp_path)
         config = {
             "cleanup.policy": "compact",
