@@ -17,15 +17,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.ledger import Load, check
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches, stored
 from millstream_harness.mirror_conditions import conditions_of, is_degraded
 from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
-from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import iter_batches, read_header
 from millstream_operator.kafka_mirrored import notes_of
 from millstream_operator.mirror_records import group_of
@@ -42,29 +42,19 @@ TENS = {"batch_num_messages": 10, "linger_ms": 200}
 
 
 @pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as zookeeper:
-        yield zookeeper
-
-
-@pytest.fixture(scope="module")
-def source(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess
-) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("source"), zookeeper=zookeeper) as cluster:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("source")) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def target(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperProcess
-) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path_factory.mktemp("target"), zookeeper=zookeeper) as cluster:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path_factory.mktemp("target")) as cluster:
         yield cluster
 
 
 def start(
-    start_mirror: StartMirror, source: ClusterProcesses, target: ClusterProcesses, topic: str
+    start_mirror: StartMirror, source: InProcessCluster, target: InProcessCluster, topic: str
 ) -> MirrorProcess:
     admin(source).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
     source.await_in_sync(topic)
@@ -74,7 +64,7 @@ def start(
 
 
 def start_worker(
-    start_mirror: StartMirror, source: ClusterProcesses, target: ClusterProcesses, topic: str
+    start_mirror: StartMirror, source: InProcessCluster, target: InProcessCluster, topic: str
 ) -> MirrorProcess:
     return start_mirror(
         {"source": source.bootstrap},
@@ -89,7 +79,7 @@ def shares(*workers: MirrorProcess) -> list[int]:
     return [one.status()["sources"][0]["partitions"] for one in workers]
 
 
-def is_a_prefix(source: ClusterProcesses, target: ClusterProcesses, topic: str) -> None:
+def is_a_prefix(source: InProcessCluster, target: InProcessCluster, topic: str) -> None:
     """Every replica in the target equals the source, byte for byte, as far as it goes."""
     for partition in range(PARTITIONS):
         copies = [stored(broker, topic, partition) for broker in target.brokers.values()]
@@ -98,7 +88,7 @@ def is_a_prefix(source: ClusterProcesses, target: ClusterProcesses, topic: str) 
             assert original.startswith(copy), f"{topic}-{partition}"
 
 
-def is_the_same(source: ClusterProcesses, target: ClusterProcesses, topic: str) -> None:
+def is_the_same(source: InProcessCluster, target: InProcessCluster, topic: str) -> None:
     for partition in range(PARTITIONS):
         original = stored(source.leader(topic, partition), topic, partition)
         assert original
@@ -108,7 +98,7 @@ def is_the_same(source: ClusterProcesses, target: ClusterProcesses, topic: str) 
             assert stored(broker, topic, partition) == original
 
 
-def has_size(broker: BrokerProcess, topic: str, partition: int, size: int) -> bool:
+def has_size(broker: InProcessBroker, topic: str, partition: int, size: int) -> bool:
     return len(stored(broker, topic, partition)) == size
 
 
@@ -119,7 +109,7 @@ def is_moving(mirror: MirrorProcess) -> None:
 
 @pytest.mark.timeout(400)
 def test_whatever_is_killed_the_logs_are_equal(
-    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+    source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("killed")
     mirror = start(start_mirror, source, target, topic)
@@ -154,7 +144,7 @@ def test_whatever_is_killed_the_logs_are_equal(
 
 @pytest.mark.timeout(400)
 def test_logs_are_compared_again_when_another_broker_leads(
-    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+    source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     """Even if the worker was connected to it all the time: it may lack records, after an unclean election."""
     topic = unique("elected")
@@ -179,7 +169,7 @@ def test_logs_are_compared_again_when_another_broker_leads(
 
 
 def test_promotion_under_load_loses_nothing_that_the_target_acknowledged(
-    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+    source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
     mirror = start(start_mirror, source, target, topic)
@@ -227,7 +217,7 @@ class Incident(Life):
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the operator lives", "the operator dies"])
 def test_a_promotion_survives_worker_and_leader(
-    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror, after: bool, dies: bool
+    source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror, after: bool, dies: bool
 ) -> None:
     """Both are killed when the operator deletes the topic's setting: the request has begun, and is not done."""
     topic = unique("survives")
@@ -257,7 +247,7 @@ def test_a_promotion_survives_worker_and_leader(
             operator.look(Incident(2, both_end, after=after, dies=dies))
         except Died:
             assert dies
-        assert victim.process is None
+        assert not victim.is_running
 
         def look() -> dict[str, Any]:
             last: dict[str, Any] = operator.look()["lastPromotion"]
@@ -282,7 +272,7 @@ def test_a_promotion_survives_worker_and_leader(
     is_promoted(source, target, topic, own, last)
 
 
-def test_a_promotion_waits_for_a_leader_for_a_while(target: ClusterProcesses) -> None:
+def test_a_promotion_waits_for_a_leader_for_a_while(target: InProcessCluster) -> None:
     """The topic is promoted at once. Where its mirrored records end, only a leader knows."""
     world = World(target.bootstrap, unique("leaderless"))
     with closing(world):
@@ -314,12 +304,12 @@ def test_a_promotion_waits_for_a_leader_for_a_while(target: ClusterProcesses) ->
         victim.start()
 
 
-def has_no_leader(cluster: ClusterProcesses, topic: str) -> bool:
+def has_no_leader(cluster: InProcessCluster, topic: str) -> bool:
     return [one.leader_id for one in cluster.partitions(topic)] == [-1]
 
 
 def is_promoted(
-    source: ClusterProcesses, target: ClusterProcesses, topic: str, own: Load, last: dict[str, Any]
+    source: InProcessCluster, target: InProcessCluster, topic: str, own: Load, last: dict[str, Any]
 ) -> None:
     """The source's batches up to the recovery point, then those of the target's own producer, none of which is lost."""
     assert not own.ledger.failed
@@ -341,7 +331,7 @@ def is_promoted(
 
 
 def test_a_log_start_without_records_reaches_every_replica(
-    source: ClusterProcesses, target: ClusterProcesses, start_mirror: StartMirror
+    source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("emptied")
     admin(source).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
@@ -361,21 +351,21 @@ def test_a_log_start_without_records_reaches_every_replica(
     )
     until(lambda: len(target.partitions(topic)) == PARTITIONS, f"{topic} is in the target")
     eventually(
-        lambda: bounds(target, topic), lambda found: found == [(end, end) for end in ends], "its start", 30
+        lambda: bounds(target, topic), lambda found: found == [(end, end) for end in ends], "its start"
     )
     with Load(source.bootstrap, topic, partitions=range(PARTITIONS), name="more") as more:
         more.until(300)
     wanted = [(end, end + more.ledger.sent[partition]) for partition, end in enumerate(ends)]
-    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "what came later", 30)
+    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "what came later")
     victim = target.leader(topic)
     victim.kill()
-    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "after a failover", 30)
+    eventually(lambda: bounds(target, topic), lambda found: found == wanted, "after a failover")
     victim.start()
     target.await_in_sync(topic)
     assert mirror.status()["sources"][0]["missingRecords"] == 0
 
 
-def bounds(cluster: ClusterProcesses, topic: str) -> list[tuple[int, int]]:
+def bounds(cluster: InProcessCluster, topic: str) -> list[tuple[int, int]]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "bounds", "log_level": 0})
     try:
         return [
@@ -389,11 +379,11 @@ def bounds(cluster: ClusterProcesses, topic: str) -> list[tuple[int, int]]:
 
 
 def test_a_source_from_an_older_copy_has_diverged(
-    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+    tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The source has reused the leader epoch for other records, and more of them than the target has."""
     topic = unique("restored")
-    west = BrokerProcess(tmp_path / "west").keep_port().start()
+    west = InProcessBroker(tmp_path / "west").keep_port().start()
     try:
         create(west, topic, 2)
         produce(west, topic, range(100), 2)
@@ -426,7 +416,6 @@ def test_a_source_from_an_older_copy_has_diverged(
             lambda: conditions_of(mirror).get("Ready", ("",) * 3),
             lambda now: now[0] == "True",
             "ready again",
-            30,
         )
     finally:
         west.kill()

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import Looks, MirrorProcess, Peer, admin, arrived, create, produce
 from millstream_harness.mirror_groups import commit
 from millstream_harness.scenario import eventually, unique
@@ -28,8 +28,8 @@ StartMirror = Callable[..., MirrorProcess]
 
 
 @pytest.fixture(scope="module")
-def south(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("south"), {"offsets.topic.num.partitions": "3"}) as broker:
+def south(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("south"), {"offsets.topic.num.partitions": "3"}) as broker:
         yield broker
 
 
@@ -51,7 +51,7 @@ def error_of(mirror: MirrorProcess) -> str:
 
 
 def says(mirror: MirrorProcess, wanted: str) -> None:
-    eventually(lambda: error_of(mirror), lambda said: said == wanted, "what the worker says", 30)
+    eventually(lambda: error_of(mirror), lambda said: said == wanted, "what the worker says")
 
 
 def end_of(broker: Peer, topic: str) -> int:
@@ -70,11 +70,11 @@ def is_empty(broker: Peer, mirror: MirrorProcess) -> None:
             (found,) = [one for one in await groups_in(cluster) if one.group_id == group]
             return found.group_state
 
-    eventually(lambda: asyncio.run(state()), lambda now: now == "Empty", f"group {group} without members", 30)
+    eventually(lambda: asyncio.run(state()), lambda now: now == "Empty", f"group {group} without members")
 
 
 def test_a_topic_is_not_copied_back(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("circle")
     create(west, topic)
@@ -90,7 +90,7 @@ def test_a_topic_is_not_copied_back(
 
 
 def test_a_topic_is_not_copied_back_while_the_worker_that_fills_it_is_away(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("away")
     create(west, topic)
@@ -121,9 +121,9 @@ def test_a_topic_is_not_copied_back_while_the_worker_that_fills_it_is_away(
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_circle_of_three_is_left_open(
-    west: BrokerProcess,
-    east: BrokerProcess,
-    south: BrokerProcess,
+    west: InProcessBroker,
+    east: InProcessBroker,
+    south: InProcessBroker,
     start_mirror: StartMirror,
     at_once: bool,
 ) -> None:
@@ -165,9 +165,9 @@ def test_a_circle_of_three_is_left_open(
 
 @pytest.mark.parametrize("away", [[0], [1], [0, 1]], ids=["the first", "the second", "both"])
 def test_a_circle_of_three_stays_open_while_workers_are_away(
-    west: BrokerProcess,
-    east: BrokerProcess,
-    south: BrokerProcess,
+    west: InProcessBroker,
+    east: InProcessBroker,
+    south: InProcessBroker,
     start_mirror: StartMirror,
     away: list[int],
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_circle_of_three_stays_open_while_workers_are_away(
 
 
 def test_the_group_of_a_mirror_that_is_gone_for_good_may_be_deleted(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("gone")
     create(west, topic)
@@ -236,7 +236,7 @@ def delete_group(broker: Peer, mirror: MirrorProcess) -> subprocess.CompletedPro
 
 
 def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("reversed"), unique("other")
     for each in (topic, other):
@@ -270,7 +270,7 @@ def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
 
 
 def test_a_promoted_replica_is_not_appended_to_the_topic_that_it_was_copied_from(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It gets no more records of west, but its old ones would be in west twice."""
     topic = unique("promoted")
@@ -303,7 +303,7 @@ def test_a_promoted_replica_is_not_appended_to_the_topic_that_it_was_copied_from
 
 
 def test_positions_of_others_in_a_group_of_that_name_are_no_loop(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("others")
     create(east, topic)

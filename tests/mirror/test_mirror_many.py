@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, produce
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
@@ -22,18 +22,18 @@ OF_EACH = PARTITIONS_AT_ONCE // 5
 
 
 @pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
         yield broker
 
 
-def requests(broker: BrokerProcess, api: str) -> int:
+def requests(broker: InProcessBroker, api: str) -> int:
     """Number of handled requests."""
     _, page = broker.get("/metrics")
     found = re.search(rf'^millstream_request_seconds_count{{.*api="{api}".*}} (\S+)$', page, re.MULTILINE)
@@ -42,7 +42,7 @@ def requests(broker: BrokerProcess, api: str) -> int:
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 def test_many_new_partitions_are_created_in_parts(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     prefix = unique("many")
     topics = [f"{prefix}-{number}" for number in range(TOPICS)]

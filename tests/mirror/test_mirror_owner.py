@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
@@ -79,7 +79,7 @@ def partitions(mirror: MirrorProcess) -> int:
 
 
 def test_the_older_of_two_mirrors_of_one_name_mirrors(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     name, of_older, of_younger = unique("name"), unique("older"), unique("younger")
     for topic in (of_older, of_younger):
@@ -95,14 +95,14 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
     arrived(east, of_younger, [10] * 4)  # alone, it leads
     older = [start(of_older, **OLDER) for _ in range(2)]
     arrived(east, of_older, [10] * 4)
-    said = eventually(lambda: taken(younger), bool, "the conflict in its status", 30)
+    said = eventually(lambda: taken(younger), bool, "the conflict in its status")
     assert said == (
         f"group millstream-mirror.{name}.west in the target belongs to an older MirrorMaker of this name, in namespace"
         " 'flights' (uid u-older): this one mirrors nothing from the source: give one of the two another name, or"
         " delete the older one"
     )
     assert partitions(younger) == 0
-    eventually(lambda: sorted(map(partitions, older)), lambda found: found == [2, 2], "both have lanes", 30)
+    eventually(lambda: sorted(map(partitions, older)), lambda found: found == [2, 2], "both have lanes")
     assert [taken(one) for one in older] == ["", ""]
     assert younger.status()["sources"][0]["lastError"] == said
     produce(west, of_younger, range(40), 4)
@@ -112,19 +112,19 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
     another = start(topic := unique("another"), **YOUNGER)
     create(west, topic)
     eventually(
-        lambda: another.status()["sources"][0]["matched"], lambda found: found == 1, "it sees the topic", 30
+        lambda: another.status()["sources"][0]["matched"], lambda found: found == 1, "it sees the topic"
     )
-    eventually(lambda: taken(another), bool, "the conflict of a worker that has just joined", 30)
+    eventually(lambda: taken(another), bool, "the conflict of a worker that has just joined")
     assert topic not in admin(east).list_topics(timeout=10).topics, "it changes nothing in the target"
     another.stop()
     for one in older:
         one.stop()
     arrived(east, of_younger, [20] * 4)
-    eventually(lambda: taken(younger), lambda found: not found, "no conflict", 30)
+    eventually(lambda: taken(younger), lambda found: not found, "no conflict")
 
 
 async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_owner(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Then the target does not tell who the members are; the worker learns it with its assignment."""
     topic = unique("early")
@@ -142,14 +142,14 @@ async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_own
         assert mirror.status()["sources"][0]["matched"] == 1
         assert topic not in admin(east).list_topics(timeout=10).topics
         await older.lead(json.dumps({"lanes": [], "owner": owner}).encode())
-        eventually(lambda: taken(mirror), bool, "the conflict", 30)
+        eventually(lambda: taken(mirror), bool, "the conflict")
         assert topic not in admin(east).list_topics(timeout=10).topics
         await older.leave()
     arrived(east, topic, [10])
 
 
 def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """So do workers of an older release, while the new ones replace them."""
     topic = unique("shared")
@@ -158,7 +158,7 @@ def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(
         start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic, **who)
         for who in ({}, YOUNGER, {})
     ]
-    eventually(lambda: sorted(map(partitions, workers)), lambda found: found == [1, 1, 2], "lanes", 30)
+    eventually(lambda: sorted(map(partitions, workers)), lambda found: found == [1, 1, 2], "lanes")
     produce(west, topic, range(40), 4)
     arrived(east, topic, [10] * 4)
     assert not any(map(taken, workers))

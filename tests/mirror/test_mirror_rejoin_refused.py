@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import (
     MirrorProcess,
     Peer,
@@ -50,11 +50,11 @@ def forget(broker: Peer, worker: MirrorProcess) -> None:
             return str(error)
         return ""
 
-    eventually(gone, lambda problem: not problem, "the group is deleted", 30)
+    eventually(gone, lambda problem: not problem, "the group is deleted")
 
 
 def test_a_promoted_topic_is_left_alone_although_the_progress_is_gone(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
     create(west, topic, 2)
@@ -76,7 +76,7 @@ def test_a_promoted_topic_is_left_alone_although_the_progress_is_gone(
 
 
 def test_a_replica_that_was_promoted_after_a_request_is_not_taken_under_it(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It never rejoined: it was a replica when the request came."""
     topic = unique("kept")
@@ -99,7 +99,7 @@ def test_a_replica_that_was_promoted_after_a_request_is_not_taken_under_it(
 
 @pytest.mark.parametrize("has_lost", [True, False])
 def test_an_emptied_topic_rejoins_only_if_it_has_had_the_sources_records(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, has_lost: bool
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, has_lost: bool
 ) -> None:
     """Otherwise the source's records below its end would never be mirrored."""
     topic = unique("emptied")
@@ -129,7 +129,7 @@ def test_an_emptied_topic_rejoins_only_if_it_has_had_the_sources_records(
 
 
 def test_two_topics_do_not_become_replicas_of_each_other(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Each data centre has a mirror to itself, and both get a request at the same time."""
     for _ in range(3):
@@ -144,19 +144,19 @@ def test_two_topics_do_not_become_replicas_of_each_other(
         def settled(of: list[MirrorProcess] = workers) -> bool:
             return any(one.status()["sources"][0]["lastError"] for one in of)
 
-        eventually(settled, bool, "one of them is refused", 30)
+        eventually(settled, bool, "one of them is refused")
 
         def replicas(name: str = topic) -> int:
             return sum(bool(config_of(broker, name)[KEY]) for broker in (west, east))
 
-        eventually(replicas, lambda found: found < 2, "one of them is writable", 30)
+        eventually(replicas, lambda found: found < 2, "one of them is writable")
         for worker in workers:
             worker.stop()
         assert replicas() < 2
 
 
 def test_unreadable_progress_holds_up_no_replica(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Its log tells where it continues; any client may commit in the group."""
     topic = unique("garbage")
@@ -176,7 +176,7 @@ def test_unreadable_progress_holds_up_no_replica(
 
 
 def test_a_topic_that_rejoined_remembers_the_request(
-    west: BrokerProcess, east: BrokerProcess, north: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, north: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("remembers")
     create(west, topic, 2)
@@ -192,11 +192,11 @@ def test_a_topic_that_rejoined_remembers_the_request(
 
 
 def test_a_request_is_remembered_although_the_target_refuses_other_settings(
-    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+    west: InProcessBroker, tmp_path: Path, start_mirror: StartMirror
 ) -> None:
     topic = unique("contradiction")
     create(west, topic, 2)
-    with BrokerProcess(tmp_path / "target", {"log.cleaner.max.compaction.lag.ms": "5000"}) as target:
+    with InProcessBroker(tmp_path / "target", {"log.cleaner.max.compaction.lag.ms": "5000"}) as target:
         produce(west, topic, range(10), 2)
         first = out(start_mirror, west, target, topic)
         arrived(target, topic, [5, 5])

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.local import Sandbox
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
@@ -80,7 +80,7 @@ def trusting(authority: Authority) -> dict[str, Any]:
 def test_from_kafka_with_tls_and_a_login(
     kafka: KafkaProcess,
     authority: Authority,
-    east: BrokerProcess,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
     mechanism: str,
@@ -104,7 +104,7 @@ def test_from_kafka_with_tls_and_a_login(
 def test_to_kafka_with_tls_and_a_login_positions_included(
     kafka: KafkaProcess,
     authority: Authority,
-    west: BrokerProcess,
+    west: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
@@ -131,7 +131,7 @@ def test_to_kafka_with_tls_and_a_login_positions_included(
 async def test_a_replica_from_kafka_with_tls_and_a_login(
     kafka: KafkaProcess,
     authority: Authority,
-    east: BrokerProcess,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
@@ -198,7 +198,7 @@ async def test_a_replica_from_kafka_with_tls_and_a_login(
 
 
 def test_with_a_client_certificate(
-    kafka: KafkaProcess, authority: Authority, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, authority: Authority, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("client-certificate")
     create(kafka, topic)
@@ -309,7 +309,7 @@ REFUSED: dict[str, tuple[str, Callable[[Authority, Path], dict[str, Any]], str, 
 def test_a_source_that_refuses_or_is_refused(
     kafka: KafkaProcess,
     authority: Authority,
-    east: BrokerProcess,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
     case: str,
@@ -322,7 +322,7 @@ def test_a_source_that_refuses_or_is_refused(
         name=unique("refused"),
     )
     source = eventually(
-        lambda: mirror.status()["sources"][0], lambda found: found["lastError"] != "", "an error", 30
+        lambda: mirror.status()["sources"][0], lambda found: found["lastError"] != "", "an error"
     )
     assert (source["reachable"], source["reason"]) == (False, reason)
     assert words in source["lastError"]
@@ -330,7 +330,7 @@ def test_a_source_that_refuses_or_is_refused(
 
 
 def test_a_host_that_is_not_verified(
-    kafka: KafkaProcess, authority: Authority, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, authority: Authority, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     mirror = start_mirror(
         {"kafka": kafka.addresses["ELSEWHERE"]},
@@ -338,13 +338,13 @@ def test_a_host_that_is_not_verified(
         security={"kafka": {"tls": {**trusting(authority), "verifyHostname": False}}},
         name=unique("any-host"),
     )
-    eventually(lambda: mirror.status()["sources"][0]["reachable"], lambda found: found, "the source", 30)
+    eventually(lambda: mirror.status()["sources"][0]["reachable"], lambda found: found, "the source")
 
 
 def test_a_target_that_refuses_and_a_password_that_is_corrected(
     kafka: KafkaProcess,
     authority: Authority,
-    west: BrokerProcess,
+    west: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
@@ -358,7 +358,7 @@ def test_a_target_that_refuses_and_a_password_that_is_corrected(
         topics={"include": [topic]},
         name=topic,
     )
-    target = eventually(lambda: mirror.status()["target"], lambda found: found["lastError"], "an error", 30)
+    target = eventually(lambda: mirror.status()["target"], lambda found: found["lastError"], "an error")
     assert (target["reachable"], target["reason"]) == (False, "AuthenticationFailed")
     assert SCRAM_REFUSED in target["lastError"]
     sasl(tmp_path)  # the same worker reads it again
@@ -423,7 +423,6 @@ def test_the_local_runtime_takes_secrets_from_the_manifests(
             lambda: sandbox.ready("MirrorMaker", "kafka-to-east"),
             lambda found: found[1] == "AuthenticationFailed",
             "a refusal",
-            30,
         )
         assert SCRAM_REFUSED in ready[2]
         worker = sandbox.pid("mirror/default/kafka-to-east/0")
@@ -467,8 +466,8 @@ def allow(broker: KafkaProcess, kind: ResourceType, prefix: str, *operations: Ac
 
 def test_the_rights_that_a_user_needs_are_those_that_are_documented(
     guarded: KafkaProcess,
-    west: BrokerProcess,
-    east: BrokerProcess,
+    west: InProcessBroker,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
@@ -491,18 +490,15 @@ def test_the_rights_that_a_user_needs_are_those_that_are_documented(
         found: dict[str, Any] = source.status()["sources"][0]
         return found
 
-    eventually(of_source, lambda found: found["matched"] == 0, "no topic that the user may see", 30)
+    eventually(of_source, lambda found: found["matched"] == 0, "no topic that the user may see")
     allow(guarded, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
     eventually(
         of_source,
         lambda found: f"configuration of topic {topic}" in found["lastError"],
         "a missing right, named",
-        30,
     )
     allow(guarded, ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
-    eventually(
-        of_source, lambda found: "TOPIC_AUTHORIZATION_FAILED" in found["lastError"], "and the other", 30
-    )
+    eventually(of_source, lambda found: "TOPIC_AUTHORIZATION_FAILED" in found["lastError"], "and the other")
     allow(guarded, ResourceType.TOPIC, topic, AclOperation.READ)
     arrived(east, topic, [100])
     allow(guarded, ResourceType.GROUP, group, AclOperation.DESCRIBE)
@@ -537,7 +533,7 @@ def test_the_rights_that_a_user_needs_are_those_that_are_documented(
 def test_the_command_shows_mirrors_of_secured_clusters(
     kafka: KafkaProcess,
     authority: Authority,
-    east: BrokerProcess,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     tmp_path: Path,
 ) -> None:
