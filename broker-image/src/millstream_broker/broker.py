@@ -236,14 +236,21 @@ class Broker:
             self.replica_manager,
             self._alter_partition,
             self._generations,
+            self.settle_strays,
         )
         self.server.start(self.cluster.told)
         await self.cluster.begun()
-        if self.controllership.controller is not None:  # then its first messages have been sent
-            self.replica_manager.report_strays()
+        await self.settle_strays()
         self.server.open()
         self._stalls.are_named = True
         self._probes.ready(self._metrics)
+
+    async def settle_strays(self) -> None:
+        """Make strays of the logs that fit no topic in coordination, if it can be read."""
+        try:
+            await self.replica_manager.settle_strays(self.coordination.stored_topics)
+        except CoordinationError as error:
+            log.warning("cannot look for strays yet: %s", error)
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Serve for another `shutdown.drain.ms`, not ready, so that load balancers send no more clients here.

@@ -124,7 +124,9 @@ class ShuffledVirtualTimeLoop(_Late, virtual_time.VirtualTimeLoop):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help_text = "run asynchronous tests on a loop on which everything from outside comes late, as SEED decides"
+    help_text = (
+        "run asynchronous tests on a loop on which everything from outside comes late, as SEED decides"
+    )
     parser.getgroup("shuffled loop").addoption("--shuffle-callbacks", metavar="SEED", help=help_text)
 
 

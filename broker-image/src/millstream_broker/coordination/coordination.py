@@ -27,11 +27,12 @@ from typing import TypeVar
 
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
 from ..mirrored_topics import check_change
-from ..slices import finish, turn
+from ..slices import finish, turn, turns
 from . import (
     NO_LEADER,
     BrokerRecord,
@@ -42,6 +43,7 @@ from . import (
     TopicRecord,
     same_state,
     takeover,
+    topic_nodes,
     tree,
     view,
     writes,
@@ -64,6 +66,7 @@ REQUEST_S = 15.0
 """Time limit of a write, and again of the controller's update about it."""
 TOPICS_AT_ONCE = 200
 """Topics created or deleted at a time: the deadlines of a thousand others begin at their turn."""
+DELETIONS_KEPT = 10_000
 LEAVE_S = 5.0
 """Time limit of leaving while the store is down."""
 SAY_S = 10.0
@@ -115,6 +118,8 @@ class Coordination:
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
         self._isr_notes = IsrNotes(nodes)
         self._ended: list[BrokerRecord] = []
+        self._deletions: dict[str, uuid.UUID] = {}
+        """Topic ids of the latest deletions that were announced here, by name."""
         self._is_leaving = False
         self._is_outdated = False
         """Whether the existing registration must be replaced."""
@@ -385,10 +390,36 @@ class Coordination:
                 log.warning("topics use the default configuration for now: %s", error)
                 self._chores.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
+            for told in read:
+                self._note_deletion(told)
             state = view.merged(self._known, request, read, lambda name: self._configs.topics.get(name, {}))
             for name in self._known.topics.keys() - state.topics.keys():
                 self._configs.forget(name)
             self._become(self._with_self(state))
+
+    def _note_deletion(self, told: view.Told) -> None:
+        self._deletions.pop(told.name, None)
+        if told.partitions is None:
+            self._deletions[told.name] = told.topic_id
+            if len(self._deletions) > DELETIONS_KEPT:
+                del self._deletions[next(iter(self._deletions))]
+
+    def announced_id(self, name: str) -> uuid.UUID:
+        """The id of the topic of that name that the controller has announced, or whose deletion; else ZERO_UUID."""
+        topic = self._known.topics.get(name)
+        return self._deletions.get(name, ZERO_UUID) if topic is None else topic.topic_id
+
+    async def stored_topics(self, names: Collection[str]) -> Mapping[str, TopicRecord | None]:
+        """Topics with their assignments as they are stored, None where there is none. Raises Unavailable."""
+        asked = list(names)
+        nodes = await self._nodes.get_all(map(tree.topic_path, asked))
+        found: dict[str, TopicRecord | None] = {}
+        async for name, node in turns(zip(asked, nodes, strict=True)):
+            try:
+                found[name] = None if node is None else await topic_nodes.decoded(name, node.data)
+            except tree.TreeError as error:
+                log.error("%s", error)
+        return found
 
     def _with_self(self, state: ClusterState) -> ClusterState:
         """The state with our own record, which has the epoch; the controller may not have included us yet."""

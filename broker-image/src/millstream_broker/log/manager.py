@@ -5,7 +5,8 @@ partitions no longer count as ours, and :meth:`LogManager.get_or_create` does no
 caller must know which they are (:meth:`LogManager.let_go`).
 
 A log belongs to the topic id in its folder (see ``folders``). There is one log per name; only at the start there may
-be more, in several directories and of several topics, until :meth:`LogManager.release_others`.
+be more, in several directories and of several topics, until :meth:`LogManager.release_others`. A log is deleted only if
+the caller has seen its deletion; any other one that does not fit becomes a stray (see ``strays``).
 
 Threads. The loop's thread calls everything except these, which run in another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
@@ -35,6 +36,7 @@ from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
 from .log import Log
+from .strays import Stray, Strays, log_end
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +57,13 @@ class Found:
 
 
 class Released(NamedTuple):
-    """A deleted log whose folder still has its name."""
+    """A log that is not served any more, and whose folder still has its name."""
 
     home: LogDir
     key: TopicPartition
     log: Log
+    stray: str = ""
+    """Why it becomes a stray; empty if it was deleted."""
 
 
 class LogManager:
@@ -83,6 +87,7 @@ class LogManager:
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
         """Unusable directories, which are no longer in ``dirs``, and the reasons."""
+        self.strays = Strays(self.files)
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -138,24 +143,22 @@ class LogManager:
         for home in list(self.dirs):
             home.read_marks(boot, generations or {})
             try:
-                partitions, deleted = folders.find(home.path)
+                found = folders.find(home.path)
             except OSError as error:
                 self._leave_out(home, _broken(home, error))
                 continue
-            self._deleting += deleted
-            to_open += [(home, path, key) for path, key in partitions]
+            self._deleting += found.deleted
+            to_open += [(home, path, key) for path, key in found.partitions]
+            for path, key in found.strays:
+                self.strays.found(path, key)
         opened = self._open(to_open)
         for home, path, _, log in opened:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
         for home, path, key, log in opened:
-            if isinstance(log, OSError) or home not in self.dirs:
-                continue
-            for there in (other.logs[key] for other in self.dirs if key in other.logs):
-                if None in (there.topic_id, log.topic_id) or there.topic_id == log.topic_id:
-                    raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
-            self._add(home, key, log)
+            if not isinstance(log, OSError) and home in self.dirs and self._is_best(home, path, key, log):
+                self._add(home, key, log)
         for home in list(self.dirs):
             try:
                 home.opened()
@@ -163,6 +166,22 @@ class LogManager:
             except OSError as error:
                 raise _broken(home, error) from error
         return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
+
+    def _is_best(self, home: LogDir, path: Path, key: TopicPartition, log: Log) -> bool:
+        """Whether no other log of the same partition is more complete; the one that is not becomes a stray."""
+        for other in self.dirs:
+            if (there := other.logs.get(key)) is None:
+                continue
+            if None in (there.topic_id, log.topic_id):
+                raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
+            if there.topic_id == log.topic_id:
+                is_better = log_end(log) > log_end(there)
+                kept = path if is_better else there.directory
+                less = self._release(other, key) if is_better else Released(home, key, log)
+                less.log.give_up()
+                self._take_away(less._replace(stray=f"is less complete than {kept}, the same partition"))
+                return is_better
+        return True
 
     def _open(
         self, to_open: list[tuple[LogDir, Path, TopicPartition]]
@@ -283,6 +302,7 @@ class LogManager:
             return []
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
+        self.strays.forget(home.path)
         lost = []
         for key, log in home.all_logs().items():
             if self._homes.get(key) is home:
@@ -319,6 +339,9 @@ class LogManager:
         home = self._homes.get(key)
         if home is not None:
             return self._identified(home, home.logs[key], topic_id)
+        homes = {home.path: home for home in self.dirs if home.failure is None}
+        if strays := self.strays.of(topic_id, partition, homes):
+            return self._take_back(key, strays, homes)
         problems = []
         for home in sorted(self.dirs, key=lambda each: len(each.logs)):
             if home.failure is not None:
@@ -331,9 +354,7 @@ class LogManager:
                     and topic_id is not None
                     and folders.read_topic_id(path) not in (None, topic_id)
                 ):
-                    self._put_aside(
-                        home, key, path.rename
-                    )  # a log of an older topic whose folder could not be renamed
+                    self.strays.add_folder(path, key, "belongs to another topic")
                     is_new = True
                 path.mkdir(exist_ok=True)
                 if topic_id is not None:  # before it has records
@@ -349,6 +370,23 @@ class LogManager:
             self._add(home, key, log)
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
+
+    def _take_back(self, key: TopicPartition, strays: Collection[Stray], homes: Mapping[Path, LogDir]) -> Log:
+        """Blocking. LogDirError."""
+        home = homes[next(iter(strays)).path.parent]
+        try:
+            for one in homes:
+                path = one / f"{key[0]}-{key[1]}"
+                if path.exists():
+                    self.strays.add_folder(path, key, "is not the log in use")
+            log = self.strays.take_back(key, strays, self.config_of(key[0]), lambda path: homes[path.parent])
+        except OSError as error:
+            home.check(error)
+            raise LogDirError(
+                f"{home.path}: {key[0]}-{key[1]} cannot be opened: {describe(error)}"
+            ) from error
+        self._add(homes[log.directory.parent], key, log)
+        return log
 
     @staticmethod
     def _identified(home: LogDir, log: Log, topic_id: uuid.UUID | None) -> Log:
@@ -366,10 +404,10 @@ class LogManager:
         """Delete a partition: renames its folder now; :meth:`remove_deleted` removes it. Blocking."""
         self.put_aside(self.release([(topic, partition)]))
 
-    def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
-        """Forget deleted partitions. Nothing may be opened under their names before :meth:`put_aside`."""
+    def release(self, keys: Iterable[TopicPartition], stray: str = "") -> list[Released]:
+        """Forget deleted partitions, or strays. Nothing may be opened under their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
-        return [self._release(home, key) for key, home in homes if home is not None]
+        return [self._release(home, key)._replace(stray=stray) for key, home in homes if home is not None]
 
     @staticmethod
     def _release(home: LogDir, key: TopicPartition) -> Released:
@@ -378,7 +416,7 @@ class LogManager:
         return Released(home, key, log)
 
     def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
-        """Forget those logs of a name whose topic ids are not to be kept. See :meth:`release`."""
+        """Forget those logs of a name whose topic ids are not to be kept: strays. See :meth:`release`."""
         released = []
         for home in self.dirs:
             if (log := home.logs.get(key)) is None:
@@ -386,32 +424,38 @@ class LogManager:
             if keep(log.topic_id):
                 self._homes[key] = home
             else:
-                released.append(self._release(home, key))
+                released.append(self._release(home, key)._replace(stray="belongs to another topic"))
                 if self._homes.get(key) is home:
                     del self._homes[key]
         return released
 
+    def delete_strays(self, topic_id: uuid.UUID, partition: int) -> None:
+        """The topic of this id was deleted: :meth:`remove_deleted` removes its strays."""
+        self._deleting += self.strays.delete(topic_id, partition)
+
     def put_aside(self, released: list[Released]) -> None:
-        """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread.
+        """Rename the folders; :meth:`remove_deleted` removes deleted ones. Blocking, in any thread.
 
         Empties the list, so that the logs are freed in this thread.
         """
         while released:
-            self._take_away(*released.pop())
+            self._take_away(released.pop())
 
-    def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
+    def _take_away(self, one: Released) -> None:
+        home, key, log, stray = one
         home.rolled.discard(log)
         try:
-            self._put_aside(home, key, log.move)
-        except OSError as error:  # then the next start finds it and knows that its topic is being deleted
+            if stray:
+                self.strays.add(key, log, stray)
+            else:
+                target = home.path / folders.name_when_deleted(key)
+                log.move(target)
+                self._deleting.append(target)
+        except (
+            OSError
+        ) as error:  # then the next start finds it: as a stray, unless its topic is being deleted
             logger.error("%s: cannot be renamed: %s", log.directory, describe(error))
             home.check(error)
-
-    def _put_aside(self, home: LogDir, key: TopicPartition, move: Callable[[Path], object]) -> None:
-        """Rename a folder, so that it will be removed. OSError."""
-        target = home.path / folders.name_when_deleted(key)
-        move(target)
-        self._deleting.append(target)
 
     # -- periodic work ----------------------------------------------------------------------------------------
 
