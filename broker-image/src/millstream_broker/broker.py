@@ -32,7 +32,7 @@ from .config_types import ConfigError
 from .configs import ConfigAdministrator
 from .controller.reach import Caller
 from .controllership import Controllership
-from .coordination import BrokerRecord, ClusterState, CoordinationError
+from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.file import FILE_NAME as COORDINATION
 from .effective_configs import EffectiveConfigs
@@ -212,9 +212,7 @@ class Broker:
             self._lost_data.directory_failed()
             why = None
             if home.path == needed:
-                why = (
-                    f"It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it"
-                )
+                why = f"It has {COORDINATION}: the broker cannot start without it"
             elif not logs.dirs:
                 why = "No log directory is left"
             if why is not None:
@@ -318,10 +316,6 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
             http_port = await _serve_probes(probes, addresses)
             logs.lock()
             undoing.callback(logs.unlock)
-            if is_single and (reason := logs.offline.get(logs.paths[0])):
-                raise StartError(
-                    f"{reason} It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it."
-                )
             coordination = await failure.unless(joining.connect(open_shared, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
             joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
@@ -330,7 +324,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
                 config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
             )
             undoing.push_async_callback(broker.abandon)
-            broker.watch_directories(failure, needed=logs.paths[0] if is_single else None)
+            broker.watch_directories(failure, needed=logs.tree_in)
             await failure.unless(broker.run())
         except (ConfigError, LogDirError, CoordinationError) as error:
             raise StartError(str(error)) from None
@@ -361,7 +355,7 @@ async def _join(
         """Configuration for opening a log, from the stored settings of its topic."""
         return log_config(configs.of_stored(coordination.stored_config(topic)), config)
 
-    logs.identify(broker_id, coordination.cluster_id)
+    logs.identify(broker_id, coordination.cluster_id, moves=config.flag(OVERRIDE))
     logs.config_of = config_of
     generations = Generations(broker_id, logs, coordination)
     await generations.load()

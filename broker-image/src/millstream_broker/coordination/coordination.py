@@ -54,6 +54,7 @@ from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
 from .fencing import Elected, Fencing
 from .isr_notes import IsrNotes
+from .own_tree import NotOurs, OwnTree
 from .stores import (
     BadVersionError,
     NoNodeError,
@@ -80,8 +81,20 @@ log = logging.getLogger(__name__)
 class Coordination:
     """Call `connect`, then `join`. All times are in seconds."""
 
-    def __init__(self, nodes: Store, known_cluster_id: str | None, *, campaigns: bool = True) -> None:
-        """`known_cluster_id` is the cluster of the logs, whose id a new tree takes."""
+    def __init__(
+        self,
+        nodes: Store,
+        known_cluster_id: str | None,
+        *,
+        campaigns: bool = True,
+        check: Callable[[str | None], None] = lambda stored: None,
+        fail: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """`known_cluster_id` is the cluster of the logs, whose id a new tree takes.
+
+        `check` gets the tree's cluster id before anything is written, None if it has none, and may raise
+        CoordinationError. `fail` ends the broker if the tree becomes an older copy of itself.
+        """
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
         self.changes: Callable[[ClusterState], None] = lambda state: None
@@ -92,8 +105,14 @@ class Coordination:
         self.secret = b""
         """The cluster's secret; known once connected."""
         self._known_cluster_id = known_cluster_id
-        self._nodes = nodes
-        nodes.on_state = self._session_became
+        self._check = check
+        self._fail = fail
+        self._nodes = OwnTree(nodes, self._verify)
+        self._nodes.on_state = self._session_became
+        self._is_prepared = False
+        """Whether the cluster's id is known from the tree."""
+        self._shown: dict[str, int] = {}
+        """The generations that this broker has shown."""
         self._configs = Configs(self._nodes, self._configs_changed)
         self._chores = Chores(
             self._nodes,
@@ -116,7 +135,7 @@ class Coordination:
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
-        self._isr_notes = IsrNotes(nodes)
+        self._isr_notes = IsrNotes(self._nodes)
         self._ended: list[BrokerRecord] = []
         self._deletions: dict[str, uuid.UUID] = {}
         """Topic ids of the latest deletions that were announced here, by name."""
@@ -164,8 +183,8 @@ class Coordination:
             await asyncio.sleep(SAY_S)
 
     async def _prepare(self) -> None:
-        await self._nodes.ensure("/", "/cluster", *tree.ALWAYS)
-        self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id)
+        self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id, self._check)
+        self._is_prepared = True
         self.secret = await writes.agree_on_secret(self._nodes)
         await self._load_configs()
 
@@ -188,6 +207,7 @@ class Coordination:
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
         """Raises Conflict if a later one is known: another process uses a copy of that directory."""
         await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
+        self._shown.update(generations)
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
         """Register this broker, under a new epoch; raises CoordinationError if its id is taken.
@@ -223,6 +243,39 @@ class Coordination:
         await self._nodes.close(min(LEAVE_S, self._nodes.timeout))
 
     # The session
+
+    async def _verify(self, nodes: Store) -> None:
+        """Raise NotOurs unless the tree is still this cluster's; end the broker if it is older than it was."""
+        if not self._is_prepared:
+            return
+        node = await nodes.get(tree.CLUSTER_ID)
+        if node is None or (found := tree.cluster_id_from(node.data)) != self.cluster_id:
+            whose = "is empty" if node is None else f"has the tree of cluster {found}"
+            raise NotOurs(
+                f"{nodes} {whose}, this is cluster {self.cluster_id}: the broker continues with what it knows, as if"
+                " ZooKeeper were down. Restore the cluster's tree there."
+            )
+        if self._broker is not None and await self._older(nodes):
+            await nodes.sync()  # another server may only be behind
+            if why := await self._older(nodes):
+                self._fail(
+                    f"{nodes} was restored from an older copy: {why}. The broker ends, because what it knows is newer."
+                    " Start it again: the brokers then compare their logs."
+                )
+                raise NotOurs(f"{nodes} is an older copy: {why}")
+
+    async def _older(self, nodes: Store) -> str:
+        """What the tree has forgotten of what this broker has seen there; empty if nothing."""
+        stored = await writes.read_generations(nodes, self._registered.broker_id)
+        for directory, shown in self._shown.items():
+            if stored.get(directory, 0) < shown:
+                return f"it has generation {stored.get(directory, 0)} of log directory {directory}, it had {shown}"
+        epoch = await nodes.get(tree.CONTROLLER_EPOCH)
+        known, seen = (
+            0 if epoch is None else tree.controller_epoch_from(epoch.data),
+            self._fencing.controller.controller_epoch,
+        )
+        return f"it has controller epoch {known}, it had {seen}" if known < seen else ""
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:

@@ -77,7 +77,11 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
     """Import it into the tree and rename the file. Raises CoordinationError."""
     await nodes.ensure(*tree.ALWAYS)
     await add_topics(nodes, old.topics)
+    await nodes.ensure("/cluster")
     more: dict[str, bytes] = {
+        tree.CLUSTER_ID: tree.cluster_id_json(old.cluster_id),
+    }
+    more |= {
         tree.config_path(tree.broker_entity(one)): tree.config_json(config)
         for one, config in old.broker_configs.items()
     }

@@ -11,7 +11,7 @@
     /controller_epoch                            a number
     /config/{topics,brokers}/X                   {"version":1,"config":{…}}; brokers/<default> is for all of them
     /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
-    /admin/delete_topics/T                       empty: a request to delete the topic
+    /admin/delete_topics/T                       {"version":1,"topic_id":…}: to be deleted (of Kafka: empty)
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
     /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
@@ -369,6 +369,15 @@ def config_change_from(path: str, data: bytes) -> str:
     if not isinstance(entity, str):
         raise TreeError(f"{path} names no entity: {data[:200]!r}")
     return entity
+
+
+def deletion_json(topic_id: uuid.UUID) -> bytes:
+    return _dump({"version": 1, "topic_id": uuid_text(topic_id)})
+
+
+def deletion_from(name: str, data: bytes) -> uuid.UUID | None:
+    """The id of the topic to delete; None if the request only names it."""
+    return topic_id_from(name, data) if data else None
 
 
 def isr_change_json(partitions: Iterable[TopicPartition]) -> bytes:

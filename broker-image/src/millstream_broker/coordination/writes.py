@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from millstream_kafka.batch import INT32_MAX
@@ -40,8 +40,16 @@ PRODUCER_ID_RANGE = 1 << 32
 log = logging.getLogger(__name__)
 
 
-async def agree_on_cluster_id(nodes: Store, wanted: str | None) -> str:
-    """The cluster's id; a new cluster takes the first broker's id, if it had one."""
+async def agree_on_cluster_id(
+    nodes: Store, wanted: str | None, check: Callable[[str | None], None] = lambda stored: None
+) -> str:
+    """The cluster's id; a new cluster takes the first broker's id, if it had one.
+
+    `check` gets the stored id, None in an empty tree, and may raise CoordinationError: then nothing is written.
+    """
+    node = await nodes.get(tree.CLUSTER_ID)
+    check(None if node is None else tree.cluster_id_from(node.data))
+    await nodes.ensure("/", "/cluster", *tree.ALWAYS)
     made = tree.cluster_id_json(wanted or uuid_text(uuid.uuid4()))
     return tree.cluster_id_from(await _first(nodes, tree.CLUSTER_ID, made))
 
@@ -116,15 +124,23 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
 
 
 async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
-    """The id of the topic that will be deleted; raises Conflict."""
+    """The id of the topic that will be deleted; raises Conflict. The request names this id: no other is deleted."""
     node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
+    topic_id = tree.topic_id_from(name, node.data)
+    path, data = tree.delete_topic_path(name), tree.deletion_json(topic_id)
+    there = await nodes.get(path)
     try:
-        await nodes.create(tree.delete_topic_path(name))
-    except NodeExistsError:
-        log.info("%s is already being deleted", name)
-    return tree.topic_id_from(name, node.data)
+        if there is None:
+            await nodes.create(path, data)
+        elif there.data != data:  # for an earlier topic of that name, or from a program that names no id
+            await nodes.set(path, data, there.version)
+        else:
+            log.info("%s is already being deleted", name)
+    except (BadVersionError, NodeExistsError, NoNodeError):
+        raise Unavailable(f"the topic {name} is being changed") from None
+    return topic_id
 
 
 async def register(

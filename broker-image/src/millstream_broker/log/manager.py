@@ -87,6 +87,8 @@ class LogManager:
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
         """Unusable directories, which are no longer in ``dirs``, and the reasons."""
+        self.tree_in: Path | None = None
+        """The directory with the tree of a broker by itself."""
         self.strays = Strays(self.files)
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
@@ -123,15 +125,32 @@ class LogManager:
         for home in self.dirs:
             home.unlock()
 
-    def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directories belong to this broker, and mark new ones. Blocking."""
+    def identify(self, broker_id: int, cluster_id: str, *, moves: bool = False) -> None:
+        """Check that the directories belong to this broker, and mark new ones. Blocking.
+
+        ``moves``: directories of another cluster belong to this one from now on.
+        """
         for home in self.dirs:
-            home.identify(broker_id, cluster_id)
+            home.identify(broker_id, cluster_id, moves=moves)
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster of the data; None if all directories are new."""
-        return next((home.cluster_id for home in self.dirs if home.cluster_id is not None), None)
+        """The cluster of the data; None if all directories are new. Raises LogDirError if they disagree."""
+        found = {home.cluster_id: home.path for home in self.dirs if home.cluster_id is not None}
+        if len(found) > 1:
+            each = ", ".join(f"{path} belongs to cluster {cluster_id}" for cluster_id, path in found.items())
+            raise LogDirError(f"log.dirs: {each}. Name only directories of one cluster.")
+        return next(iter(found), None)
+
+    def has_data(self) -> bool:
+        """Whether any directory has a partition, served or not. Blocking. LogDirError."""
+        for home in self.dirs:
+            try:
+                if folders.has_data(home.path):
+                    return True
+            except OSError as error:
+                raise _broken(home, error) from error
+        return False
 
     def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
         """Open every log, in threads, verifying if necessary; returns the partitions found. Blocking.
