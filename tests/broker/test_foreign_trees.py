@@ -14,7 +14,7 @@ from millstream_broker.broker import Broker, StartError
 from millstream_broker.coordination import OVERRIDE, tree
 from millstream_broker.coordination.stores.file import FILE_NAME
 from millstream_broker.coordination.stores.nodes import Nodes
-from millstream_harness.in_process import connected, create, running
+from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.members import until
 from millstream_harness.shared_tree import SharedStore, SharedTree
 from millstream_harness.wire import record
@@ -177,6 +177,52 @@ async def test_the_order_of_log_directories_does_not_matter(tmp_path: Path, name
             assert await end(client, "t") == 3
             assert broker.replicas.metadata.topics["t"].config == {"retention.ms": "-1"}
     assert [path.parent.name for path in tmp_path.glob(f"*/{FILE_NAME}")] == ["one"]
+
+
+@pytest.mark.parametrize("what", ["directory", "folder"])
+async def test_a_log_that_is_gone_is_offline_until_it_is_back(tmp_path: Path, what: str) -> None:
+    """A broker by itself, whose topic has a partition in each of two directories."""
+    dirs = [tmp_path / name for name in ("one", "other")]
+    both, one = ({"log.dirs": ",".join(map(str, some))} for some in (dirs, dirs[:1]))
+    async with running(tmp_path, both) as broker, connected(broker) as client:
+        await create(client, "t", 2)
+        for name in ("a", "b"):
+            await create(client, name)
+            await send(client, name)
+        (lost,) = [
+            key for key, home in broker.logs.partitions().items() if home.path == dirs[1] and key[0] != "t"
+        ]
+    folder = dirs[1] / f"{lost[0]}-0"
+    if what == "folder":
+        folder.rename(tmp_path / "away")
+    for _ in range(2):
+        async with (
+            running(tmp_path, one if what == "directory" else both) as broker,
+            connected(broker) as client,
+        ):
+            assert "its log is missing: it was in" in broker.replicas.unopened[lost]
+            assert lost not in broker.logs.partitions()
+            await create(client, f"new{_}", 2)
+            await broker.settle_strays()
+    if what == "folder":
+        (tmp_path / "away").rename(folder)
+    async with running(tmp_path, both) as broker, connected(broker) as client:
+        assert broker.replicas.unopened == {}
+        assert [await end(client, name) for name in ("a", "b")] == [3, 3]
+
+
+async def test_a_topic_whose_log_is_gone_can_be_deleted_and_created_again(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    shutil.rmtree(tmp_path / "t-0")
+    async with running(tmp_path) as broker, connected(broker) as client:
+        assert list(broker.replicas.unopened) == [("t", 0)]
+        await delete(client, "t")
+        await broker.settle_strays()
+        await create(client, "t")
+        assert await end(client, "t") == 0
+    async with running(tmp_path) as broker:
+        assert broker.logs.inventory.missing == {}
+        assert broker._generations.vouches
 
 
 async def test_two_journals_are_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
     .clean-logs                          ours: the state of each log then (see ``summaries``); removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     .generation                          ours: a number that rises (see ``generations``)
+    .inventory                           ours: the logs of the broker in all its directories (see ``inventory``)
     recovery-point-offset-checkpoint     up to which offset each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
     cleaner-offset-checkpoint            up to which offset each log is compacted

@@ -35,6 +35,7 @@ from .compaction import Allowance, Compaction, due, give_up
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
+from .inventory import Inventory, Place
 from .log import Log
 from .strays import Stray, Strays, log_end
 
@@ -90,6 +91,7 @@ class LogManager:
         self.tree_in: Path | None = None
         """The directory with the tree of a broker by itself."""
         self.strays = Strays(self.files)
+        self.inventory = Inventory()
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -184,7 +186,29 @@ class LogManager:
                 home.mark_in_use(boot)
             except OSError as error:
                 raise _broken(home, error) from error
+        self._take_inventory()
         return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
+
+    def _take_inventory(self) -> None:
+        """Note the logs found, and find out which are missing."""
+        found = {
+            (log.topic_id, key[1]): Place(key[0], str(home.path))
+            for home in self.dirs
+            for key, log in home.logs.items()
+            if log.topic_id is not None
+        }
+        strays = {(one.topic_id, one.partition) for one in self.strays if one.topic_id is not None}
+        homes = {home.path: home for home in self.dirs}
+        self.inventory.failed = lambda directory, error: homes[directory].check(error)
+        self.inventory.begin(homes, found, strays)
+        for (topic_id, partition), place in self.inventory.missing.items():
+            logger.error(
+                "log.dirs: the log %s-%d (topic id %s) is missing: it was in %s",
+                place.topic,
+                partition,
+                topic_id,
+                place.directory,
+            )
 
     def _is_best(self, home: LogDir, path: Path, key: TopicPartition, log: Log) -> bool:
         """Whether no other log of the same partition is more complete; the one that is not becomes a stray."""
@@ -322,6 +346,7 @@ class LogManager:
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
         self.strays.forget(home.path)
+        self.inventory.leave(home.path)
         lost = []
         for key, log in home.all_logs().items():
             if self._homes.get(key) is home:
@@ -357,7 +382,7 @@ class LogManager:
         key = (topic, partition)
         home = self._homes.get(key)
         if home is not None:
-            return self._identified(home, home.logs[key], topic_id)
+            return self._identified(home, key, topic_id)
         homes = {home.path: home for home in self.dirs if home.failure is None}
         if strays := self.strays.of(topic_id, partition, homes):
             return self._take_back(key, strays, homes)
@@ -387,6 +412,7 @@ class LogManager:
                 home.check(error)
                 continue
             self._add(home, key, log)
+            self.inventory.add(topic_id, partition, Place(topic, str(home.path)))
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
 
@@ -404,12 +430,14 @@ class LogManager:
             raise LogDirError(
                 f"{home.path}: {key[0]}-{key[1]} cannot be opened: {describe(error)}"
             ) from error
-        self._add(homes[log.directory.parent], key, log)
+        home = homes[log.directory.parent]
+        self._add(home, key, log)
+        self.inventory.add(log.topic_id, key[1], Place(key[0], str(home.path)))
         return log
 
-    @staticmethod
-    def _identified(home: LogDir, log: Log, topic_id: uuid.UUID | None) -> Log:
+    def _identified(self, home: LogDir, key: TopicPartition, topic_id: uuid.UUID | None) -> Log:
         """Assign a log without a topic id (its broker died while creating the folder) to its topic."""
+        log, (topic, partition) = home.logs[key], key
         if log.topic_id is None and topic_id is not None:
             try:
                 folders.write_topic_id(log.directory, topic_id)
@@ -417,6 +445,7 @@ class LogManager:
                 home.check(error)
                 raise LogDirError(f"{log.directory} cannot be written: {describe(error)}") from error
             log.topic_id = topic_id
+            self.inventory.add(topic_id, partition, Place(topic, str(home.path)))
         return log
 
     def delete(self, topic: str, partition: int) -> None:
@@ -463,6 +492,7 @@ class LogManager:
     def _take_away(self, one: Released) -> None:
         home, key, log, stray = one
         home.rolled.discard(log)
+        self.inventory.remove(log.topic_id, key[1])  # first: a log that is found again is noted again
         try:
             if stray:
                 self.strays.add(key, log, stray)

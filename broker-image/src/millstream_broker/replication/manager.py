@@ -33,7 +33,7 @@ from millstream_process import supervision
 
 from ..admissions import Admissions
 from ..config import BrokerConfig, TopicConfig
-from ..coordination import ClusterState, PartitionRecord, TopicRecord
+from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
 from ..effective_configs import EffectiveConfigs
 from ..inter_broker import InterBroker
@@ -124,8 +124,8 @@ class ReplicaManager:
         self._groups = groups
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
-        self._lost: set[TopicIdPartition] = set()
-        """Partitions in a log directory that is offline."""
+        self._lost: set[TopicIdPartition] = set(logs.inventory.missing)
+        """Partitions in a log directory that is offline, or whose logs are missing."""
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
@@ -232,8 +232,25 @@ class ReplicaManager:
             elif (held := self._replicas.held(key)) is not None:
                 self._assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
+                self._look_for_replacement(topic, index)
                 new.append((topic, index))
         return new
+
+    def _look_for_replacement(self, topic: TopicRecord, index: int) -> None:
+        """A missing log may be copied anew once coordination relies on other replicas only."""
+        key, record, us = (topic.topic_id, index), topic.partitions[index], self._replicas.broker_id
+        place = self._logs.inventory.missing.get(key)
+        if place is None or key not in self._lost or place.directory in map(str, self._logs.offline):
+            return
+        if record.leader not in (NO_LEADER, us) and us not in record.isr:
+            log.warning(
+                "%s-%d: its log in %s is missing: it is copied anew from broker %d",
+                topic.name,
+                index,
+                place.directory,
+                record.leader,
+            )
+            self._lost.discard(key)
 
     def _was_removed(self, topic: TopicRecord, index: int) -> bool:
         key = topic.topic_id, index
@@ -504,11 +521,20 @@ class ReplicaManager:
                 return failed
             try:
                 if self._is_lost(topic, index):
-                    raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
+                    raise LogDirError(self._why_lost(topic, index))
                 logs.get_or_create(topic.name, index, topic.topic_id)
             except LogDirError as error:
                 failed[topic.name, index] = str(error)
         return failed
+
+    def _why_lost(self, topic: TopicRecord, index: int) -> str:
+        place = self._logs.inventory.missing.get((topic.topic_id, index))
+        if place is None or place.directory in map(str, self._logs.offline):
+            return f"its log directory is offline: {', '.join(map(str, self._logs.offline))}"
+        return (
+            f"its log is missing: it was in {place.directory}. Put its folder, or that directory in log.dirs, back and"
+            " restart the broker; or delete the topic"
+        )
 
     def lose(self, logs: Iterable[Found], reason: str) -> None:
         """The directory of these logs has failed: treat it as if it had been missing at the start.
@@ -551,7 +577,13 @@ class ReplicaManager:
             for key, one in self._logs.logs()
             if self._replicas.held(key) is None and one.topic_id is not None
         }
-        topics = await known({name for name, _ in unserved}) if unserved else {}
+        missing = dict(self._logs.inventory.missing)
+        names = {name for name, _ in unserved} | {place.topic for place in missing.values()}
+        topics = await known(names) if names else {}
+        for (of, index), place in missing.items():
+            if self._misfit((place.topic, index), of, topics):  # nobody misses it any more
+                self._logs.inventory.remove(of, index)
+                self._lost.discard((of, index))
         strays = {key: why for key, of in unserved.items() if (why := self._misfit(key, of, topics))}
         async with self._following:
             for key, why in strays.items():
