@@ -138,7 +138,7 @@ class Broker:
         # Administration
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
-        self.producer_ids = ProducerIds(coordination)
+        self.producer_ids = ProducerIds()
         offsets = BrokerOffsetsTopic(
             self.replicas, self.topic_administrator, config.integer("offsets.commit.timeout.ms")
         )

@@ -607,10 +607,6 @@ class Coordination:
         self._become(view.with_partition(self._known, name, index, written))
         return written
 
-    async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that is never allocated twice."""
-        return await self._persist(lambda: writes.take_producer_ids(self._nodes, self._registered.broker_id))
-
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:
     """The number of these partitions without a leader; deleted ones need none."""
