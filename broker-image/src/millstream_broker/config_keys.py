@@ -86,6 +86,12 @@ BROKER_KEYS = _table(
         "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a standalone broker.",
     ),
     Key(
+        "unclean.coordination.enable",
+        BOOLEAN,
+        False,
+        "Start although the data belongs to another cluster, or the tree is empty; unknown logs are kept, not served.",
+    ),
+    Key(
         "shutdown.drain.ms",
         INT,
         0,

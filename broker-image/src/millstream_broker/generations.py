@@ -13,6 +13,9 @@ A directory vouches for its logs unless
   page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
 - its generation is 0: the broker was killed before a controller had acted on one of the two cases above.
 
+The broker as a whole does not vouch for its logs while a directory is offline, or a log that it had is in none of them
+(`log.inventory`).
+
 A broker with a directory that does not vouch registers as `unclean`, and the controller elects others if it can
 (`controller.elections`). Until that is stored (`accepted`), its generations do not change.
 
@@ -68,7 +71,7 @@ class Generations:
         homes = self._logs.dirs
         await asyncio.to_thread(_identify, homes)
         self.directory = homes[0].directory_id
-        self.vouches = not self._logs.offline
+        self.vouches = not self._logs.offline and not self._logs.inventory.missing
         for home in homes:
             self._judge(home, self.known.get(home.directory_id))
 

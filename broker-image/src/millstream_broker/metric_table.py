@@ -175,6 +175,13 @@ TABLE = (
     ),
     Metric("millstream_offline_partitions", "gauge", "partitions", "Replicas here whose log cannot be used."),
     Metric(
+        "millstream_stray_partitions",
+        "gauge",
+        "partitions",
+        "Logs here that fit no topic, although nobody deleted them: kept, and not served.",
+    ),
+    Metric("millstream_stray_bytes", "gauge", "bytes", "Size of these logs."),
+    Metric(
         "millstream_uncleanable_partitions",
         "gauge",
         "partitions",

@@ -150,6 +150,10 @@ class Metrics:
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
             found.directories = await self._sizes_of_directories()
             found.offline_directories = list(self._logs.offline)
+            await asyncio.to_thread(self._logs.strays.refresh)
+            strays = dict(self._logs.strays.sizes)
+            page.add("millstream_stray_partitions", len(strays))
+            page.add("millstream_stray_bytes", sum(strays.values()))
         return await asyncio.to_thread(_text, page, found)
 
     def _add_counters(self, page: Page) -> None:

@@ -22,6 +22,8 @@ from ..config import Listener
 NO_LEADER = -1
 NO_STATE = -1
 """The version of a partition's state that does not exist yet."""
+OVERRIDE = "unclean.coordination.enable"
+"""The configuration key that lets a broker start with data that the tree does not know."""
 SHARED = 1000
 """Limit of records that partitions share."""
 

@@ -156,8 +156,21 @@ class TreeControllerStore:
         return found
 
     async def _read_deletions(self) -> frozenset[str]:
+        """The topics to delete. A request counts for the topic id that it names, or else for an older topic."""
         watch = lambda path: self._chores.need("deletions")  # noqa: E731
-        return frozenset(await self._nodes.children(tree.DELETE_TOPICS, watch) or ())
+        names = await self._nodes.children(tree.DELETE_TOPICS, watch) or []
+        paths = list(map(tree.delete_topic_path, names))
+        requests = await self._nodes.get_all(paths)
+        topics = await self._nodes.get_all(map(tree.topic_path, names))
+        outdated = [
+            path
+            for name, path, request, topic in zip(names, paths, requests, topics, strict=True)
+            if request is not None and topic is not None and not _is_for(name, request, topic)
+        ]
+        for path in outdated:
+            log.warning("%s is a request to delete another topic of that name: removed", path)
+        await self._delete_each(outdated)
+        return frozenset(names) - {path.rpartition("/")[2] for path in outdated}
 
     async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
         """Read topics with their states and configurations; those deleted in between are left out."""
@@ -474,6 +487,20 @@ class TreeControllerStore:
             except Unavailable as error:
                 log.debug("the controller waits: %s", error)
             await asyncio.sleep(0.02)
+
+
+def _is_for(name: str, request: Node, topic: Node) -> bool:
+    """Whether a request for a deletion, which may come from an older copy of the tree, is for this topic."""
+    try:
+        topic_id = tree.deletion_from(name, request.data)
+        return (
+            request.created > topic.created
+            if topic_id is None
+            else topic_id == tree.topic_id_from(name, topic.data)
+        )
+    except tree.TreeError as error:
+        log.error("%s", error)
+        return False
 
 
 def _groups(keys: Iterable[TopicPartition]) -> list[list[TopicPartition]]:

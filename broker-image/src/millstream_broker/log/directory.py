@@ -6,6 +6,7 @@
     .clean-logs                          ours: the state of each log then (see ``summaries``); removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     .generation                          ours: a number that rises (see ``generations``)
+    .inventory                           ours: the logs of the broker in all its directories (see ``inventory``)
     recovery-point-offset-checkpoint     up to which offset each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
     cleaner-offset-checkpoint            up to which offset each log is compacted
@@ -194,14 +195,20 @@ class LogDir:
         self.cluster_id = properties.get("cluster.id")
         self.directory_id = properties.get("directory.id", "")
 
-    def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Check that it belongs to this broker, and mark a new one. Blocking. LogDirError."""
+    def identify(self, broker_id: int, cluster_id: str, *, moves: bool = False) -> None:
+        """Check that it belongs to this broker, and mark a new one. Blocking. LogDirError.
+
+        ``moves``: it may be another cluster's, and belongs to this one from now on.
+        """
         if self.broker_id is not None and self.broker_id != broker_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to broker.id={self.broker_id}, this is broker.id={broker_id}. "
                 "Set that broker.id, or give this broker its own log.dirs."
             )
-        if self.cluster_id is not None and self.cluster_id != cluster_id:
+        if moves and self.cluster_id not in (None, cluster_id):
+            logger.warning("%s: it belonged to cluster %s, now to %s", self.path, self.cluster_id, cluster_id)
+            self.broker_id = None
+        elif self.cluster_id is not None and self.cluster_id != cluster_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to cluster {self.cluster_id}, this is cluster {cluster_id}. "
                 "Join that cluster, or give this broker its own log.dirs."
