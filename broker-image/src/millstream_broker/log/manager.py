@@ -401,6 +401,7 @@ class LogManager:
 
     def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
         home.rolled.discard(log)
+        home.moved.discard(log)
         try:
             self._put_aside(home, key, log.move)
         except OSError as error:  # then the next start finds it and knows that its topic is being deleted
