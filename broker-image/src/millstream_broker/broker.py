@@ -114,8 +114,9 @@ class Broker:
         state: ClusterState,
         probes: Probes,
         failure: Failure,
+        offsets_factor: int,
     ) -> None:
-        """`state` is the cluster when this broker joined."""
+        """`state` is the cluster when this broker joined; `offsets_factor`: see `controller.messages.Settings`."""
         broker_id = config.integer("broker.id")
         self.config = config
         self.configs = configs
@@ -140,7 +141,10 @@ class Broker:
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
         self.producer_ids = ProducerIds()
         offsets = BrokerOffsetsTopic(
-            self.replicas, self.topic_administrator, config.integer("offsets.commit.timeout.ms")
+            self.replicas,
+            self.topic_administrator,
+            config.integer("offsets.commit.timeout.ms"),
+            offsets_factor,
         )
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
@@ -174,7 +178,7 @@ class Broker:
             return await peers.connect(broker, client_id, timeout_s=timeout_s)
 
         self.forwarding = Forwarding(self.replicas, peers)
-        self.controllership = Controllership(broker_id, config, reach)
+        self.controllership = Controllership(broker_id, config, reach, offsets_factor)
         self.cluster = Cluster(
             config,
             coordination,
@@ -323,7 +327,17 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
             joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
             generations, state, record = await failure.unless(joined)
             broker = Broker(
-                config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
+                config,
+                addresses,
+                bound,
+                configs,
+                logs,
+                coordination,
+                generations,
+                state,
+                probes,
+                failure,
+                1 if is_single else config.integer("offsets.topic.replication.factor"),
             )
             undoing.push_async_callback(broker.abandon)
             broker.watch_directories(failure, needed=logs.tree_in)

@@ -114,6 +114,12 @@ TABLE = (
         "Partitions of the cluster not led by their preferred replica (controller only).",
     ),
     Metric(
+        "millstream_offsets_topic_missing_replicas",
+        "gauge",
+        "replicas",
+        "Replicas that partitions of __consumer_offsets lack of offsets.topic.replication.factor (controller only).",
+    ),
+    Metric(
         "millstream_coordination_connected",
         "gauge",
         "0 or 1",

@@ -229,9 +229,9 @@ def test_a_removal_that_is_done_is_of_the_topic_of_that_time() -> None:
 
 def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replica_leads() -> None:
     controller = Controller(topic("t", (1, 2), (2, 1), (3,)))
-    assert to_the_end(controller.machine.count()) == (0, 0)
+    assert to_the_end(controller.machine.count()) == (0, 0, 0)
     controller.live(2)
-    assert to_the_end(controller.machine.count()) == (1, 2)
+    assert to_the_end(controller.machine.count()) == (1, 2, 0)
 
 
 def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:

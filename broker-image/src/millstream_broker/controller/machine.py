@@ -37,7 +37,7 @@ from ..coordination.controllership import (
 )
 from ..mirrored_topics import first_epoch
 from ..steps import Steps
-from . import administration, reassignment
+from . import administration, factor, reassignment
 from .announcements import Announcements
 from .assignments import Assignments
 from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
@@ -174,9 +174,10 @@ class ControllerMachine:
             yield
         return found
 
-    def count(self) -> Steps[tuple[int, int]]:
-        """The numbers of partitions without a leader (OfflinePartitionsCount), and of those not led by their preferred
-        replica (PreferredReplicaImbalanceCount). Yields after each partition.
+    def count(self) -> Steps[tuple[int, int, int]]:
+        """The numbers of partitions without a leader (OfflinePartitionsCount), of those not led by their preferred
+        replica (PreferredReplicaImbalanceCount), and of replicas that __consumer_offsets lacks. Yields after each
+        partition.
         """
         leaderless = not_preferred = 0
         for key in list(self.records):
@@ -184,7 +185,7 @@ class ControllerMachine:
                 leaderless += record.leader not in self.brokers
                 not_preferred += record.leader != record.replicas[0]
             yield
-        return leaderless, not_preferred
+        return leaderless, not_preferred, factor.missing(self)
 
     # Brokers
 
@@ -398,6 +399,7 @@ class ControllerMachine:
             self._accept()
 
     def _tick(self, event: Tick) -> Steps[None]:
+        yield from factor.raise_factor(self)
         if self._next_check is not None:
             if event.now < self._next_check:
                 return

@@ -24,6 +24,7 @@ until a restart has read its real contents. A disk that is merely full does not 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -84,6 +85,8 @@ class LogDir:
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     rolled: set[Log] = field(default_factory=set)
     """Logs with closed segments that may not be on the disk yet."""
+    moved: set[Log] = field(default_factory=set)
+    """Logs whose start has moved since :meth:`commit_starts`."""
     failure: OSError | None = None
     closing: bool = False
     """Begin no more fsyncs, except those of closing itself."""
@@ -344,7 +347,7 @@ class LogDir:
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets, and the ends of compacted parts. Blocking, any thread. OSError."""
-        with self._writing:
+        with self._writing, self._committing():
             points, starts, cleaned, claims = {}, {}, {}, []
             for key, log in self.all_logs().items():
                 if log.is_deleted:
@@ -362,6 +365,41 @@ class LogDir:
             self._store(checkpoints.CLEANER_OFFSETS, cleaned)
             for log, claimed in claims:
                 log.claimed = claimed
+
+    def commit_starts(self) -> None:
+        """Make the starts of all logs in ``moved`` durable, in one write. Blocking, any thread. OSError."""
+        try:
+            self._write_starts()
+        except OSError as error:
+            if is_failure(error):
+                raise
+            for log in self.moved.copy():  # a full disk has room then
+                log.remove_deleted_files()
+            self._write_starts()
+
+    def _write_starts(self) -> None:
+        with self._writing, self._committing():
+            logs = [(key, log) for key, log in self.all_logs().items() if not log.is_deleted]
+            starts = ((key, log.topic_id, log.moved_start()) for key, log in logs)
+            moved = {key: (topic_id, start) for key, topic_id, start in starts if start is not None}
+            self._store(checkpoints.LOG_START_OFFSETS, moved)
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Within it, all log starts are written: those of the logs in ``moved`` are durable at its end."""
+        moved: list[tuple[Log, int]] = []
+        try:
+            with contextlib.suppress(KeyError):  # another thread may take the last one
+                while True:
+                    log = self.moved.pop()
+                    moved.append((log, log.log_start_offset))
+                    log.sync_removals()
+            yield
+        except BaseException:
+            self.moved.update(log for log, _ in moved if not log.is_deleted)
+            raise
+        for log, start in moved:
+            log.start_is_durable(start)
 
     def write_high_watermarks(self, entries: Identified) -> None:
         """Write high watermarks, if they have changed. Blocking, any thread. OSError."""

@@ -492,6 +492,7 @@ class LogManager:
     def _take_away(self, one: Released) -> None:
         home, key, log, stray = one
         home.rolled.discard(log)
+        home.moved.discard(log)
         self.inventory.remove(log.topic_id, key[1])  # first: a log that is found again is noted again
         try:
             if stray:

@@ -48,6 +48,7 @@ from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
 from .isr import Isr
+from .log_starts import LogStarts
 from .partition import Partition, now_ms
 from .replicas import Replicas, topic_id
 from .throttle import is_listed
@@ -129,6 +130,7 @@ class ReplicaManager:
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
+        self._starts = LogStarts()
         self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
         self._is_closed = False
@@ -302,7 +304,16 @@ class ReplicaManager:
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
         queue = self._admissions
         self._replicas.partitions[key] = Partition(
-            topic, index, opened, config, queue, isr, self._unwritable, waiting, self._raise_epoch
+            topic,
+            index,
+            opened,
+            config,
+            queue,
+            isr,
+            self._unwritable,
+            waiting,
+            self._raise_epoch,
+            self._starts,
         )
         if topic.name == OFFSETS_TOPIC:
             self._groups.lead(index)
@@ -334,7 +345,9 @@ class ReplicaManager:
             if (led := self._replicas.partitions.get(key)) is not None:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            follower = self._replicas.followers[key] = Follower(topic, index, opened, high_watermark, waiting)
+            follower = self._replicas.followers[key] = Follower(
+                topic, index, opened, high_watermark, waiting, self._starts
+            )
         self._fetchers.add(follower)
 
     async def _cut_ends(self, key: TopicPartition) -> None:
@@ -398,6 +411,7 @@ class ReplicaManager:
             isr,
             self._unwritable,
             raise_epoch=self._raise_epoch,
+            starts=self._starts,
         )
         partition.record = before.record if isr is None else isr.record
         self._replicas.partitions[topic.name, index] = partition
@@ -633,6 +647,7 @@ class ReplicaManager:
         for key in list(self._replicas.followers):
             await self._cut_ends(key)
         await self._removals.ended()
+        await self._starts.close()
         await self.write_watermarks()
 
 
