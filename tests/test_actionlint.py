@@ -21,7 +21,7 @@ def test_workflows_have_no_mistake() -> None:
     program = folder / "actionlint"
     if not program.exists():
         package = f"github.com/rhysd/actionlint/cmd/actionlint@{VERSION}"
-        done = run([go, "install", package], env={"GOBIN": str(folder)}, check=False, timeout=110)
+        done = run([go, "install", package], env={"GOBIN": str(folder)}, check=False, timeout=280)
         if done.returncode != 0:
             missing(f"actionlint, which go could not fetch and build: {done.stderr.strip()}")
     files = sorted(str(path) for path in (ROOT / ".github/workflows").glob("*.yml"))

@@ -31,7 +31,7 @@ AS_INSTALLED = ("--old-file=setup", "--old-file=.venv/.installed")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
     """Wheel by the name of its first package."""
     folder = tmp_path_factory.mktemp("wheels")
-    run(["make", *AS_INSTALLED, "wheels", f"DIST={folder}"], cwd=ROOT, timeout=100)
+    run(["make", *AS_INSTALLED, "wheels", f"DIST={folder}"], cwd=ROOT, timeout=280)
     found = [zipfile.ZipFile(path) for path in folder.iterdir()]
     return {Path(one.filename or "").name.partition("-")[0]: one for one in found}
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = ["make", "--old-file=setup", "--old-file=.venv/.installed", "docs", f"SITE={folder}"]
-    run(command, cwd=ROOT, timeout=100)
+    run(command, cwd=ROOT, timeout=280)
     return folder
 
 

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     """The page's folder. Anything that a failing page leaves running is stopped."""
     yield tmp_path
     for state in list(tmp_path.rglob("state.json")):
-        subprocess.run([*LOCAL, "down", "--data", str(state.parent)], check=True, timeout=60)
+        subprocess.run([*LOCAL, "down", "--data", str(state.parent)], check=True, timeout=300)
     for process in processes_in(tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -59,7 +59,7 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_as_it_says(page: str, folder: Path) -> None:
     for tool in PAGES[page]:

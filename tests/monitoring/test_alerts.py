@@ -170,7 +170,7 @@ def case(alert: str, *, fires: bool) -> dict[str, Any]:
 
 
 def run_promtool(*arguments: str) -> None:
-    done = subprocess.run([require("promtool"), *arguments], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([require("promtool"), *arguments], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -233,7 +233,7 @@ def test_each_release_misses_its_own_operator(tmp_path: Path) -> None:
         chart = ["template", release, str(ROOT / "charts/millstream"), "-n", namespace]
         chart += ["--kube-version", "1.34", "--api-versions", "monitoring.coreos.com/v1/PrometheusRule"]
         done = subprocess.run(
-            [require("helm"), *chart], capture_output=True, text=True, check=True, timeout=60
+            [require("helm"), *chart], capture_output=True, text=True, check=True, timeout=240
         )
         found = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "PrometheusRule"]
         path = tmp_path / f"{release}.yaml"

@@ -14,10 +14,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.command import millstream
 from millstream_harness.group_looks import Looks
 from millstream_harness.in_memory import stored
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.manifests import group
 from millstream_harness.scenario import unique
@@ -30,31 +30,31 @@ PARTITIONS = 4
 
 
 @pytest.fixture
-def admin(shared_broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+def admin(shared_broker: InProcessBroker) -> Iterator[KafkaAdmin]:
     admin = KafkaAdmin(shared_broker.bootstrap)
     yield admin
     admin.close()
 
 
 @pytest.fixture
-def topic(admin: KafkaAdmin, shared_broker: BrokerProcess) -> str:
+def topic(admin: KafkaAdmin, shared_broker: InProcessBroker) -> str:
     """A topic with ten records in each partition."""
     name = unique("lag")
     create(admin, shared_broker, name)
     return name
 
 
-def create(admin: KafkaAdmin, broker: BrokerProcess, name: str, records: int = 10) -> None:
+def create(admin: KafkaAdmin, broker: InProcessBroker, name: str, records: int = 10) -> None:
     admin.create_topics([NewTopic(name, PARTITIONS, 1, {})])
     more = {"queue.buffering.max.messages": PARTITIONS * records + 1}
     producer = Producer({"bootstrap.servers": broker.bootstrap, **more})
     for partition in range(PARTITIONS):
         for _ in range(records):
             producer.produce(name, b"", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
-def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
+def by_kafka(broker: InProcessBroker, name: str) -> dict[int, int | None]:
     """Lag by partition, from Kafka's own tool."""
     said = run_kafka_tool(
         "consumer-groups", "--bootstrap-server", broker.bootstrap, "--describe", "--group", name
@@ -63,13 +63,13 @@ def by_kafka(broker: BrokerProcess, name: str) -> dict[int, int | None]:
     return {int(row[2]): None if row[5] == "-" else int(row[5]) for row in rows}
 
 
-def by_command(broker: BrokerProcess, name: str) -> tuple[int, dict[int, int | None]]:
+def by_command(broker: InProcessBroker, name: str) -> tuple[int, dict[int, int | None]]:
     """Total lag and lag by partition, from our command."""
     told = json.loads(millstream("group", "describe", name, "-o", "json", bootstrap=broker.bootstrap).stdout)
     return told["lag"], {one["partition"]: one["lag"] for one in told["partitions"]}
 
 
-def by_metrics(broker: BrokerProcess, name: str, topic: str) -> dict[int, int]:
+def by_metrics(broker: InProcessBroker, name: str, topic: str) -> dict[int, int]:
     """Lag by partition, from a broker's metrics, by the recording rule millstream:group_lag_records."""
     _, said = broker.get("/metrics")
     ends, committed = {}, {}
@@ -84,7 +84,9 @@ def by_metrics(broker: BrokerProcess, name: str, topic: str) -> dict[int, int]:
     return {partition: max(0, ends[partition] - offset) for partition, offset in committed.items()}
 
 
-def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str) -> None:
+def test_every_view_counts_the_same_lag(
+    shared_broker: InProcessBroker, admin: KafkaAdmin, topic: str
+) -> None:
     """One partition is unread, one half read, one read; one has no commit, and no view counts it.
 
     Records before the log start count, as in Kafka.
@@ -105,7 +107,9 @@ def test_every_view_counts_the_same_lag(shared_broker: BrokerProcess, admin: Kaf
     assert by_kafka(shared_broker, name) == expected
 
 
-def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess, admin: KafkaAdmin) -> None:
+def test_every_view_shows_all_digits_of_a_large_lag(
+    shared_broker: InProcessBroker, admin: KafkaAdmin
+) -> None:
     """The same holds for the next lag, which differs in the last digit only."""
     topic, name = unique("lag"), unique("group")
     create(admin, shared_broker, topic, records=30_864)
@@ -114,7 +118,7 @@ def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess
     producer = Producer({"bootstrap.servers": shared_broker.bootstrap})
     for records in (123_457, 123_458):
         producer.produce(topic, b"", partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         status = found.look(manifest)
         views = {
             "status": status["lag"]["records"],
@@ -127,11 +131,11 @@ def test_every_view_shows_all_digits_of_a_large_lag(shared_broker: BrokerProcess
         assert views == dict.fromkeys(views, records)
 
 
-def delete_before(broker: BrokerProcess, topic: str, before: Mapping[int, int]) -> None:
+def delete_before(broker: InProcessBroker, topic: str, before: Mapping[int, int]) -> None:
     wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     for one in client.delete_records(wanted).values():
-        one.result(10)
+        one.result(60)
 
 
 class Interrupted(KafkaAdmin):
@@ -165,7 +169,7 @@ class Interrupted(KafkaAdmin):
 
 @pytest.mark.parametrize("before", range(5))
 def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
-    shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
+    shared_broker: InProcessBroker, admin: KafkaAdmin, topic: str, before: int
 ) -> None:
     """The group has read four of ten records of each partition; the new topic's partitions have one each."""
     name = unique("group")
@@ -184,7 +188,7 @@ def test_a_topic_that_is_replaced_in_mid_look_lends_its_positions_to_nobody(
 
 @pytest.mark.parametrize("before", range(5))
 def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
-    shared_broker: BrokerProcess, admin: KafkaAdmin, topic: str, before: int
+    shared_broker: InProcessBroker, admin: KafkaAdmin, topic: str, before: int
 ) -> None:
     """With startAt Latest, whenever the topic is recreated: at its end, at once or one reconcile later."""
     name = unique("group")
@@ -199,6 +203,6 @@ def test_a_group_starts_in_the_new_topic_where_the_new_topic_starts(
     assert min(admin.offsets(dict.fromkeys(ends, EARLIEST)).values()) == 0
 
 
-def replace(admin: KafkaAdmin, broker: BrokerProcess, topic: str) -> None:
+def replace(admin: KafkaAdmin, broker: InProcessBroker, topic: str) -> None:
     assert admin.delete_topics([topic]) == {topic: None}
     create(admin, broker, topic, records=1)

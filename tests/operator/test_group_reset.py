@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.group_looks import OneAdmin
 from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.mortal import Died, Life
@@ -51,7 +51,7 @@ class MortalAdmin(KafkaAdmin):
 class World:
     """A group with its resource, a broker, and one operator after another."""
 
-    def __init__(self, broker: BrokerProcess, admin: KafkaAdmin, **spec: Any) -> None:
+    def __init__(self, broker: InProcessBroker, admin: KafkaAdmin, **spec: Any) -> None:
         self.admin = admin
         self.mortal = MortalAdmin(broker.bootstrap)
         self.group = unique("group")
@@ -83,7 +83,7 @@ class World:
 
 
 @pytest.fixture
-def admin(shared_broker: BrokerProcess) -> Iterator[KafkaAdmin]:
+def admin(shared_broker: InProcessBroker) -> Iterator[KafkaAdmin]:
     admin = KafkaAdmin(shared_broker.bootstrap)
     yield admin
     admin.close()
@@ -93,7 +93,7 @@ NewWorld = Callable[..., World]
 
 
 @pytest.fixture
-def world(shared_broker: BrokerProcess, admin: KafkaAdmin) -> Iterator[NewWorld]:
+def world(shared_broker: InProcessBroker, admin: KafkaAdmin) -> Iterator[NewWorld]:
     made: list[World] = []
 
     def make(**spec: Any) -> World:
@@ -239,7 +239,7 @@ RESETS: dict[str, tuple[dict[str, Any], dict[str, list[int]], str]] = {
 def test_where_each_kind_of_reset_leads(
     world: NewWorld,
     admin: KafkaAdmin,
-    shared_broker: BrokerProcess,
+    shared_broker: InProcessBroker,
     reset: dict[str, Any],
     after: dict[str, list[int]],
     message: str,
@@ -283,7 +283,7 @@ def test_where_each_kind_of_reset_leads(
     assert as_a_client_sees(shared_broker, one.group, names.values()) == (expected, expected)
 
 
-def fill(admin: KafkaAdmin, broker: BrokerProcess, topic: str, partitions: int) -> None:
+def fill(admin: KafkaAdmin, broker: InProcessBroker, topic: str, partitions: int) -> None:
     """Ten records in each partition."""
     admin.create_topics([NewTopic(topic, partitions, 1, {})])
     producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -291,18 +291,18 @@ def fill(admin: KafkaAdmin, broker: BrokerProcess, topic: str, partitions: int) 
         for number in range(10):
             stamp = int(BEGAN.timestamp() + number) * 1000
             producer.produce(topic, str(number), partition=partition, timestamp=stamp)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
-def trim(broker: BrokerProcess, topic: str, before: int) -> None:
+def trim(broker: InProcessBroker, topic: str, before: int) -> None:
     """Delete the first records of partition 0."""
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     for one in client.delete_records([TopicPartition(topic, 0, before)]).values():
-        one.result(10)
+        one.result(60)
 
 
 def as_a_client_sees(
-    broker: BrokerProcess, group_id: str, topics: Iterable[str]
+    broker: InProcessBroker, group_id: str, topics: Iterable[str]
 ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
     """Committed offsets, and the offsets at which a consumer of the group begins to read."""
     config = {"bootstrap.servers": broker.bootstrap, "group.id": group_id, "enable.auto.commit": False}
@@ -311,12 +311,12 @@ def as_a_client_sees(
         every = [
             TopicPartition(topic, partition)
             for topic in topics
-            for partition in consumer.list_topics(topic, 10).topics[topic].partitions
+            for partition in consumer.list_topics(topic, 60).topics[topic].partitions
         ]
-        known = [one for one in consumer.committed(every, 10) if one.offset >= 0]
+        known = [one for one in consumer.committed(every, 60) if one.offset >= 0]
         consumer.assign([TopicPartition(one.topic, one.partition) for one in known])
         begun: dict[tuple[str, int], int] = {}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(begun) < len(known) and time.monotonic() < deadline:
             if (message := consumer.poll(0.2)) is not None:
                 assert message.error() is None or message.error().code() == KafkaError._PARTITION_EOF
@@ -327,14 +327,14 @@ def as_a_client_sees(
 
 
 def test_a_reset_waits_for_its_members_and_names_them(
-    world: NewWorld, admin: KafkaAdmin, shared_broker: BrokerProcess, topic: str
+    world: NewWorld, admin: KafkaAdmin, shared_broker: InProcessBroker, topic: str
 ) -> None:
     one = world(topics=[topic])
     assert admin.commit(one.group, everywhere(topic, 0)) is None
     config = {"bootstrap.servers": shared_broker.bootstrap, "group.id": one.group, "client.id": "busy"}
     consumer = Consumer({**config, "enable.auto.commit": False})
     consumer.subscribe([topic])
-    until("a member", lambda: consumer.poll(0.1) or admin.groups([one.group])[one.group].members, 30)
+    until("a member", lambda: consumer.poll(0.1) or admin.groups([one.group])[one.group].members)
     one.ask(to="Latest")
     status = one.look()
     assert "lastReset" not in status
@@ -345,7 +345,7 @@ def test_a_reset_waits_for_its_members_and_names_them(
 
 
 def test_a_member_that_joins_in_mid_reset_keeps_the_group_until_it_leaves(
-    world: NewWorld, admin: KafkaAdmin, shared_broker: BrokerProcess, topic: str
+    world: NewWorld, admin: KafkaAdmin, shared_broker: InProcessBroker, topic: str
 ) -> None:
     """The operator dies after the first of two commits, and a consumer joins: the reset continues once it has left."""
     one = world(topics=[topic])
@@ -356,7 +356,7 @@ def test_a_member_that_joins_in_mid_reset_keeps_the_group_until_it_leaves(
     config = {"bootstrap.servers": shared_broker.bootstrap, "group.id": one.group, "client.id": "busy"}
     consumer = Consumer({**config, "enable.auto.commit": False})
     consumer.subscribe([topic])
-    until("a member", lambda: consumer.poll(0.1) or admin.groups([one.group])[one.group].members, 30)
+    until("a member", lambda: consumer.poll(0.1) or admin.groups([one.group])[one.group].members)
     assert one.look()["lastReset"]["state"] == "Running"
     assert (one.condition() or ())[:2] == ("False", "WaitingForMembers")
     assert set(one.committed().values()) == {0, 7}

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.local import Sandbox, brokers_of, partitions
+from millstream_harness.local import DEADLINE_S, Sandbox, brokers_of, partitions
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Outcome
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-DEADLINE_S = 30.0
 
 
 def test_data_is_deleted_where_a_policy_says_so(sandbox: Sandbox) -> None:

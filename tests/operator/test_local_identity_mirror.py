@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.local import Sandbox, produce
+from millstream_harness.local import DEADLINE_S, Sandbox, produce
 from millstream_operator.local.processes import wait_for
 
 pytestmark = pytest.mark.soak
 
 MILLSTREAM = str(Path(sys.executable).parent / "millstream")
-DEADLINE_S = 30.0
 SPEC = (
     "{mode: Identity, sources: [{name: west, clusterRef: {name: west}}], target: {clusterRef: {name: east}},"
     " topics: {include: [orders]}}"
@@ -27,7 +26,7 @@ def millstream(bootstrap: str, *command: str, lines: str = "") -> subprocess.Com
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
 

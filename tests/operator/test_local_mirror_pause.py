@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from millstream_harness.local import Sandbox
+from millstream_harness.local import DEADLINE_S, Sandbox
 from millstream_harness.scenario import eventually
 
 pytestmark = pytest.mark.process
 
 RECORDS = 4000
-LIMITED, UNLIMITED = ", maxBytesPerSecond: 40000", ""
+LIMITED, UNLIMITED = ", maxBytesPerSecond: 20000", ""
 WORKER = "mirror/default/copy/0"
 
 
@@ -61,10 +61,15 @@ def test_a_paused_mirror_continues_as_it_was(sandbox: Sandbox) -> None:
     assert f"MirrorMaker copy: {words}" in sandbox.said
     assert conditions()["Paused"] == ("True", "ReconcilePaused")
 
-    behind = eventually(lag, lambda now: now.get("seconds", 0) > 0, "the status has the worker's lag")
+    behind = eventually(
+        lag, lambda now: now.get("seconds", 0) > 0, "the status has the worker's lag", DEADLINE_S
+    )
     assert 0 < behind["records"] <= RECORDS
     eventually(
-        lag, lambda now: 0 < now.get("records", 0) < behind["records"], "it still copies, within the limit"
+        lag,
+        lambda now: 0 < now.get("records", 0) < behind["records"],
+        "it still copies, within the limit",
+        DEADLINE_S,
     )
     assert sandbox.ready("MirrorMaker", "copy")[2] == "1 of 2 workers are ready"
     assert (sandbox.pid(WORKER), status()["replicas"], status()["topics"]) == (worker, 1, 1)
@@ -73,9 +78,14 @@ def test_a_paused_mirror_continues_as_it_was(sandbox: Sandbox) -> None:
     sandbox.write("MirrorMaker", "copy", edited)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert "Paused" not in conditions()
-    eventually(lag, lambda now: now == {"records": 0, "seconds": 0}, "the rest, without the limit")
     eventually(
-        status, lambda now: (now["replicas"], now.get("topics")) == (2, 2), "both workers, both topics"
+        lag, lambda now: now == {"records": 0, "seconds": 0}, "the rest, without the limit", DEADLINE_S
+    )
+    eventually(
+        status,
+        lambda now: (now["replicas"], now.get("topics")) == (2, 2),
+        "both workers, both topics",
+        DEADLINE_S,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from millstream_harness.local import Sandbox, consume, partitions, produce
+from millstream_harness.local import DEADLINE_S, Sandbox, consume, partitions, produce
 from millstream_harness.mirror_groups import commit, follows
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import Outcome
@@ -18,9 +18,6 @@ from millstream_operator.local.runtime import Outcome
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-DEADLINE_S = 30.0
 
 
 def test_two_regions(sandbox: Sandbox) -> None:

@@ -15,7 +15,7 @@ import pytest
 from millstream.connection import Cluster
 from millstream.errors import UnknownTopic
 from millstream.topics import describe_topic
-from millstream_harness.local import LOCAL, Sandbox, produce
+from millstream_harness.local import DEADLINE_S, LOCAL, Sandbox, produce
 from millstream_harness.scenario import eventually
 from millstream_operator.local.runtime import LocalRuntime
 
@@ -40,7 +40,7 @@ def mirrored(sandbox: Sandbox) -> Sandbox:
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     produce(bootstrap(sandbox, "west"), "orders", COUNT)
     east = Cluster(bootstrap(sandbox, "east"))
-    eventually(lambda: records(east), lambda count: count == COUNT, "the replica is complete")
+    eventually(lambda: records(east), lambda count: count == COUNT, "the replica is complete", DEADLINE_S)
     return sandbox
 
 
@@ -70,7 +70,9 @@ def promoting(mirrored: Sandbox) -> Iterator[subprocess.Popen[str]]:
     ) as up:
         try:
             runtime = LocalRuntime(mirrored.data)
-            eventually(lambda: runtime.store.holder, lambda pid: pid == str(up.pid), "it has begun")
+            eventually(
+                lambda: runtime.store.holder, lambda pid: pid == str(up.pid), "it has begun", DEADLINE_S
+            )
             yield up
         finally:
             up.kill()
@@ -110,7 +112,9 @@ def test_the_command_ends_between_its_write_and_its_status(mirrored: Sandbox) ->
     """So do worker and broker. The topic is promoted by then; the next command finds the same recovery point."""
     mirrored.write("MirrorMaker", "copy", PROMOTED)
     arguments = [str(mirrored.data), str(mirrored.manifests / "MirrorMaker-copy.yaml")]
-    done = subprocess.run([sys.executable, "-c", ENDS_AFTER_ITS_WRITE, *arguments], timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_AFTER_ITS_WRITE, *arguments], timeout=DEADLINE_S, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     produce(bootstrap(mirrored, "east"), "orders", 5)
     mirrored.kill(WORKER)
@@ -130,7 +134,7 @@ def test_the_targets_broker_and_the_worker_are_killed(
 ) -> None:
     mirrored.kill(WORKER)
     mirrored.kill(TARGET)
-    said, _ = promoting.communicate(timeout=100)
+    said, _ = promoting.communicate(timeout=DEADLINE_S)
     assert promoting.returncode == 1, said
     assert "MirrorMaker copy: TargetUnreachable: request now: target: " in said
     done = is_done(mirrored)

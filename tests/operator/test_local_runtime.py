@@ -12,16 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.local import LOCAL, Sandbox, brokers_of, consume, partitions, produce
+from millstream_harness.local import DEADLINE_S, LOCAL, Sandbox, brokers_of, consume, partitions, produce
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-DEADLINE_S = 30.0
 
 
 def test_up_again_and_again(sandbox: Sandbox) -> None:
@@ -144,11 +141,8 @@ def test_a_cluster_of_three_brokers(sandbox: Sandbox) -> None:
 
     # A broker is killed: it alone is restarted, and rejoins.
     os.kill(before[1], signal.SIGKILL)
-    assert wait_for(lambda: sandbox.ready("Cluster", "west")[0] == "False", DEADLINE_S)
-    assert sandbox.ready("Cluster", "west")[1:] == (
-        "BrokersStarting",
-        "broker 1 does not run: `millstream local up` starts it",
-    )
+    starting = ("False", "BrokersStarting", "broker 1 does not run: `millstream local up` starts it")
+    assert wait_for(lambda: sandbox.ready("Cluster", "west") == starting, DEADLINE_S)
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     after = pids()
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True, True]
@@ -247,7 +241,7 @@ def test_a_full_output_is_not_the_brokers_failure(sandbox: Sandbox) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=100,
+            timeout=DEADLINE_S,
         )
     assert ended.returncode == 1
     assert ended.stderr == "millstream: the output cannot be written (no space left on device)\n"
@@ -261,7 +255,7 @@ def test_a_state_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)); "
         f"Store(pathlib.Path({str(tmp_path)!r})).save(State(told=['x' * 10_000]))"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{tmp_path}/state.json'"
 
 
@@ -287,7 +281,7 @@ def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     assert sandbox.run("down").stdout.startswith("nothing was running\n")
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
-    ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    ended = sandbox.run_alone("up", "-f", str(sandbox.manifests))
     assert ended.returncode == 0
     assert f"bootstrap of west: {sandbox.bootstrap}\n" in ended.stdout
     assert f"  millstream consume orders --bootstrap {sandbox.bootstrap}\n" in ended.stdout
@@ -307,7 +301,7 @@ def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
         True,
         sandbox.bootstrap,
     )
-    assert sandbox.run("down").stdout == f"broker west: stopped\ndata stays in {sandbox.data}\n"
+    assert sandbox.run_alone("down").stdout == f"broker west: stopped\ndata stays in {sandbox.data}\n"
     assert sandbox.run("status", "-o", "json").returncode == 0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.cluster import until
+from millstream_harness.cluster import STABLE, until
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire
@@ -19,6 +21,12 @@ pytestmark = pytest.mark.soak
 
 QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
 RECORDS = 100
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path, config=STABLE) as cluster:
+        yield cluster
 
 
 def coordinator(cluster: InProcessCluster, group: str) -> int:

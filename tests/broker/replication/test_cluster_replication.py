@@ -31,6 +31,11 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.fixture
+def cluster(cluster_of_processes: ClusterProcesses) -> ClusterProcesses:
+    return cluster_of_processes
+
+
+@pytest.fixture
 def patient(
     request: pytest.FixtureRequest, shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> Iterator[ClusterProcesses]:

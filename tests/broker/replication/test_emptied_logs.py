@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_harness.cluster import until
+from millstream_harness.cluster import STABLE, until
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire
 from millstream_kafka.batch import DELETE_HORIZON, BatchHeader, Record, build_batch, read_header
@@ -34,7 +34,7 @@ def header(cluster: InProcessCluster) -> BatchHeader:
 
 def test_a_replica_that_lost_its_disk_is_in_sync_again(tmp_path: Path) -> None:
     """It has nothing left to copy but the end of the log."""
-    with InProcessCluster(tmp_path, config=OFTEN) as cluster:
+    with InProcessCluster(tmp_path, config=STABLE | OFTEN) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         topic = NewTopic("t", 1, replica_assignment=[[1, 2, 3]], config=COMPACTED)
         admin.create_topics([topic])["t"].result(30)

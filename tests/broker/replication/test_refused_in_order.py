@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from millstream_harness.cluster import STABLE
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.wire import Wire
 from millstream_kafka.batch import Record, build_batch
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize("codec", ["producer", "gzip"], ids=["appended-at-once", "recompressed-in-a-thread"])
 def test_what_follows_a_refused_batch_is_refused_likewise(tmp_path: Path, codec: str) -> None:
     """The first batch finds too few replicas, the second enough; the client resends both."""
-    with InProcessCluster(tmp_path, 2) as cluster:
+    with InProcessCluster(tmp_path, 2, STABLE) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         config = {"min.insync.replicas": "2", "compression.type": codec}
         topic = NewTopic("t", 1, replica_assignment=[[1, 2]], config=config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,16 +11,18 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from millstream import cli
 from millstream_harness.broker import fixed_port
 from millstream_operator.local import processes
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 LOCAL = [str(Path(sys.executable).parent / "millstream"), "local"]
 
 
@@ -38,12 +41,24 @@ class Sandbox:
         return LocalRuntime(self.data, Reporter(say=self.said.append))
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """The command, in this process: to start a Python takes longer than most commands. `run_alone` does."""
+        words = ["millstream", "local", *arguments, "--data", str(self.data)]
+        with (
+            mock.patch.dict(os.environ, environment),
+            mock.patch.object(sys, "argv", words),
+            contextlib.redirect_stdout(io.StringIO()) as stdout,
+            contextlib.redirect_stderr(io.StringIO()) as stderr,
+        ):
+            status = cli.run()
+        return subprocess.CompletedProcess(words, status, stdout.getvalue(), stderr.getvalue())
+
+    def run_alone(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command, as a user starts it."""
         return subprocess.run(
             [*LOCAL, *arguments, "--data", str(self.data)],
             capture_output=True,
             text=True,
-            env={**os.environ, **environment},
-            timeout=100,
+            timeout=DEADLINE_S,
             check=False,
         )
 
@@ -65,7 +80,7 @@ class Sandbox:
         """SIGKILL, and wait until the process has ended: until then it counts as alive."""
         pid = self.pid(daemon)
         os.kill(pid, signal.SIGKILL)
-        assert processes.wait_for(lambda: processes.started_at(pid) is None, 30.0)
+        assert processes.wait_for(lambda: processes.started_at(pid) is None, DEADLINE_S)
 
     def found(self, kind: str, name: str) -> dict[str, Any]:
         for resource in LocalRuntime(self.data).status().resources:
@@ -87,12 +102,12 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, key=str(number % 7), value=json.dumps({"n": number}))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def partitions(bootstrap: str, topic: str) -> int:
     """How many partitions the topic has; 0 if there is none of that name."""
-    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
     return len(topics[topic].partitions) if topic in topics else 0
 
 

@@ -54,6 +54,11 @@ _lines = _ByActivity()
 _lines.setFormatter(logging.Formatter(PLAIN))
 
 
+def _close_files(broker: Broker) -> None:
+    """The end of a process closes its files: here a thousand would stay open until their broker is collected."""
+    broker.logs.files._files.clear()
+
+
 class LoopBroker:
     """One broker over one data folder. With a ``tree`` it is one of a cluster's.
 
@@ -135,6 +140,7 @@ class LoopBroker:
 
         await activity.run(stop())
         await activity.end()
+        _close_files(broker)
 
     async def kill(self, *, keeps_data: bool = True) -> None:
         """Leave what SIGKILL leaves: the files as they are in this moment, and a session that nobody ends.
@@ -162,6 +168,7 @@ class LoopBroker:
             task.cancel()
         await activity.run(broker.abandon())
         await activity.end()
+        _close_files(broker)
         for path, copy in copies.items():
             shutil.rmtree(path)
             copy.rename(path)

@@ -8,16 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .broker import AnyBroker
+from .cluster import STABLE
 from .in_process_cluster import InProcessCluster
 from .wire import Wire
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-CONFIG = {
-    "replica.selector.class": RACK_AWARE,
-    # A replica that a busy machine holds up stays in sync, so that leaders name it.
-    "zookeeper.session.timeout.ms": "30000",
-    "replica.lag.time.max.ms": "30000",
-}
+CONFIG = {**STABLE, "replica.selector.class": RACK_AWARE}
 
 
 @contextmanager

@@ -25,7 +25,7 @@ STEP_S = slices.SLICE_S / 1000
 """Duration of a read of the processor's clock."""
 
 
-class _Selector(selectors.SelectSelector):
+class _Selector(selectors.DefaultSelector):
     """Adds up the time that the loop would have waited."""
 
     now = 0.0
