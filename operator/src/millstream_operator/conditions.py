@@ -134,6 +134,8 @@ class Reason(StrEnum):
     OFFSETS_GONE = "OffsetsGone"
     CONFLICTING_TABLE = "ConflictingTable"
     ALREADY_LOADED = "AlreadyLoaded"
+    TABLE_REPLACED = "TableReplaced"
+    FENCED = "Fenced"
     RUN_PENDING = "RunPending"
     PODS_PENDING = "PodsPending"
     RUNNING = "Running"

@@ -17,9 +17,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs import command, completeness, identity, loss, positions, repeats, table
+from millstream_jobs import claims, command, completeness, identity, loss, positions, repeats, table
+from millstream_jobs.claims import Claims
 from millstream_jobs.command import Job
-from millstream_jobs.outputs import Committed, Output, open_output
+from millstream_jobs.files import files_below
+from millstream_jobs.outputs import Committed, Fenced, Output, open_output
 from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
 from millstream_jobs.run import Result, Run, read_run
@@ -80,6 +82,8 @@ def load(spark: SparkSession, run: Run) -> Result:
     output = open_output(spark, run)
     committed = output.find()
     if committed is not None:
+        if run.fence is not None and (claim := claims_of(run).of(run)) is not None:
+            claims.check_records(run, claim)
         say(f"{run.name} has been published before; nothing to do")
     else:
         committed = attempt(spark, run, output)
@@ -95,6 +99,10 @@ def load(spark: SparkSession, run: Run) -> Result:
     )
 
 
+def claims_of(run: Run) -> Claims:
+    return Claims(files_below(run.output), run.output)
+
+
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     """Write the run's rows, check and commit them; returns the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
@@ -102,13 +110,18 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     topics = identity.begin(run)
     try:
         output.prepare(records.schema)
+        claim = claims_of(run).take(run, output) if run.fence is not None else None
+        if run.fence is not None and claim is None and (committed := output.find()) is not None:
+            return committed
         repeats.check(spark, run)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
         rows, corrupt = completeness.check(spark, run, staged)
         identity.check_again(run, topics)
+        if claim is not None:
+            claims.check_records(run, claim)
         repeats.check(spark, run)
-        return output.commit(rows, corrupt)
+        committed = output.commit(rows, corrupt)
     except Exception:
         committed = _found_after_failure(output)  # another driver's success removes what is staged here
         with contextlib.suppress(Exception):  # this may fail for the same reason
@@ -116,11 +129,17 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
         if committed is None:
             raise
         return committed
+    if run.fence is not None:
+        with contextlib.suppress(OSError):  # the next run does it
+            claims_of(run).prune(run)
+    return committed
 
 
 def _found_after_failure(output: Output) -> Committed | None:
     try:
         return output.find()
+    except Fenced:
+        raise
     except Exception:  # the earlier failure is more informative
         return None
 
