@@ -379,7 +379,8 @@ async def _join(
     await generations.judge()
     if adopts:
         await joining.adopt(coordination, found, logs, broker_id)
-    await generations.rise()
+    for _ in range(2):
+        await generations.rise()
     record = BrokerRecord(
         broker_id,
         addresses.advertised(listener for listener, _ in bound),

@@ -77,6 +77,7 @@ class Cluster:
         coordination.on_elected = controllership.elected
         coordination.on_deposed = controllership.deposed
         coordination.on_accepted = self._accepted
+        coordination.on_older = generations.leap
         coordination.changes = self._changed
 
     # Updates

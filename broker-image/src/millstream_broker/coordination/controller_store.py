@@ -139,7 +139,13 @@ class TreeControllerStore:
         self._deletions = await self._read_deletions()
         await self._take_isr_notes()
         self._topics = await self._read_topics(names)
-        return Image(self._brokers, dict(self._topics), self._deletions)
+        known = await self._nodes.children(tree.GENERATIONS) or []
+        return Image(
+            self._brokers,
+            dict(self._topics),
+            self._deletions,
+            frozenset(int(name) for name in known if name.isdecimal()),
+        )
 
     async def _read_brokers(self) -> dict[int, BrokerRecord]:
         names = await self._nodes.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
@@ -397,7 +403,9 @@ class TreeControllerStore:
             node = await self._nodes.get(path)
             if registrations is None or node is None or node.created != broker.epoch:
                 return
-            accepted = replace(tree.broker_from(broker.broker_id, node.data, node.created), unclean=False)
+            accepted = replace(
+                tree.broker_from(broker.broker_id, node.data, node.created), unclean=False, ahead=0
+            )
             # The broker's next registration has the same version, and raises that of the node above it.
             same = Check(tree.BROKERS, registrations.version)
             await self._fenced_multi([same, Set(path, tree.broker_json(accepted), node.version)])
@@ -524,5 +532,14 @@ def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | No
             log.error("%s", error)
             version = node.version
     return shared(
-        replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=version, elr=(), suspects=())
+        replace(
+            partition,
+            leader=NO_LEADER,
+            leader_epoch=-1,
+            isr=(),
+            version=version,
+            elr=(),
+            suspects=(),
+            doubted=False,
+        )
     )

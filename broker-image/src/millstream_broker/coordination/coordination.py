@@ -100,8 +100,10 @@ class Coordination:
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
+        self.on_older: Callable[[], Awaitable[None]] = _nothing
+        """Called before the broker ends because the tree has become an older copy of itself."""
         self.on_accepted: Callable[[], None] = lambda: None
-        """Called when the consequences of our unclean registration are stored."""
+        """Called when the consequences of our registration, as unclean or ahead, are stored."""
         self.secret = b""
         """The cluster's secret; known once connected."""
         self._known_cluster_id = known_cluster_id
@@ -258,6 +260,7 @@ class Coordination:
         if self._broker is not None and await self._older(nodes):
             await nodes.sync()  # another server may only be behind
             if why := await self._older(nodes):
+                await self.on_older()
                 self._fail(
                     f"{nodes} was restored from an older copy: {why}. The broker ends, because what it knows is newer."
                     " Start it again: the brokers then compare their logs."
@@ -343,12 +346,12 @@ class Coordination:
     async def _renew_registration(self) -> None:
         if self._is_leaving:
             return
-        was_unclean = self._registered.unclean
+        was = self._registered
         registered = await self._register(self._registered)
         if self._is_outdated:  # data was lost meanwhile; the registration is about to be repeated
             registered = replace(registered, unclean=True)
         self._broker = registered
-        if was_unclean and not registered.unclean:
+        if (was.unclean or was.ahead) and not (registered.unclean or registered.ahead):
             self.on_accepted()
         brokers = {**self._known.brokers, self._registered.broker_id: self._registered}
         self._become(replace(self._known, brokers=brokers))
@@ -606,6 +609,10 @@ class Coordination:
         self._isr_notes.leave((name, index))
         self._become(view.with_partition(self._known, name, index, written))
         return written
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:

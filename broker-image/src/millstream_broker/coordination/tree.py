@@ -16,8 +16,8 @@
     /latest_producer_id_block                    of Kafka and earlier versions (see `producer_ids`)
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr` and
-`suspects` of a state), and /brokers/generations.
+Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr`,
+`suspects` and `doubted` of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -253,6 +253,7 @@ def topic_id_from(name: str, data: bytes) -> uuid.UUID:
 def state_json(partition: PartitionRecord) -> bytes:
     elr = {"elr": list(partition.elr)} if partition.elr else {}
     suspects = {"suspects": list(partition.suspects)} if partition.suspects else {}
+    doubted = {"doubted": True} if partition.doubted else {}
     return _dump(
         {
             "controller_epoch": partition.controller_epoch,
@@ -262,6 +263,7 @@ def state_json(partition: PartitionRecord) -> bytes:
             "isr": list(partition.isr),
             **elr,
             **suspects,
+            **doubted,
         }
     )
 
@@ -296,6 +298,7 @@ def _with_state(
         removing=removing,
         elr=tuple(map(int, value.get("elr", ()))),
         suspects=tuple(map(int, value.get("suspects", ()))),
+        doubted=bool(value.get("doubted", False)),
     )
 
 

@@ -153,8 +153,8 @@ async def register(
     if there is not None:
         other = tree.broker_from(broker.broker_id, there.data, there.created)
         if there.owner == nodes.session_id and not anew:
-            # The controller may have noted there that it has handled our being unclean.
-            return replace(broker, epoch=there.created, unclean=other.unclean)
+            # The controller may have noted there that it has handled our being unclean, or ahead.
+            return replace(broker, epoch=there.created, unclean=other.unclean, ahead=other.ahead)
         if not takes_over or other.directory is None or other.directory != broker.directory:
             where = ",".join(map(str, other.listeners))
             raise CoordinationError(

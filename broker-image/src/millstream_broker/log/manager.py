@@ -373,6 +373,13 @@ class LogManager:
         home = self._homes.get((topic, partition))
         return home.logs[topic, partition] if home is not None else None
 
+    def log_of(self, topic_id: uuid.UUID, topic: str, partition: int) -> Log | None:
+        """The log of that name if it is of this topic id, in whichever directory."""
+        for home in self.dirs:
+            if home.has((topic, partition), topic_id):
+                return home.logs[topic, partition]
+        return None
+
     def partitions(self) -> Mapping[TopicPartition, LogDir]:
         """Every partition and its directory."""
         return self._homes

@@ -60,6 +60,8 @@ class Strays:
     def __init__(self, files: FileCache) -> None:
         self._files = files
         self._strays: dict[Path, Stray] = {}
+        self._of: dict[tuple[uuid.UUID | None, int], list[Stray]] = {}
+        """The same by topic id and partition."""
         self.sizes: dict[Path, int] = {}
         """Bytes of each stray, as of the last `refresh`."""
         self._ends: dict[Path, LogEnd] = {}
@@ -73,7 +75,7 @@ class Strays:
     def found(self, path: Path, key: TopicPartition) -> None:
         """A folder of this kind, at the start. Blocking."""
         topic_id = folders.read_topic_id(path)
-        self._strays[path] = Stray(path, *key, topic_id)
+        self._put(Stray(path, *key, topic_id))
         logger.warning(
             "%s is a stray (topic id %s): its log is kept and not served. Remove the folder if nobody needs it.",
             path,
@@ -114,20 +116,26 @@ class Strays:
     def _added(
         self, before: Path, path: Path, key: TopicPartition, topic_id: uuid.UUID | None, why: str
     ) -> None:
-        self._strays[path] = Stray(path, *key, topic_id)
+        self._put(Stray(path, *key, topic_id))
         logger.warning(
             "%s (topic id %s) %s: it is a stray now, kept and not served, in %s", before, topic_id, why, path
         )
 
+    def _put(self, stray: Stray) -> None:
+        self._strays[stray.path] = stray
+        self._of.setdefault((stray.topic_id, stray.partition), []).append(stray)
+
+    def _drop(self, path: Path) -> None:
+        if (stray := self._strays.pop(path, None)) is not None:
+            key = stray.topic_id, stray.partition
+            self._of[key] = [one for one in self._of[key] if one != stray]
+            self._ends.pop(path, None)
+
     def of(self, topic_id: uuid.UUID | None, partition: int, homes: Collection[Path]) -> list[Stray]:
         """The strays of a partition in these directories."""
-        if topic_id is None or not self._strays:
+        if topic_id is None:
             return []
-        return [
-            one
-            for one in self
-            if (one.topic_id, one.partition) == (topic_id, partition) and one.path.parent in homes
-        ]
+        return [one for one in self._of.get((topic_id, partition), ()) if one.path.parent in homes]
 
     def end(self, stray: Stray) -> LogEnd:
         """Where a stray ends. Blocking. OSError."""
@@ -150,8 +158,7 @@ class Strays:
         best = max(strays, key=self.end) if len(strays) > 1 else next(iter(strays))
         path = best.path.with_name(f"{key[0]}-{key[1]}")
         best.path.rename(path)
-        del self._strays[best.path]
-        self._ends.pop(best.path, None)
+        self._drop(best.path)
         log = _open(path, config, self._files, home_of(path), best.topic_id)
         (path / NOTE).unlink(missing_ok=True)
         logger.warning("%s is in use again: it was the stray %s", path, best.path)
@@ -160,11 +167,11 @@ class Strays:
     def forget(self, home: Path) -> None:
         """The directory is offline."""
         for path in [one for one in self._strays if one.parent == home]:
-            del self._strays[path]
+            self._drop(path)
 
     def delete(self, topic_id: uuid.UUID, partition: int) -> list[Path]:
         """The topic of this id was deleted: forget its strays of this partition; returns the folders to remove."""
-        gone = [one.path for one in self if (one.topic_id, one.partition) == (topic_id, partition)]
+        gone = [one.path for one in self._of.pop((topic_id, partition), ())]
         for path in gone:
             del self._strays[path]
         return gone
@@ -178,7 +185,7 @@ class Strays:
                     found[path] = sum(entry.stat().st_size for entry in entries)
             except FileNotFoundError:
                 if not path.exists():
-                    self._strays.pop(path, None)
+                    self._drop(path)
             except OSError:
                 found[path] = 0
         self.sizes = found

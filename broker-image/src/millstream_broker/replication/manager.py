@@ -235,8 +235,20 @@ class ReplicaManager:
                 self._assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
                 self._look_for_replacement(topic, index)
-                new.append((topic, index))
+                if topic.partitions[index].leader != NO_LEADER or self._has_log(topic, index):
+                    new.append((topic, index))
         return new
+
+    def _has_log(self, topic: TopicRecord, index: int) -> bool:
+        """Whether there is a log to open, or one that is lost: without a leader no empty one is created."""
+        key, logs = (topic.name, index), self._logs
+        found = logs.get(*key)
+        return (
+            (found is not None and found.topic_id is None)
+            or logs.log_of(topic.topic_id, *key) is not None
+            or bool(logs.strays.of(topic.topic_id, index, {home.path for home in logs.dirs}))
+            or self._is_lost(topic, index)
+        )
 
     def _look_for_replacement(self, topic: TopicRecord, index: int) -> None:
         """A missing log may be copied anew once coordination relies on other replicas only."""
