@@ -71,6 +71,7 @@ class Reason(StrEnum):
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
     INVALID_TOPIC = "InvalidTopic"
     CONFLICTING_TOPIC = "ConflictingTopic"
+    STRAY_LOGS = "StrayLogs"
     REFUSED = "Refused"
     DELETING = "Deleting"
     # Cluster, Topic: a key or value of spec.config that the broker refuses; an unreachable min.insync.replicas
