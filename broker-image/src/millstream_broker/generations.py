@@ -104,7 +104,7 @@ class Generations:
                     known or 0,
                 )
         elif own > (known or 0) + 1:
-            if home.moved:
+            if home.is_from_another_cluster:
                 return  # its generation is of another cluster
             self.ahead = max(self.ahead, own - (known or 0) - 1)
             log.warning(

@@ -76,7 +76,7 @@ class LogDir:
     cluster_id: str | None = None
     directory_id: str = ""
     """Empty before :meth:`own_id` if there was none."""
-    moved: bool = False
+    is_from_another_cluster: bool = False
     """Whether it was another cluster's until now."""
     clean: bool = False
     same_boot: bool = False
@@ -212,7 +212,7 @@ class LogDir:
             )
         if moves and self.cluster_id not in (None, cluster_id):
             logger.warning("%s: it belonged to cluster %s, now to %s", self.path, self.cluster_id, cluster_id)
-            self.broker_id, self.moved = None, True
+            self.broker_id, self.is_from_another_cluster = None, True
         elif self.cluster_id is not None and self.cluster_id != cluster_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to cluster {self.cluster_id}, this is cluster {cluster_id}. "
