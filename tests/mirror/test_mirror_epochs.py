@@ -121,7 +121,6 @@ def test_a_replica_has_the_epochs_of_the_source(
         lambda: position_in(east, ahead, topic),
         lambda now: now == Position(100, "ahead", there[-1]),
         "the position when the record is there",
-        30,
     )
 
 
@@ -143,5 +142,4 @@ def test_an_ordinary_topic_has_epochs_of_its_own(
         lambda: position_in(east, group, topic),
         lambda now: now == Position(50, "checkpoint", -1),
         "the position without an epoch",
-        30,
     )

@@ -37,7 +37,7 @@ def test_a_batch_that_is_too_large_for_the_target(
         {"west": west.bootstrap}, east.bootstrap, topics={"include": [large, small]}, name=large
     )
     arrived(east, small, [10])
-    (problem,) = eventually(lambda: problems(mirror), bool, "a problem", 30)
+    (problem,) = eventually(lambda: problems(mirror), bool, "a problem")
     assert problem["reason"] == "RecordTooLarge"
     assert problem["message"].startswith(f"{large}-0: a batch of ")
     assert f"too large for topic {large} in the target: raise its max.message.bytes" in problem["message"]
@@ -46,7 +46,7 @@ def test_a_batch_that_is_too_large_for_the_target(
     for done in admin(east).incremental_alter_configs([change]).values():
         done.result(20)
     arrived(east, large, [1000])
-    eventually(lambda: problems(mirror), lambda found: not found, "the worker has its answer, too", 30)
+    eventually(lambda: problems(mirror), lambda found: not found, "the worker has its answer, too")
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
@@ -94,7 +94,7 @@ def test_two_mirrors_of_one_topic_into_one_topic(
         {"west": west.bootstrap}, east.bootstrap, topics={"include": [topic, other]}, name=names[1]
     )
     arrived(east, other, [100])
-    (problem,) = eventually(lambda: problems(second), bool, "a problem", 30)
+    (problem,) = eventually(lambda: problems(second), bool, "a problem")
     assert problem == {
         "reason": "MirroredTwice",
         "message": f"topic {topic}: group millstream-mirror.{names[0]}.west in the target has its progress from the"
@@ -110,9 +110,9 @@ def test_two_mirrors_of_one_topic_into_one_topic(
         done = admin(east).delete_consumer_groups([f"millstream-mirror.{names[0]}.west"])
         return all(one.exception(20) is None for one in done.values())
 
-    eventually(deleted, bool, "the first mirror's group deleted", 30)
+    eventually(deleted, bool, "the first mirror's group deleted")
     arrived(east, topic, [250])
-    eventually(lambda: problems(second), lambda found: not found, "no problem", 30)
+    eventually(lambda: problems(second), lambda found: not found, "no problem")
 
 
 def test_patterns_that_match_nothing_and_later_do(
@@ -125,7 +125,7 @@ def test_patterns_that_match_nothing_and_later_do(
         found: dict[str, Any] = mirror.status()["sources"][0]
         return found
 
-    eventually(source, lambda found: found["matched"] == 0, "no topic", 30)
+    eventually(source, lambda found: found["matched"] == 0, "no topic")
     create(west, topic)
     produce(west, topic, range(1000))
     arrived(east, topic, [1000])

@@ -35,7 +35,7 @@ def is_degraded(mirror: MirrorProcess, reason: str) -> str:
         return [conditions[kind] for kind in ("Degraded", "Ready") if kind in conditions]
 
     degraded, ready = eventually(
-        found, lambda seen: [one[:2] for one in seen] == wanted, f"Degraded with the reason {reason}", 30
+        found, lambda seen: [one[:2] for one in seen] == wanted, f"Degraded with the reason {reason}"
     )
     assert degraded[2] == ready[2]
     return degraded[2]

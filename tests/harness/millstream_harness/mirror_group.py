@@ -9,7 +9,7 @@ from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupRequ
 from millstream_kafka.protocol.leave_group import LeaveGroupRequest, MemberIdentity
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-TIMEOUT_MS = 30_000
+TIMEOUT_MS = 120_000
 
 
 class HandMember:

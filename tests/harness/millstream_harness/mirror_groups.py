@@ -28,7 +28,7 @@ def committed(broker: Peer, group: str, topic: str) -> list[int]:
     return [one.offset for one in sorted(found.topic_partitions) if one.topic == topic]
 
 
-def follows(broker: Peer, group: str, topic: str, *offsets: int, seconds: float = 30) -> None:
+def follows(broker: Peer, group: str, topic: str, *offsets: int, seconds: float = 60) -> None:
     eventually(
         lambda: committed(broker, group, topic), lambda now: now == list(offsets), "positions", seconds
     )
