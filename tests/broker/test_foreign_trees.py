@@ -155,6 +155,16 @@ async def test_a_broker_of_a_cluster_does_not_become_one_by_itself(tmp_path: Pat
     assert not (tmp_path / FILE_NAME).exists()
 
 
+async def test_a_directory_that_is_left_without_partitions_is_not_a_new_broker(tmp_path: Path) -> None:
+    """The journal is in the other one."""
+    dirs = [str(tmp_path / name) for name in ("one", "other")]
+    await filled(tmp_path, None, {"log.dirs": ",".join(dirs)})
+    (left,) = [one for one in dirs if not (Path(one) / FILE_NAME).exists()]
+    for path in Path(left).glob("t-0"):
+        shutil.rmtree(path)
+    assert f"none has {FILE_NAME}" in await refused(tmp_path, None, {"log.dirs": left})
+
+
 async def test_a_lost_journal_costs_no_records(tmp_path: Path) -> None:
     await filled(tmp_path, retention_ms="-1", cleanup_policy="delete")
     (tmp_path / FILE_NAME).unlink()
@@ -277,18 +287,23 @@ async def test_a_running_broker_does_not_act_on_another_tree(
     assert strays(broker) == []
 
 
-async def test_a_running_broker_ends_when_its_tree_becomes_an_older_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["generation", "version"])
+async def test_a_running_broker_ends_when_its_tree_becomes_an_older_one(tmp_path: Path, what: str) -> None:
     shared = SharedTree()
     async with running(tmp_path, None, shared.store) as broker, connected(broker) as client:
         await create(client, "t")
         older = Nodes()
         older.take(shared.nodes.zxid, dict(shared.nodes.stored), tell=False)
         await send(client, "t")
-        await broker._generations.rise()
+        if what == "generation":
+            await broker._generations.rise()
+        else:
+            known = broker.replicas.wanted.topics["t"].partitions[0]
+            await broker.coordination.write_partition("t", 0, known)
         await elsewhere(shared, older)
         async with asyncio.timeout(20):
             why = await broker.failure
-        assert "the shared tree was restored from an older copy: it has generation" in why
+        assert f"the shared tree was restored from an older copy: it has {what}" in why
         assert "Start it again" in why
     async with running(tmp_path, None, shared.store) as broker, connected(broker) as client:
         assert await end(client, "t") == 3

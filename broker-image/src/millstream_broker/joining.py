@@ -59,7 +59,7 @@ async def connect(
             raise CoordinationError(_refusal(nodes, stored, config, logs))
 
     if open_shared is None:
-        home = find_home(logs, is_new=not has_data)
+        home = find_home(logs, is_new=accepts or (known is None and not has_data))
         old = find_old(home.path)
         nodes = FileStore(home.path / FILE_NAME)
         nodes.failed, nodes.fatal = home.check, fail
@@ -101,7 +101,7 @@ def find_home(logs: LogManager, *, is_new: bool) -> LogDir:
         )
     if not is_new:
         raise CoordinationError(
-            f"log.dirs: {_paths(logs)} have the data of cluster {logs.cluster_id}, but none has {FILE_NAME}, with the"
+            f"log.dirs: {_paths(logs)} belong to cluster {logs.cluster_id}, but none has {FILE_NAME}, with the"
             " topics and their configuration. Add the directory that has it to log.dirs, or restore it from a copy; if"
             " the broker belongs to a cluster of several, set zookeeper.connect. Without a copy, start once with"
             f" --override {OVERRIDE}=true: the broker continues with the topics whose logs it has, without their"

@@ -278,7 +278,28 @@ class Coordination:
             0 if epoch is None else tree.controller_epoch_from(epoch.data),
             self._fencing.controller.controller_epoch,
         )
-        return f"it has controller epoch {known}, it had {seen}" if known < seen else ""
+        if known < seen:
+            return f"it has controller epoch {known}, it had {seen}"
+        return await self._older_state(nodes)
+
+    async def _older_state(self, nodes: Store) -> str:
+        """A partition whose stored state is older than the one that this broker knows; only those that concern it."""
+        us = self._registered.broker_id
+        concerned = [
+            (topic, index)
+            for topic in self._known.topics.values()
+            async for index, record in turns(enumerate(topic.partitions))
+            if record.version > 0 and (self._store is not None or us in record.replicas)
+        ]
+        stored = await nodes.get_all(tree.state_path(topic.name, index) for topic, index in concerned)
+        for (topic, index), node in zip(concerned, stored, strict=True):
+            version = topic.partitions[index].version
+            if node is None or node.version >= version:
+                continue
+            above = await nodes.get(tree.topic_path(topic.name))
+            if above is not None and tree.topic_id_from(topic.name, above.data) == topic.topic_id:
+                return f"it has version {node.version} of the state of {topic.name}-{index}, it had {version}"
+        return ""
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:

@@ -58,6 +58,12 @@ class Inventory:
         self._lock = threading.Lock()
         self._changes = 0
 
+    @staticmethod
+    def has_any(directory: Path) -> bool:
+        """Whether the directory's file names a log."""
+        noted = _read(directory)
+        return noted is not None and bool(noted[1])
+
     def begin(
         self,
         directories: Iterable[Path],

@@ -145,10 +145,10 @@ class LogManager:
         return next(iter(found), None)
 
     def has_data(self) -> bool:
-        """Whether any directory has a partition, served or not. Blocking. LogDirError."""
+        """Whether any directory has a partition, served or not, or knows of one. Blocking. LogDirError."""
         for home in self.dirs:
             try:
-                if folders.has_data(home.path):
+                if folders.has_data(home.path) or Inventory.has_any(home.path):
                     return True
             except OSError as error:
                 raise _broken(home, error) from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -65,6 +66,8 @@ class Strays:
         self.sizes: dict[Path, int] = {}
         """Bytes of each stray, as of the last `refresh`."""
         self._ends: dict[Path, LogEnd] = {}
+        self._opening = threading.RLock()
+        """Held while a stray is open: two threads must not recover one log."""
 
     def __len__(self) -> int:
         return len(self._strays)
@@ -139,12 +142,13 @@ class Strays:
 
     def end(self, stray: Stray) -> LogEnd:
         """Where a stray ends. Blocking. OSError."""
-        if (known := self._ends.get(stray.path)) is None:
-            log = _open(stray.path, LogConfig(), self._files, None, stray.topic_id)
-            try:
-                known = self._ends[stray.path] = log_end(log)
-            finally:
-                log.close()
+        with self._opening:
+            if (known := self._ends.get(stray.path)) is None:
+                log = _open(stray.path, LogConfig(), self._files, None, stray.topic_id)
+                try:
+                    known = self._ends[stray.path] = log_end(log)
+                finally:
+                    log.close()
         return known
 
     def take_back(
@@ -155,10 +159,11 @@ class Strays:
         home_of: Callable[[Path], Home],
     ) -> Log:
         """The most complete of a partition's strays, which is its log again. Blocking. OSError."""
-        best = max(strays, key=self.end) if len(strays) > 1 else next(iter(strays))
-        path = best.path.with_name(f"{key[0]}-{key[1]}")
-        best.path.rename(path)
-        self._drop(best.path)
+        with self._opening:
+            best = max(strays, key=self.end) if len(strays) > 1 else next(iter(strays))
+            path = best.path.with_name(f"{key[0]}-{key[1]}")
+            best.path.rename(path)
+            self._drop(best.path)
         log = _open(path, config, self._files, home_of(path), best.topic_id)
         (path / NOTE).unlink(missing_ok=True)
         logger.warning("%s is in use again: it was the stray %s", path, best.path)
