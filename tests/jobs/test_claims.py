@@ -102,6 +102,18 @@ def test_a_run_that_had_no_claim_yet_is_fenced_by_its_name(taken: Claims, table:
     assert table.state("b") == "fenced"
 
 
+def test_a_run_without_a_claim_is_fenced_in_a_table_that_cannot_take_its_name(
+    taken: Claims, table: Table
+) -> None:
+    """An Iceberg table takes a run's name together with its offsets, which only its claim or its own driver know."""
+    taken.take(run("a"), table)
+    table.commit("a")
+    taken.take(run("c", 10, 30, "a", "b"), table)
+    del table.decided["b"]
+    assert taken.take(run("b", 10, 20, "a"), table) is None
+    assert table.state("b") == "fenced"
+
+
 def test_a_failed_run_that_had_committed_is_known(taken: Claims, table: Table) -> None:
     taken.take(run("a"), table)
     taken.take(run("b", 10, 20), table)

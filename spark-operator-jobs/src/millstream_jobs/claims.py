@@ -43,13 +43,15 @@ class TableReplaced(BadRun):
 
 
 class Claim(Struct, frozen=True, rename="camel"):
-    """``table`` is the table's identity when the run began; ``last_records`` those of all runs so far."""
+    """``table`` is the table's identity when the run began; ``last_records`` those of all runs so far; ``failed`` the
+    runs that it fences, even if they have no claim yet."""
 
     run: str
     offsets: tuple[OffsetRange, ...]
     table: TableId
     topic_ids: dict[str, str] = {}
     last_records: tuple[LastRecord, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 class Table(Protocol):
@@ -76,9 +78,8 @@ class Claims:
         while True:
             numbers = self._numbers()
             earlier, own = self._split(numbers, run)
-            if own is not None and own[0] != numbers[-1]:
-                newest = self._read(numbers[-1])
-                table.fence(run.name, run.offsets, newest.run if newest else "a newer run")
+            if newer := self._newer(numbers, earlier, own, run):
+                table.fence(run.name, run.offsets, newer)
                 return None
             if not self._decide(earlier, run, fence, table):
                 continue  # one of them has committed meanwhile: look again
@@ -87,6 +88,17 @@ class Claims:
             self._create(
                 (numbers or [0])[-1] + 1, self._new(run, fence, self._last(earlier, fence, table), table)
             )
+
+    def _newer(
+        self, numbers: Sequence[int], earlier: Sequence[Claim], own: tuple[int, Claim] | None, run: Run
+    ) -> str:
+        """A run whose claim is newer than that of this run, or which has fenced it before it had one; "" if none."""
+        if own is None:
+            return next((claim.run for claim in earlier if run.name in claim.failed), "")
+        if own[0] == numbers[-1]:
+            return ""
+        newest = self._read(numbers[-1])
+        return newest.run if newest is not None else "a newer run"
 
     def of(self, run: Run) -> Claim | None:
         """The run's claim, if it has one."""
@@ -128,7 +140,7 @@ class Claims:
             known = _known(last, run)
             records.check(run.bootstrap, known, last.run)
             read = records.merged(known, read)
-        return Claim(run.name, run.offsets, table.identity(), run.topic_ids, read)
+        return Claim(run.name, run.offsets, table.identity(), run.topic_ids, read, fence.failed)
 
     def _split(self, numbers: Sequence[int], run: Run) -> tuple[list[Claim], tuple[int, Claim] | None]:
         """Claims before the run's own, newest first, up to the oldest one kept; and its own."""

@@ -111,8 +111,8 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     try:
         output.prepare(records.schema)
         claim = claims_of(run).take(run, output) if run.fence is not None else None
-        if run.fence is not None and claim is None and (committed := output.find()) is not None:
-            return committed
+        if run.fence is not None and claim is None:
+            return _superseded(run, output)
         repeats.check(spark, run)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
@@ -123,15 +123,25 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
         repeats.check(spark, run)
         committed = output.commit(rows, corrupt)
     except Exception:
-        committed = _found_after_failure(output)  # another driver's success removes what is staged here
-        with contextlib.suppress(Exception):  # this may fail for the same reason
-            output.discard()
-        if committed is None:
+        try:
+            found = _found_after_failure(output)  # another driver's success removes what is staged here
+        finally:
+            with contextlib.suppress(Exception):  # this may fail for the same reason
+                output.discard()
+        if found is None:
             raise
-        return committed
+        return found
     if run.fence is not None:
         with contextlib.suppress(OSError):  # the next run does it
             claims_of(run).prune(run)
+    return committed
+
+
+def _superseded(run: Run, output: Output) -> Committed:
+    """The commit of a run that a newer one follows. Fenced if there is none."""
+    committed = output.find()
+    if committed is None:
+        raise Fenced(run.name, "a newer run")
     return committed
 
 

@@ -105,7 +105,7 @@ def _records(consumer: Consumer, ends: dict[Key, int]) -> Iterator[LastRecord]:
     """The records before the ends, in the order of their offsets."""
     deadline = time.monotonic() + positions.TIMEOUT_S
     while ends:
-        for message in consumer.consume(AT_ONCE, 0.5):
+        for message in consumer.consume(AT_ONCE, 0.1):
             key, error = (message.topic() or "", message.partition() or 0), message.error()
             if key not in ends:
                 continue
