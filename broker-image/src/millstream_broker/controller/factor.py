@@ -22,7 +22,7 @@ from .deletion import Deletion
 from .messages import FactorRaised, Instruction, Settings
 
 
-class GrowingOffsets(Protocol):
+class FactorMachine(Protocol):
     """The controller as seen here: `machine.ControllerMachine`."""
 
     brokers: dict[int, BrokerRecord]
@@ -35,7 +35,7 @@ class GrowingOffsets(Protocol):
     out: list[Instruction]
 
 
-def raise_factor(machine: GrowingOffsets) -> Steps[None]:
+def raise_factor(machine: FactorMachine) -> Steps[None]:
     """Begin to add replicas, as far as brokers are there to take them. Yields after each partition."""
     if OFFSETS_TOPIC in machine.deletions:
         return
@@ -61,13 +61,13 @@ def raise_factor(machine: GrowingOffsets) -> Steps[None]:
     machine.out.append(FactorRaised(OFFSETS_TOPIC, len(short), factor))
 
 
-def missing(machine: GrowingOffsets) -> int:
+def missing(machine: FactorMachine) -> int:
     """Replicas that the partitions of __consumer_offsets lack of the factor; those being copied are missing."""
     factor = machine.settings.offsets_factor
     return sum(max(0, factor - len(reassignment.origin(one))) for one in _records(machine).values())
 
 
-def _records(machine: GrowingOffsets) -> Mapping[TopicPartition, PartitionRecord]:
+def _records(machine: FactorMachine) -> Mapping[TopicPartition, PartitionRecord]:
     topic = machine.topics.get(OFFSETS_TOPIC)
     keys = ((OFFSETS_TOPIC, index) for index in range(0 if topic is None else len(topic.partitions)))
     return {key: machine.records[key] for key in keys}
