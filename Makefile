@@ -36,7 +36,7 @@ setup: .venv/.installed
 
 # Tests are in tiers (CONTRIBUTING.md): `make test` leaves out the soak tests. SOAK=2/5 chooses a fifth of those, and
 # SHARD=1/4 a quarter of everything.
-SHARES = $(SOAK:%=--soak=%) $(SHARD:%=--shard=%)
+SHARES = $(if $(SOAK),--soak=$(SOAK)) $(if $(SHARD),--shard=$(SHARD))
 
 test: setup jars kafka-jars
 	$(RUN_TESTS) --tiers=unit,process $(SHARES) $(PYTEST)
