@@ -174,9 +174,9 @@ def main(given: list[str]) -> int:
             rounds.go(wanted.rounds)
             violations += rounds.violations
             struck += rounds.struck
-    print(f"{'struck':16}{'in a run':>10}{'after it':>10}")
+    print(f"{'struck':20}{'in a run':>10}{'after it':>10}")
     for kind in sorted({kind for kind, _ in struck}):
-        print(f"{kind:16}{struck[kind, True]:10}{struck[kind, False]:10}")
+        print(f"{kind:20}{struck[kind, True]:10}{struck[kind, False]:10}")
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")
