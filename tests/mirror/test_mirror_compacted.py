@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import (
     MirrorProcess,
     Peer,
@@ -50,7 +50,7 @@ def set_policy(broker: Peer, topic: str, policy: str) -> None:
     admin(broker).incremental_alter_configs([resource])[resource].result(20)
 
 
-def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) -> int:
+def ahead_of_progress(target: InProcessBroker, mirror: MirrorProcess, topic: str) -> int:
     """How many records of the mirror the target has behind the progress."""
 
     async def sequence() -> int:
@@ -63,7 +63,7 @@ def ahead_of_progress(target: BrokerProcess, mirror: MirrorProcess, topic: str) 
     return read_header(batches[-1]).last_sequence + 1 - asyncio.run(sequence())
 
 
-def late_request(target: BrokerProcess, topic: str, last: BatchHeader) -> ErrorCode:
+def late_request(target: InProcessBroker, topic: str, last: BatchHeader) -> ErrorCode:
     """The target's response to a request of the ended worker, with the number that followed its ``last`` batch."""
     late = build_batch(
         [Record(b"key", b"late", int(time.time() * 1000))],
@@ -86,8 +86,8 @@ def until_clean(broker: Peer, topic: str) -> None:
     [(1, False, "compact"), (7, False, "compact"), (7, True, "compact"), (7, False, "delete")],
 )
 def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
-    west: BrokerProcess,
-    east: BrokerProcess,
+    west: InProcessBroker,
+    east: InProcessBroker,
     start_mirror: StartMirror,
     batch: int,
     target_too: bool,
@@ -141,7 +141,7 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
 
 
 def test_positions_over_gaps_are_exact_and_after_a_restart_no_later(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, lagging, current = unique("gaps"), unique("lagging"), unique("current")
     create(west, topic, **EAGER)

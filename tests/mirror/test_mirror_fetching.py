@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
@@ -24,14 +24,14 @@ A, B, C = ("a", 0), ("a", 1), ("b", 0)
 
 
 @pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
         yield broker
 
 
@@ -110,7 +110,7 @@ def test_both_sides_of_a_session_always_know_the_same_partitions() -> None:
             session.answered(FetchResponse(session_id=0 if chance < 0.1 else 5))
 
 
-def sums(broker: BrokerProcess) -> tuple[int, int]:
+def sums(broker: InProcessBroker) -> tuple[int, int]:
     """Fetch requests, and bytes of all requests."""
     _, page = broker.get("/metrics")
     counts = re.findall(r'^millstream_request_seconds_count{.*api="Fetch".*} (\S+)$', page, re.MULTILINE)
@@ -119,7 +119,7 @@ def sums(broker: BrokerProcess) -> tuple[int, int]:
 
 
 def test_idle_partitions_are_named_once(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("idle")
     create(west, topic, MANY)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ConfigResource, NewPartitions, ResourceType
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import HEADER_SIZE, read_header, read_records
@@ -27,7 +27,7 @@ PATIENT = (
 
 
 async def test_batches_arrive_byte_by_byte_with_every_codec(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("codecs")
     create(west, topic, 2)
@@ -47,7 +47,7 @@ async def test_batches_arrive_byte_by_byte_with_every_codec(
 
 
 def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """A lane's first batch goes alone; the second one follows although partition 1 has nothing to fetch."""
     topic = unique("busy")
@@ -63,7 +63,7 @@ def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
 
 
 async def test_two_sources_meet_in_one_topic_in_the_order_of_each(
-    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("aggregate")
     for broker, values in ((west, range(3000)), (north, range(10_000, 14_000))):
@@ -92,7 +92,7 @@ async def test_two_sources_meet_in_one_topic_in_the_order_of_each(
 
 
 def test_topics_are_made_as_in_the_source_and_prefixed(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("made")
     create(west, topic, 3, retention_ms="123456789", cleanup_policy="compact,delete", segment_ms="99999999")
@@ -115,7 +115,7 @@ def test_topics_are_made_as_in_the_source_and_prefixed(
 
 
 def test_new_topics_and_partitions_are_picked_up(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     prefix = unique("picked")
     start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [f"{prefix}.*"]})
@@ -135,7 +135,7 @@ def test_new_topics_and_partitions_are_picked_up(
 
 
 def test_two_workers_share_and_take_over(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("shared"), unique("sharing")
     create(west, topic, 6)
@@ -158,7 +158,7 @@ def test_two_workers_share_and_take_over(
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 async def test_timestamps_that_the_source_has_set_arrive(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, codec: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, codec: str
 ) -> None:
     topic = unique("append-time")
     create(west, topic, message_timestamp_type="LogAppendTime")
@@ -175,7 +175,7 @@ async def test_timestamps_that_the_source_has_set_arrive(
 
 
 def test_deleted_target_topic_is_mirrored_anew(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
     create(west, topic)
@@ -187,7 +187,7 @@ def test_deleted_target_topic_is_mirrored_anew(
     arrived(east, topic, [150])
 
 
-def test_one_cluster_is_not_mirrored_into_itself(west: BrokerProcess, start_mirror: StartMirror) -> None:
+def test_one_cluster_is_not_mirrored_into_itself(west: InProcessBroker, start_mirror: StartMirror) -> None:
     mirror = start_mirror({"loop": west.bootstrap}, west.bootstrap)
     assert mirror.process is not None
     try:
@@ -200,7 +200,7 @@ def test_one_cluster_is_not_mirrored_into_itself(west: BrokerProcess, start_mirr
     assert "expected another cluster, or naming Prefixed" in line
 
 
-def test_one_cluster_may_be_mirrored_under_a_prefix(west: BrokerProcess, start_mirror: StartMirror) -> None:
+def test_one_cluster_may_be_mirrored_under_a_prefix(west: InProcessBroker, start_mirror: StartMirror) -> None:
     topic = unique("self")
     create(west, topic)
     produce(west, topic, range(10))
@@ -212,7 +212,7 @@ def test_one_cluster_may_be_mirrored_under_a_prefix(west: BrokerProcess, start_m
     assert sorted(names) == sorted([topic, f"loop.{topic}"])
 
 
-def test_port_in_use(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
+def test_port_in_use(west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror) -> None:
     taken = west.http.removeprefix("http://")
     with pytest.raises(
         RuntimeError, match=f"status 1:\nmillstream-mirror: http: {taken}: cannot listen there"

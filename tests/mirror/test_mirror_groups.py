@@ -9,7 +9,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.broker import BrokerProcess
-from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, Peer, admin, arrived, create, produce
 from millstream_harness.mirror_groups import commit, committed, follows, in_step, values
 from millstream_harness.scenario import eventually, unique
 
@@ -19,7 +20,7 @@ StartMirror = Callable[..., MirrorProcess]
 
 
 def start_following(
-    start_mirror: StartMirror, west: BrokerProcess, east: BrokerProcess, topic: str, group: str
+    start_mirror: StartMirror, west: InProcessBroker, east: InProcessBroker, topic: str, group: str
 ) -> MirrorProcess:
     """A mirror of one topic from west to east, with the positions of one group."""
     return start_mirror(
@@ -40,7 +41,7 @@ def consumer(broker: Peer, group: str) -> Consumer:
 
 
 def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("moves"), unique("app")
     create(west, topic, 2)
@@ -66,7 +67,7 @@ def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
 
 
 async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("beside"), unique("app")
     create(west, topic)
@@ -98,7 +99,7 @@ async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
 
 
 def test_the_targets_own_consumers_come_first(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, other = unique("first"), unique("app"), unique("other")
     create(west, topic)
@@ -138,7 +139,7 @@ def test_the_targets_own_consumers_come_first(
 
 
 def test_groups_are_selected_and_new_partitions_are_followed(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, prefix = unique("selected"), unique("team")
     create(west, topic)
@@ -169,7 +170,7 @@ def test_groups_are_selected_and_new_partitions_are_followed(
 
 
 def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Records that are still missing follow its position, so it reads them again and misses none."""
     topic, group = unique("behind"), unique("app")
@@ -194,16 +195,21 @@ def is_reachable(mirror: MirrorProcess, side: str) -> bool:
 
 @pytest.mark.parametrize("side", ["west", "east"])
 def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, side: str
+    west: InProcessBroker,
+    east: InProcessBroker,
+    start_mirror: StartMirror,
+    start_broker_process: Callable[..., BrokerProcess],
+    side: str,
 ) -> None:
     topic, group = unique("away"), unique("app")
+    broker = start_broker_process(OF_MIRRORS)
+    west, east = (broker, east) if side == "west" else (west, broker)
     create(west, topic)
     produce(west, topic, range(10))
     mirror = start_following(start_mirror, west, east, topic, group)
     arrived(east, topic, [10])
     commit(west, group, topic, 4)
     follows(east, group, topic, 4)
-    broker = west if side == "west" else east
     broker.pause()
     try:
         eventually(lambda: is_reachable(mirror, side), lambda found: not found, "the mirror notices it")
@@ -214,7 +220,7 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
 
 
 def test_positions_of_the_mirror_follow_the_source_backwards(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Also if the group is made anew: otherwise it would skip records in the target."""
     topic, group = unique("back"), unique("app")
@@ -235,7 +241,7 @@ def test_positions_of_the_mirror_follow_the_source_backwards(
 
 
 def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_group_moves_on(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, other = unique("set"), unique("app"), unique("app")
     create(west, topic)
@@ -259,7 +265,7 @@ def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_gro
 
 
 def test_a_group_at_the_end_of_a_compacted_topic_stays_there_after_a_restart(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("compacted"), unique("app")
     create(west, topic, cleanup_policy="compact")
@@ -269,6 +275,6 @@ def test_a_group_at_the_end_of_a_compacted_topic_stays_there_after_a_restart(
     mirror.stop()
     mirror.start()
     commit(west, group, topic, 1000)
-    eventually(lambda: committed(east, group, topic), bool, "a position", 30)
+    eventually(lambda: committed(east, group, topic), bool, "a position")
     follows(east, group, topic, 1000)
     assert mirror.status()["sources"][0]["lastError"] == ""

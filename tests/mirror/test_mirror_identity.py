@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import (
     Looks,
     MirrorProcess,
@@ -86,7 +86,7 @@ def error_of(mirror: MirrorProcess, *parts: str) -> str:
 
 
 def test_every_codec_arrives_byte_by_byte(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("same")
     create(west, topic, 2, retention_ms="123456789", segment_bytes="20000")
@@ -110,7 +110,7 @@ def test_every_codec_arrives_byte_by_byte(
 
 
 def test_partitions_and_configuration_follow(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("follows")
     create(west, topic, 1, retention_ms="1000000")
@@ -134,7 +134,7 @@ def test_partitions_and_configuration_follow(
 
 
 def test_records_that_the_source_deletes_go_from_the_target(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Even if nothing is left, and if the worker comes late."""
     topic, emptied = unique("starts"), unique("emptied")
@@ -162,7 +162,7 @@ def test_records_that_the_source_deletes_go_from_the_target(
 
 
 def test_a_gap_stops_a_partition_that_is_to_stop(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("stops")
     create(west, topic, 2)
@@ -193,7 +193,7 @@ def start_of(broker: Peer, topic: str) -> int:
 
 
 async def test_a_promoted_topic_is_written_to_by_the_source_producers_too(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
     create(west, topic)
@@ -233,7 +233,7 @@ def _produce_one(broker: Peer, topic: str) -> None:
 
 
 def test_a_topic_that_was_there_is_left_alone(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("there"), unique("beside")
     for each in (topic, other):
@@ -255,7 +255,7 @@ def test_a_topic_that_was_there_is_left_alone(
 
 
 def test_a_source_topic_made_anew_is_not_appended(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
     create(west, topic)
@@ -275,7 +275,7 @@ def test_a_source_topic_made_anew_is_not_appended(
 
 
 def test_a_topic_that_comes_from_the_target_is_a_loop(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("loop")
     looks = Looks(east, west, topic)
@@ -312,7 +312,6 @@ def test_a_topic_that_comes_from_the_target_is_a_loop(
         lambda: conditions_of(back).get("Ready", ("",) * 3),
         lambda now: now[0] == "True",
         "no loop any more",
-        30,
     )
 
 
@@ -321,7 +320,7 @@ def delete(broker: Peer, topic: str) -> None:
 
 
 def test_positions_are_copied_as_they_are(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("app")
     create(west, topic, 2)
@@ -339,7 +338,7 @@ def test_positions_are_copied_as_they_are(
 
 
 def test_a_replica_that_was_deleted_is_made_anew_with_positions(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("again"), unique("app")
     create(west, topic)
@@ -355,7 +354,7 @@ def test_a_replica_that_was_deleted_is_made_anew_with_positions(
 
 
 def test_two_workers_and_one_of_another_mirror_do_no_harm(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("crowd"), unique("one")
     create(west, topic, 4)
@@ -371,7 +370,7 @@ def test_two_workers_and_one_of_another_mirror_do_no_harm(
 
 
 def test_compaction_on_either_side_is_no_divergence(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, late = unique("compacted"), unique("late")
     eager = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.ledger import Load
 from millstream_harness.mirror import (
@@ -56,7 +56,7 @@ def moves_on(*mirrors: MirrorProcess) -> None:
 
 
 def test_timestamps_that_the_source_has_set_arrive_in_kafka(
-    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
+    west: InProcessBroker, kafka: KafkaProcess, start_mirror: StartMirror
 ) -> None:
     topic = unique("append-time")
     create(west, topic, message_timestamp_type="LogAppendTime")
@@ -67,7 +67,7 @@ def test_timestamps_that_the_source_has_set_arrive_in_kafka(
 
 
 def test_a_topic_that_was_created_again_in_kafka_gets_every_record(
-    west: BrokerProcess, kafka: KafkaProcess, start_mirror: StartMirror
+    west: InProcessBroker, kafka: KafkaProcess, start_mirror: StartMirror
 ) -> None:
     """Also that of an idle mirror: only the new topic's id tells that its records are gone."""
     topic = unique("again")
@@ -84,8 +84,8 @@ def test_a_topic_that_was_created_again_in_kafka_gets_every_record(
 
 @pytest.mark.timeout(400)
 def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_killed(
-    west: BrokerProcess,
-    north: BrokerProcess,
+    west: InProcessBroker,
+    north: InProcessBroker,
     kafka: KafkaProcess,
     start_mirror: StartMirror,
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from millstream_harness.broker import BrokerProcess, CopiedBroker
+from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_conditions import is_degraded
@@ -43,7 +43,7 @@ async def values(broker: Peer, topic: str) -> list[bytes | None]:
 
 
 async def test_from_kafka_without_aborted_transactions(
-    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("from-kafka")
     create(kafka, topic)
@@ -72,7 +72,7 @@ async def test_from_kafka_without_aborted_transactions(
 
 
 async def test_records_between_markers_that_the_target_loses_come_again(
-    kafka: KafkaProcess, start_mirror: StartMirror, copied: CopiedBroker
+    kafka: KafkaProcess, start_mirror: StartMirror, copied: CopiedInProcessBroker
 ) -> None:
     """The lane has nothing to send, and the source has more offsets than records."""
     topic = unique("lost")
@@ -103,7 +103,7 @@ async def test_records_between_markers_that_the_target_loses_come_again(
 
 
 async def test_into_kafka_and_on_after_a_kill(
-    kafka: KafkaProcess, west: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
+    kafka: KafkaProcess, west: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic = unique("into-kafka")
     create(west, topic, retention_ms="86400000000")
@@ -122,7 +122,7 @@ async def test_into_kafka_and_on_after_a_kill(
 
 
 async def test_positions_between_transactions_are_exact_and_after_a_restart_no_later(
-    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("transactions"), unique("app")
     create(kafka, topic)
@@ -158,7 +158,7 @@ async def test_positions_between_transactions_are_exact_and_after_a_restart_no_l
 
 
 async def test_positions_go_into_kafka(
-    kafka: KafkaProcess, west: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, west: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("app")
     create(west, topic)
@@ -182,7 +182,7 @@ async def test_positions_go_into_kafka(
 
 
 async def test_a_replica_of_a_topic_in_kafka(
-    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("replica"), unique("app")
     create(kafka, topic, retention_ms="86400000", max_message_bytes="2000000")
@@ -210,7 +210,7 @@ async def test_a_replica_of_a_topic_in_kafka(
 
 
 async def test_transactions_are_refused_in_a_replica(
-    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("transactions")
     create(kafka, topic)
@@ -234,7 +234,7 @@ async def test_transactions_are_refused_in_a_replica(
 
 
 def test_kafka_cannot_be_the_target_of_replicas(
-    kafka: KafkaProcess, east: BrokerProcess, start_mirror: StartMirror
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("no-replica")
     create(east, topic)

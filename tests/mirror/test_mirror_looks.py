@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import ROOT
 from millstream_harness.mirror import admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
@@ -73,7 +73,7 @@ class CountedWorker:
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 async def test_new_topics_and_partitions_are_ready_after_the_next_look(
-    west: BrokerProcess, east: BrokerProcess, monkeypatch: pytest.MonkeyPatch, mode: str
+    west: InProcessBroker, east: InProcessBroker, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     prefix = unique("looks")
     first, second = f"{prefix}-1", f"{prefix}-2"

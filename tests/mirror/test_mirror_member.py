@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
@@ -112,7 +112,7 @@ def test_an_address_that_no_worker_has_is_left_out(peers: Any) -> None:
 
 
 async def test_a_leader_that_is_no_worker_ends_no_worker(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("led")
     create(west, topic)

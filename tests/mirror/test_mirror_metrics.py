@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.stats import MOST_TOPICS, SourceStatus, TopicStatus, page
@@ -41,7 +41,9 @@ async def test_each_topic_has_its_own_until_there_are_too_many() -> None:
     assert min(seconds.values()) == 500, "the topics that are furthest behind"
 
 
-def test_what_a_worker_counts(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
+def test_what_a_worker_counts(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
     one, two = unique("one"), unique("two")
     for topic, count in ((one, 100), (two, 30)):
         create(west, topic)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess, fixed_port
+from millstream_harness.broker import fixed_port
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.serving import serving
@@ -116,7 +117,7 @@ async def test_a_worker_that_closes_at_once_or_sends_without_end_costs_little() 
 
 
 def test_a_killed_workers_partitions_go_on_without_it(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("shared")
     create(west, topic, 4)

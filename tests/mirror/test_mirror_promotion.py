@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.ledger import Load, check
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_groups import commit, follows
@@ -43,11 +43,13 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[MirrorProcess]:
 
 
 @pytest.fixture
-def world(east: BrokerProcess, start_mirror: StartMirror, workers: list[MirrorProcess]) -> Iterator[NewWorld]:
+def world(
+    east: InProcessBroker, start_mirror: StartMirror, workers: list[MirrorProcess]
+) -> Iterator[NewWorld]:
     """``world(SOURCE)``: a MirrorMaker, and its worker."""
     made: list[World] = []
 
-    def make(source: BrokerProcess, **config: Any) -> World:
+    def make(source: InProcessBroker, **config: Any) -> World:
         one = World(east.bootstrap, unique("mirror"), source.bootstrap)
         made.append(one)
         config = {"name": one.name, "mode": "Identity", "topics": {"include": [f"{one.name}.*"]}, **config}
@@ -60,9 +62,9 @@ def world(east: BrokerProcess, start_mirror: StartMirror, workers: list[MirrorPr
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
+def mortal(tmp_path: Path) -> Iterator[InProcessBroker]:
     """A source that a test may stop."""
-    broker = BrokerProcess(tmp_path / "mortal").keep_port().start()
+    broker = InProcessBroker(tmp_path / "mortal").keep_port().start()
     yield broker
     broker.kill()
 
@@ -77,7 +79,7 @@ def promoted(one: World) -> dict[str, Any]:
     return eventually(look, lambda last: last.get("state") == "Done", "the promotion is done")
 
 
-def mirrored(target: BrokerProcess, topic: str, partition: int) -> tuple[list[bytes], list[bytes]]:
+def mirrored(target: InProcessBroker, topic: str, partition: int) -> tuple[list[bytes], list[bytes]]:
     """A partition's batches of the load "source", and all others."""
     batches = asyncio.run(read_batches(target.bootstrap, topic, partition))
     return [one for one in batches if b"source:" in one], [one for one in batches if b"source:" not in one]
@@ -85,7 +87,7 @@ def mirrored(target: BrokerProcess, topic: str, partition: int) -> tuple[list[by
 
 @pytest.mark.parametrize("worker", ["runs", "is killed", "is paused"])
 def test_under_load_nothing_that_the_target_acknowledged_is_lost(
-    west: BrokerProcess, east: BrokerProcess, world: NewWorld, workers: list[MirrorProcess], worker: str
+    west: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess], worker: str
 ) -> None:
     one = world(west)
     topic = f"{one.name}-orders"
@@ -139,7 +141,7 @@ def test_under_load_nothing_that_the_target_acknowledged_is_lost(
 
 @pytest.mark.parametrize("alive", [True, False], ids=["with a worker", "without workers"])
 def test_without_the_source_the_last_known_recovery_point_is_shown(
-    mortal: BrokerProcess, east: BrokerProcess, world: NewWorld, workers: list[MirrorProcess], alive: bool
+    mortal: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess], alive: bool
 ) -> None:
     """The worker lags by the records that it has seen in the source, not by later ones."""
     begun = datetime.now(UTC)
@@ -176,7 +178,7 @@ def noted(one: World, topic: str) -> list[int]:
 
 
 def test_all_topics_end_the_mirror_and_its_positions(
-    west: BrokerProcess, east: BrokerProcess, world: NewWorld, workers: list[MirrorProcess]
+    west: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess]
 ) -> None:
     group = unique("app")
     one = world(west, groups={"include": [group]})
@@ -201,8 +203,8 @@ def test_all_topics_end_the_mirror_and_its_positions(
 
 
 def test_a_mirror_that_is_applied_again_overwrites_nothing_and_says_so(
-    west: BrokerProcess,
-    east: BrokerProcess,
+    west: InProcessBroker,
+    east: InProcessBroker,
     world: NewWorld,
     start_mirror: StartMirror,
     workers: list[MirrorProcess],

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_groups import commit, committed, follows
 from millstream_harness.rejoining import (
@@ -50,7 +50,7 @@ def are_equal(one: Peer, other: Peer, topic: str, partitions: int = 2) -> None:
 
 
 def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("back")
     create(west, topic, 2)
@@ -108,7 +108,7 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
 
 
 def test_a_position_that_nobody_copies_moves_back_to_the_common_offset(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("group")
     create(west, topic, 2)
@@ -140,7 +140,7 @@ def rejoining(worker: MirrorProcess) -> list[str]:
 
 
 def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("given-up")
     worker, member, lost = waiting(start_mirror, west, east, topic)
@@ -170,7 +170,7 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
 
 
 def test_a_source_that_gets_partitions_while_a_topic_rejoins(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """A task that began earlier would not see them."""
     topic = unique("grown")
@@ -183,7 +183,7 @@ def test_a_source_that_gets_partitions_while_a_topic_rejoins(
 
 
 def test_a_source_topic_that_is_made_anew_while_a_topic_waits(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
     create(west, topic, 2)
@@ -203,7 +203,7 @@ def test_a_source_topic_that_is_made_anew_while_a_topic_waits(
 
 
 def test_a_topic_that_only_is_behind_has_nothing_to_set_aside(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("behind")
     create(west, topic, 2)
@@ -217,10 +217,10 @@ def test_a_topic_that_only_is_behind_has_nothing_to_set_aside(
 
 
 def test_an_old_copy_of_the_old_source_is_only_behind(
-    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+    tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("restored")
-    west = BrokerProcess(tmp_path / "west").keep_port().start()
+    west = InProcessBroker(tmp_path / "west").keep_port().start()
     try:
         create(west, topic, 2)
         produce(west, topic, range(60), 2)
@@ -247,7 +247,7 @@ def test_an_old_copy_of_the_old_source_is_only_behind(
 
 @pytest.mark.timeout(400)
 def test_killed_workers_set_each_record_aside_once(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("killed")
     create(west, topic, 2)
@@ -266,7 +266,7 @@ def test_killed_workers_set_each_record_aside_once(
 
 
 def test_without_the_field_the_topic_is_left_alone(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("alone")
     create(west, topic, 2)
@@ -293,7 +293,7 @@ def refused(
 
 
 def test_a_topic_with_nothing_in_common_is_not_touched(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """For example because it was deleted and created again."""
     topic = unique("other")
@@ -308,7 +308,7 @@ def test_a_topic_with_nothing_in_common_is_not_touched(
 
 
 def test_a_source_that_has_deleted_all_that_was_common(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("retained")
     create(west, topic, 2)
@@ -320,7 +320,7 @@ def test_a_source_that_has_deleted_all_that_was_common(
 
 
 def test_topics_that_cannot_be_compared(
-    west: BrokerProcess, north: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     compacted, larger, replica = unique("compacted"), unique("larger"), unique("replica")
     create(west, compacted, 2, cleanup_policy="compact")
@@ -341,7 +341,7 @@ def test_topics_that_cannot_be_compared(
 
 
 def test_leader_epochs_that_mean_records_of_both_are_refused(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The source was not promoted from a replica, but shares a beginning: batches of equal epochs would differ."""
     topic = unique("epochs")

@@ -15,8 +15,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from millstream_harness import rejoining
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, produce, read_batches
 from millstream_harness.mirror_groups import commit, committed
 from millstream_harness.rejoining import check_set_aside, records_of
@@ -36,25 +37,25 @@ LOST, LATER = 6000, 3000
 
 
 @pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessCluster]:
     """The old source."""
-    with ClusterProcesses(tmp_path_factory.mktemp("west")) as cluster:
+    with InProcessCluster(tmp_path_factory.mktemp("west")) as cluster:
         yield cluster
 
 
-def promote(cluster: Peer | ClusterProcesses, topic: str) -> None:
+def promote(cluster: Peer | InProcessCluster, topic: str) -> None:
     entry = ConfigEntry(KEY, "", incremental_operation=AlterConfigOpType.DELETE)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin(cluster).incremental_alter_configs([resource])[resource].result(30)
 
 
-def stored(broker: BrokerProcess, topic: str, partition: int) -> bytes:
+def stored(broker: InProcessBroker, topic: str, partition: int) -> bytes:
     folder = broker.data / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 def fail_over(
-    west: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, topic: str
+    west: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, topic: str
 ) -> list[list[Record]]:
     """Fail over; return the records that only west has."""
     admin(west).create_topics([NewTopic(topic, PARTITIONS, 3)])[topic].result(30)
@@ -77,7 +78,7 @@ def fail_over(
     return lost
 
 
-def all_are_equal(west: ClusterProcesses, east: BrokerProcess, topic: str) -> None:
+def all_are_equal(west: InProcessCluster, east: InProcessBroker, topic: str) -> None:
     """Every replica equals the source, byte for byte."""
     for partition in range(PARTITIONS):
         original = stored(east, topic, partition)
@@ -90,11 +91,11 @@ def all_are_equal(west: ClusterProcesses, east: BrokerProcess, topic: str) -> No
             )
 
 
-def is_stored(broker: BrokerProcess, topic: str, partition: int, original: bytes) -> bool:
+def is_stored(broker: InProcessBroker, topic: str, partition: int, original: bytes) -> bool:
     return stored(broker, topic, partition) == original
 
 
-def replica(topic: str, cluster: ClusterProcesses) -> str:
+def replica(topic: str, cluster: InProcessCluster) -> str:
     """The setting; empty while the client waits for a killed broker."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
@@ -105,7 +106,7 @@ def replica(topic: str, cluster: ClusterProcesses) -> str:
     return value
 
 
-def is_rejoined(cluster: ClusterProcesses, topic: str) -> None:
+def is_rejoined(cluster: InProcessCluster, topic: str) -> None:
     eventually(
         lambda: replica(topic, cluster),
         lambda value: bool(value) and not value.endswith("/rejoin"),
@@ -115,7 +116,7 @@ def is_rejoined(cluster: ClusterProcesses, topic: str) -> None:
 
 
 def test_followers_cut_their_logs_too(
-    west: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("cut")
     lost = fail_over(west, east, start_mirror, topic)
@@ -145,7 +146,7 @@ def test_followers_cut_their_logs_too(
 
 @pytest.mark.parametrize("round_", range(2))
 def test_whatever_is_killed_the_logs_are_equal_and_the_rest_is_set_aside(
-    west: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, round_: int
+    west: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, round_: int
 ) -> None:
     topic = unique("killed")
     lost = fail_over(west, east, start_mirror, topic)
@@ -182,11 +183,11 @@ def test_whatever_is_killed_the_logs_are_equal_and_the_rest_is_set_aside(
 
 
 def test_positions_whose_coordinator_is_away_are_waited_for(
-    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+    tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("away")
     config = {"offsets.topic.replication.factor": "1", "min.insync.replicas": "1"}
-    with ClusterProcesses(tmp_path / "west", 2, config) as west:
+    with InProcessCluster(tmp_path / "west", 2, config) as west:
         admin(west).create_topics([NewTopic(topic, 2, 2)])[topic].result(30)
         west.await_in_sync(topic, 2)
         rejoining.fail_over(start_mirror, west, east, topic)
@@ -206,7 +207,7 @@ def test_positions_whose_coordinator_is_away_are_waited_for(
         worker.stop()
 
 
-def coordinator(cluster: ClusterProcesses, group: str) -> int:
+def coordinator(cluster: InProcessCluster, group: str) -> int:
     """The id of the group's coordinator."""
 
     async def ask() -> int:

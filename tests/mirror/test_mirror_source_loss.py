@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from millstream_harness.broker import BrokerProcess, CopiedBroker
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, numbers, produce
 from millstream_harness.mirror_conditions import conditions_of, is_degraded
 from millstream_harness.scenario import eventually, unique
@@ -32,12 +33,12 @@ TENS = {"batch_num_messages": 10, "linger_ms": 200}
 
 
 @pytest.fixture
-def source(copied: CopiedBroker) -> CopiedBroker:
+def source(copied: CopiedInProcessBroker) -> CopiedInProcessBroker:
     return copied
 
 
 def mirror_of_fifty(
-    topic: str, source: BrokerProcess, target: BrokerProcess, start_mirror: StartMirror
+    topic: str, source: InProcessBroker, target: InProcessBroker, start_mirror: StartMirror
 ) -> MirrorProcess:
     """A worker of a new topic with fifty records, in batches of ten; it has the topic's name."""
     create(source, topic)
@@ -65,7 +66,7 @@ def is_ready(mirror: MirrorProcess) -> None:
 @pytest.mark.parametrize("worker", ["runs", "starts later"])
 @pytest.mark.parametrize("added", [10, 300])
 def test_a_source_from_an_older_copy(
-    source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror, worker: str, added: int
+    source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, worker: str, added: int
 ) -> None:
     """It lacks 60 records, and has ``added`` others in their place."""
     topic = unique("restored")
@@ -105,7 +106,7 @@ def test_a_source_from_an_older_copy(
 
 
 def test_a_source_that_gets_its_records_back(
-    source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror, tmp_path: Path
+    source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic = unique("returned")
     mirror = mirror_of_fifty(topic, source, east, start_mirror)
@@ -131,7 +132,7 @@ def test_a_source_that_gets_its_records_back(
     "batches", [TENS, {"batch_num_messages": 7, "linger_ms": 200}], ids=["same", "other"]
 )
 def test_what_was_sent_after_the_last_commit(
-    source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror, batches: dict[str, int]
+    source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, batches: dict[str, int]
 ) -> None:
     """The worker dies before it commits, and the source has other records, also in other batches, when it returns."""
     topic = unique("uncommitted")
@@ -153,7 +154,7 @@ def test_what_was_sent_after_the_last_commit(
 
 
 def test_what_was_sent_after_the_last_commit_is_sent_once(
-    source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror
+    source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The same without a loss: the worker that takes over finds its records in the target."""
     topic = unique("taken")
@@ -173,11 +174,11 @@ def test_what_was_sent_after_the_last_commit_is_sent_once(
 
 
 def test_clean_elections_hold_nothing_up(
-    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+    tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Leaders that change hands have the same history: the mirror continues, and never reports a divergence."""
     topic = unique("clean")
-    with ClusterProcesses(tmp_path / "source") as source:
+    with InProcessCluster(tmp_path / "source") as source:
         admin(source).create_topics([NewTopic(topic, 2, 3)])[topic].result(30)
         source.await_in_sync(topic)
         mirror = start_mirror(
@@ -198,11 +199,11 @@ def test_clean_elections_hold_nothing_up(
 
 
 def test_a_leader_that_cannot_replicate_yet_is_no_other_history(
-    tmp_path: Path, east: BrokerProcess, start_mirror: StartMirror
+    tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It does not return its last records until the other replica is back, and the partition waits so long."""
     topic = unique("alone")
-    with ClusterProcesses(tmp_path / "source") as source:
+    with InProcessCluster(tmp_path / "source") as source:
         settings = {"min.insync.replicas": "2"}
         admin(source).create_topics([NewTopic(topic, 4, 2, config=settings)])[topic].result(30)
         mirror = start_mirror(
@@ -223,7 +224,7 @@ def test_a_leader_that_cannot_replicate_yet_is_no_other_history(
 
 
 def test_progress_of_an_older_release_learns_its_last_batch(
-    source: CopiedBroker, east: BrokerProcess, start_mirror: StartMirror
+    source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Also of a partition that gets no new records."""
     topic = unique("older")
@@ -257,7 +258,7 @@ async def test_a_source_that_throttles_is_asked_again_later() -> None:
     assert caught.value.code.retriable
 
 
-def progress(target: BrokerProcess, group: str, topic: str) -> Progress:
+def progress(target: InProcessBroker, group: str, topic: str) -> Progress:
     """The progress that is committed at offset 50."""
 
     async def committed() -> Progress | None:
@@ -271,7 +272,7 @@ def progress(target: BrokerProcess, group: str, topic: str) -> Progress:
     return found
 
 
-def commit(target: BrokerProcess, group: str, topic: str, one: Progress) -> None:
+def commit(target: InProcessBroker, group: str, topic: str, one: Progress) -> None:
     async def store() -> None:
         async with ClusterClient(target.bootstrap) as cluster:
             await ProgressStore(cluster, group).commit({(topic, 0): one}, "", -1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, create, delete, produce
 from millstream_harness.scenario import eventually, unique
 
@@ -23,23 +23,23 @@ MILLSTREAM = Path(sys.executable).parent / "millstream"
 
 
 @pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
+def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
+def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
+    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
         yield broker
 
 
-def run(*args: str, broker: BrokerProcess, verb: str = "status") -> subprocess.CompletedProcess[str]:
+def run(*args: str, broker: InProcessBroker, verb: str = "status") -> subprocess.CompletedProcess[str]:
     command = [str(MILLSTREAM), "--bootstrap", broker.bootstrap, "mirror", verb, *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def found(*args: str, broker: BrokerProcess) -> list[dict[str, Any]]:
+def found(*args: str, broker: InProcessBroker) -> list[dict[str, Any]]:
     done = run(*args, "-o", "json", broker=broker)
     assert done.returncode == 0, done.stderr
     mirrors: list[dict[str, Any]] = json.loads(done.stdout)
@@ -48,7 +48,7 @@ def found(*args: str, broker: BrokerProcess) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("naming", ["Same", "Prefixed"])
 def test_mirrors_of_a_cluster(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, naming: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, naming: str
 ) -> None:
     topic, name = unique("shown"), unique("mirror")
     target = topic if naming == "Same" else f"west.{topic}"
@@ -98,7 +98,7 @@ def test_mirrors_of_a_cluster(
 
 
 def test_promoted_topics_are_shown_and_have_no_lag(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     name = unique("mirror")
     topics = [f"{name}-{number}" for number in range(2)]
@@ -127,7 +127,7 @@ def test_promoted_topics_are_shown_and_have_no_lag(
     assert [row[3:5] for row in rows] == [[topics[0], "yes"], [topics[1], "-"]]
 
 
-def test_what_is_refused(west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror) -> None:
+def test_what_is_refused(west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror) -> None:
     topic, name = unique("shown"), unique("mirror")
     create(west, topic)
     produce(west, topic, range(10))
@@ -154,7 +154,7 @@ def test_what_is_refused(west: BrokerProcess, east: BrokerProcess, start_mirror:
 
 
 def test_wait_ends_when_everything_is_copied(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topics, name = [unique("awaited"), unique("awaited-too")], unique("mirror")
     for topic in topics:
@@ -202,7 +202,7 @@ def test_wait_ends_when_everything_is_copied(
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     name = unique("mirror")
     topics = [unique("kept"), unique("left")]
@@ -214,7 +214,7 @@ def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
     )
     for topic in topics:
         arrived(east, topic, [10])
-    eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "everything is recorded", 30)
+    eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "everything is recorded")
     mirror.stop()
     mirror.config["topics"] = {"include": topics, "exclude": topics[1:]}
     mirror.start()
@@ -224,7 +224,7 @@ def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
 
 
 def test_wait_needs_the_address_of_each_source(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("awaited"), unique("mirror")
     create(west, topic)

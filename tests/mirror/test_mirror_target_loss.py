@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from millstream_harness.broker import BrokerProcess, CopiedBroker
 from millstream_harness.cluster import ClusterProcesses
+from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.mirror import (
     MirrorProcess,
     Peer,
@@ -42,7 +42,7 @@ def create_again(broker: Peer, topic: str) -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
 @pytest.mark.parametrize("worker", ["runs", "starts later"])
 def test_the_topic_of_an_idle_mirror(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, worker: str, again: bool
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, worker: str, again: bool
 ) -> None:
     """Nothing arrives in the source afterwards."""
     topic = unique("lost")
@@ -65,7 +65,7 @@ def test_the_topic_of_an_idle_mirror(
 
 
 def test_a_target_from_an_older_copy_gets_its_records_again(
-    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror
+    west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The running worker knows that they were acknowledged, and sends them again."""
     topic = unique("restored")
@@ -90,7 +90,7 @@ def test_a_target_from_an_older_copy_gets_its_records_again(
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrives(
-    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror, mode: str
+    west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("idle")
     create(west, topic, 2)
@@ -114,7 +114,7 @@ def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrive
 
 
 def test_a_target_that_loses_records_gets_them_again_although_others_have_written_since(
-    west: BrokerProcess, copied: CopiedBroker, start_mirror: StartMirror
+    west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Its log is longer than before then; its leader knows the number of the lane's last record."""
     topic = unique("shared")
@@ -137,7 +137,7 @@ def test_a_target_that_loses_records_gets_them_again_although_others_have_writte
 
 
 def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
-    west: BrokerProcess, tmp_path: Path, start_mirror: StartMirror
+    west: InProcessBroker, tmp_path: Path, start_mirror: StartMirror
 ) -> None:
     """Its leader has them and its only follower does not respond: a worker that starts now waits for them."""
     topic = unique("unseen")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_harness.broker import BrokerProcess
+from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
@@ -91,7 +91,7 @@ def test_a_limit_that_is_lowered_holds_at_once() -> None:
 
 
 def test_two_workers_keep_one_limit_and_every_partition_goes_on(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """One topic has far more records than the limit allows meanwhile; the others are small."""
     limit = 300_000
@@ -140,7 +140,7 @@ def test_two_workers_keep_one_limit_and_every_partition_goes_on(
 
 
 def slow_mirror(
-    start_mirror: StartMirror, west: BrokerProcess, east: BrokerProcess, topic: str, mode: str
+    start_mirror: StartMirror, west: InProcessBroker, east: InProcessBroker, topic: str, mode: str
 ) -> MirrorProcess:
     return start_mirror(
         {"west": west.bootstrap},
@@ -157,7 +157,7 @@ MODES = pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 
 @MODES
 def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("backlog")
     create(west, topic)
@@ -176,7 +176,7 @@ def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
 
 @MODES
 def test_a_mirror_knows_for_how_long_it_is_behind(
-    west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     """The limit holds the worker back for minutes; after a restart it still knows since when it has been behind."""
     topic, count = unique("behind"), 20_000

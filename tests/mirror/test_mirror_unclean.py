@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster import until
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, admin, arrived, numbers, produce, stored
 from millstream_harness.mirror_conditions import conditions_of, is_degraded
 from millstream_harness.scenario import eventually, unique
@@ -24,14 +25,14 @@ SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with ClusterProcesses(tmp_path / "source") as cluster:
+def source(tmp_path: Path) -> Iterator[InProcessCluster]:
+    with InProcessCluster(tmp_path / "source") as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("mode", ["Identity", "Aggregate"])
 def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
-    source: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror, mode: str
+    source: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("unclean")
     admin(source).create_topics([NewTopic(topic, 1, 3, config=SETTINGS)])[topic].result(30)
@@ -95,5 +96,5 @@ def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
         assert epochs == sorted(epochs)
         assert len(set(epochs)) > 1
     eventually(
-        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again", 30
+        lambda: conditions_of(mirror).get("Ready", ("",) * 3), lambda now: now[0] == "True", "ready again"
     )

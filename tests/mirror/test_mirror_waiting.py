@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millstream_harness.broker import BrokerProcess
-from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.gated_cluster import GatedCluster
+from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, Peer, arrived, create, produce
 from millstream_harness.mirror_maker import a_mirror
 from millstream_harness.scenario import eventually, unique
@@ -273,7 +273,7 @@ class Copy:
 
     def led_by(self, node: int) -> list[int]:
         """The partitions in the target that this broker leads."""
-        assert isinstance(self._target, ClusterProcesses)
+        assert isinstance(self._target, InProcessCluster)
         return led_by(self._target, self._name, node)
 
     def shares(self) -> list[int]:
@@ -281,7 +281,7 @@ class Copy:
         return [worker.status()["sources"][0]["partitions"] for worker in self.workers]
 
 
-def led_by(cluster: ClusterProcesses, topic: str, node: int) -> list[int]:
+def led_by(cluster: InProcessCluster, topic: str, node: int) -> list[int]:
     """The partitions that this broker leads: some, and not all."""
     leaders = [one.leader_id for one in cluster.partitions(topic)]
     found = [number for number, leader in enumerate(leaders) if leader == node]
@@ -295,7 +295,7 @@ def listed(topic: str, partitions: list[int]) -> str:
 
 @pytest.mark.timeout(600)
 def test_partitions_that_lose_their_leader(
-    west: BrokerProcess, cluster: ClusterProcesses, east: BrokerProcess, start_mirror: StartMirror
+    west: InProcessBroker, cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """In the source, while no worker runs; and in the target, where lanes are open."""
     here, there = unique("here"), unique("there")
@@ -345,7 +345,7 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
 
 @pytest.mark.timeout(600)
 def test_a_leader_that_nobody_reaches_holds_up_no_other(
-    gated: GatedCluster, east: BrokerProcess, start_mirror: StartMirror
+    gated: GatedCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """When a worker starts, and when workers share anew: all of them open their lanes again when one joins.
 
