@@ -36,19 +36,19 @@ setup: .venv/.installed
 
 # Tests are in tiers (CONTRIBUTING.md): `make test` leaves out the soak tests. SOAK=2/5 chooses a fifth of those, and
 # SHARD=1/4 a quarter of everything.
-SHARES = $(SOAK:%=--soak %) $(SHARD:%=--shard %)
+SHARES = $(if $(SOAK),--soak=$(SOAK)) $(if $(SHARD),--shard=$(SHARD))
 
 test: setup jars kafka-jars
-	$(RUN_TESTS) --tiers unit,process $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers=unit,process $(SHARES) $(PYTEST)
 
 test-unit: setup
-	$(RUN_TESTS) --tiers unit $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers=unit $(SHARES) $(PYTEST)
 
 test-process: setup jars kafka-jars
-	$(RUN_TESTS) --tiers process $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers=process $(SHARES) $(PYTEST)
 
 test-soak: setup jars kafka-jars
-	$(RUN_TESTS) --tiers soak $(SHARES) $(PYTEST)
+	$(RUN_TESTS) --tiers=soak $(SHARES) $(PYTEST)
 
 test-all: setup jars kafka-jars
 	$(RUN_TESTS) $(SHARES) $(PYTEST)

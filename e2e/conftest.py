@@ -20,6 +20,8 @@ from millstream_harness.kube import OF_TESTS, CommandFailed, Namespace, run
 from millstream_harness.kubernetes_pages import TUTORIAL
 from millstream_harness.pages import blocks
 
+pytest_plugins = ["millstream_harness.tier_plugin"]
+
 KIND_CLUSTER = "millstream-e2e"
 CONSENT = "E2E_DELETES_ALL"
 """Set to "true", it lets e2e delete whatever it finds of Millstream in the cluster."""

@@ -25,6 +25,8 @@ from millstream_harness.rolls import in_sync, ready, resource
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import AdminError
 
+pytestmark = pytest.mark.core
+
 PAGE = THREE_BROKERS.page
 KIND, TOPIC_KIND = "cluster.millstream.dev", "topic.millstream.dev"
 BROKERS = "millstream.dev/cluster=three,app.kubernetes.io/component=broker"

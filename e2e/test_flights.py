@@ -14,12 +14,15 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from flights import ROWS, events
 from millstream_harness.chart import CLIENT, ROOT, SYSTEM, reconciles
 from millstream_harness.kube import Namespace, kubeconfig, run, until
 from millstream_harness.pages import shown
+
+pytestmark = pytest.mark.core
 
 EXAMPLE = ROOT / "examples/flights"
 LOADS = ROOT / "docs/loads.md"

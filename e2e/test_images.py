@@ -32,6 +32,8 @@ from millstream_operator.resources.load_job import job
 from millstream_operator.resources.volumes import UserIds
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
 
+pytestmark = pytest.mark.core
+
 USER = 1_000_650_000
 MB = 1_000_000
 LARGEST = {"broker": 180 * MB, "client": 180 * MB, "operator": 250 * MB}

@@ -11,6 +11,8 @@ from millstream_harness.chart import SYSTEM, gone, remove
 from millstream_harness.kube import run
 from millstream_harness.kubernetes_pages import TUTORIAL
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def without_millstream(cluster: None) -> Iterator[None]:

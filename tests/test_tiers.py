@@ -174,14 +174,15 @@ def test_what_a_run_says_and_how_it_ends(names: list[str], status: int, last: st
     folder, flaky = tmp_path / "tests", tmp_path / "flaky"
     folder.mkdir()
     (folder / "conftest.py").write_text('pytest_plugins = ["millstream_harness.tier_plugin"]')
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HARNESS}\naddopts = -p no:cacheprovider\n")
+    settings = ["[pytest]", "testpaths = tests", f"pythonpath = {HARNESS}", "addopts = -p no:cacheprovider"]
+    (tmp_path / "pytest.ini").write_text("\n".join(settings))
     for name in names:
         (folder / f"test_{name.replace(' ', '_')}.py").write_text(textwrap.dedent(TESTS[name]))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
         [
             *(sys.executable, "-P", str(HARNESS / "millstream_harness/run_tests.py")),
-            *("--workers", "2" if len(names) > 1 else "0", "--", "tests"),
+            *("--workers", "2" if len(names) > 1 else "0", "--"),
         ],
         cwd=tmp_path,
         env={**environment, "FLAKY": str(flaky)},

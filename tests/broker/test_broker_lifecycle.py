@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.coordination import tree
+from millstream_broker.coordination import OVERRIDE, tree
 from millstream_broker.coordination.stores.file import FILE_NAME
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import nodes_in, put
@@ -207,6 +207,9 @@ def test_topics_are_found_again_without_the_coordination_file(start_broker: Star
         before = wire.call(metadata.API, 12, metadata.MetadataRequest(None))
     broker.stop()
     (broker.data / FILE_NAME).unlink()
+    with pytest.raises(RuntimeError, match=r"none has coordination\.journal"):
+        broker.start()
+    broker.config[OVERRIDE] = "true"
     broker.start()
     assert "coordination.journal is new: continuing with the 1 topics whose logs are here" in broker.said()
     with Wire(broker.bootstrap) as wire:

@@ -100,7 +100,8 @@ def test_a_broker_with_another_clusters_data_does_not_start(
         with ClusterProcesses(tmp_path / "two", 2, zookeeper=shared_zookeeper) as two:
             astray = BrokerProcess(one.brokers[1].folder, {**one.brokers[1].config, **two.config})
             with pytest.raises(
-                RuntimeError, match=r"status 1:(.|\n)*belongs to cluster \S+, this is cluster"
+                RuntimeError,
+                match=r"status 1:(.|\n)*has the tree of cluster \S+, but log\.dirs: \S+ belong to",
             ):
                 astray.start()
             astray.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import struct
 import time
 import uuid
@@ -15,6 +16,7 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.coordination import Conflict
 from millstream_broker.mirrored_topics import EPOCHS_ABOVE, FURTHEST_START, LARGEST_EPOCH
+from millstream_broker.producer_ids import BLOCK
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.mirrored import Source, mirror, mirror_several
 from millstream_harness.scenario import unique
@@ -421,15 +423,22 @@ async def test_a_source_without_records_left_moves_the_end(tmp_path: Path) -> No
 
 
 async def test_producer_ids_differ_from_those_of_other_clusters(tmp_path: Path) -> None:
+    """And from those of the same cluster before, whatever was restored in between."""
     ranges = set()
     for name in ("one", "two"):
-        for _ in range(2):  # a cluster keeps its range
+        async with running(tmp_path / name):
+            pass
+        shutil.copytree(tmp_path / name, tmp_path / "copy")
+        for _ in range(2):
+            shutil.rmtree(tmp_path / name)
+            shutil.copytree(tmp_path / "copy", tmp_path / name)
             async with running(tmp_path / name) as broker, connected(broker) as client:
                 request = init_producer_id.InitProducerIdRequest(None, 1000)
                 answer = await client.call(init_producer_id.API, 4, request)
-                ranges.add(answer.producer_id >> 32)
-    assert len(ranges) == 2
-    assert 0 not in ranges  # Apache Kafka begins with 0
+                ranges.add(answer.producer_id // BLOCK)
+        shutil.rmtree(tmp_path / "copy")
+    assert len(ranges) == 4
+    assert min(ranges) > (1 << 32) // BLOCK, "Apache Kafka begins with 0"
 
 
 async def test_random_senders_leave_the_source_log(tmp_path: Path) -> None:

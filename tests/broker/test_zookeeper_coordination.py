@@ -315,14 +315,3 @@ async def test_configuration_that_cannot_be_used_is_left_out(
         "is not a JSON object",
     ):
         assert complaint in caplog.text
-
-
-async def test_producer_ids_are_given_once(connect: str) -> None:
-    async with members(connect, 1, 2) as (one, two):
-        blocks = await asyncio.gather(
-            *(member.coordination.allocate_producer_ids() for member in (one, two) * 5)
-        )
-        starts = sorted(block.start for block in blocks)
-        assert starts == list(range(starts[0], starts[0] + 10_000, 1000))
-        assert starts[0] >= 1 << 32
-        assert all(len(block) == 1000 for block in blocks)

@@ -94,10 +94,6 @@ def test_the_others_as_kafka_writes_them() -> None:
         (tree.config_json({"retention.ms": "1"}), '{"version":1,"config":{"retention.ms":"1"}}'),
         (tree.config_change_json("topics/t"), '{"version":2,"entity_path":"topics/t"}'),
         (tree.isr_change_json([("t", 1)]), '{"version":1,"partitions":[{"topic":"t","partition":1}]}'),
-        (
-            tree.producer_ids_json(tree.ProducerIdBlock(1, 0, 999)),
-            '{"version":1,"broker":1,"block_start":"0","block_end":"999"}',
-        ),
     ]
     for ours, kafkas in pairs:
         assert ours == of_kafka(kafkas)
@@ -106,7 +102,6 @@ def test_the_others_as_kafka_writes_them() -> None:
     assert tree.config_from("topics/t", pairs[2][0]) == {"retention.ms": "1"}
     assert tree.config_change_from("/x", pairs[3][0]) == "topics/t"
     assert tree.isr_change_from("/x", pairs[4][0]) == [("t", 1)]
-    assert tree.producer_ids_from(pairs[5][0]) == (1, 0, 999)
     assert tree.controller_epoch_from(b"12") == 12
     assert tree.broker_entity(None) == "brokers/<default>"
 
@@ -128,7 +123,6 @@ def test_the_others_as_kafka_writes_them() -> None:
         (tree.cluster_id_from, "/cluster/id"),
         (lambda data: tree.config_change_from("/c", data), "/c"),
         (lambda data: tree.isr_change_from("/i", data), "/i"),
-        (tree.producer_ids_from, "/latest_producer_id_block"),
     ],
 )
 def test_what_is_not_so_is_named(read: Callable[[bytes], Any], path: str, data: bytes) -> None:

@@ -21,7 +21,7 @@ pytestmark = [
 
 SEED = os.environ.get("MILLSTREAM_SEED", "4")
 ROUNDS = 1
-OPERATOR_SEED = "10"
+OPERATOR_SEED = "13"
 """Its first fault kills the broker early in the run, and then the operator."""
 
 
@@ -44,7 +44,7 @@ def test_a_load_whose_operator_is_struck(tmp_path: Path) -> None:
     done = run("loads", *one, "--out", str(tmp_path / "run"), timeout=1180)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
-    assert "Delta 2: kill broker at 21%" in done.stdout
+    assert "Delta 2: kill broker at 13%" in done.stdout
 
 
 def test_a_seed_has_its_faults_and_each_kind_comes() -> None:

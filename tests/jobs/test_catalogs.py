@@ -20,10 +20,12 @@ from millstream_harness.s3 import BUCKET, REGION, S3Server, s3_server
 from millstream_harness.signed_in import CLIENT, SCOPE, SECRET, TOKENS, WAREHOUSE, signed_in
 from millstream_harness.spark import LoadProcess, publish, spark_jars
 from millstream_harness.spark_loads import ICEBERG_TABLE, PY4J, SCHEMA, Loads, read_iceberg, without_bytes
+from millstream_jobs.claims import TableReplaced
 from millstream_jobs.failures import root_cause
 from millstream_jobs.outputs import OutputError
 from millstream_jobs.run import Catalog as CatalogOfRun
-from millstream_jobs.run import Result
+from millstream_jobs.run import Fence, Result
+from millstream_jobs.value import Value
 
 pytestmark = [
     pytest.mark.soak,
@@ -100,6 +102,7 @@ def load_twice_into_s3(server: S3Server, bootstrap: str, folder: Path, catalog: 
         "bootstrap": bootstrap,
         "offsets": [{"topic": topic, "partition": 0, "from": 0, "until": 5}],
         "value": {"format": "JSON", "schema": SCHEMA},
+        "fence": {},
         "output": {
             "format": "Iceberg",
             "path": f"s3a://{BUCKET}/{catalog['type']}",
@@ -139,6 +142,35 @@ def test_a_run_is_published_once_in_sqlite(
         ((metadata,),) = catalog.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
     table = read_iceberg(metadata, s3.iceberg_options)
     assert sorted(table["_offset"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_catalog_that_forgot_a_table_or_a_run(loads: Loads, tmp_path: Path) -> None:
+    """The files know better: a table that was dropped and created again, and a database from an older copy."""
+    loads.publish([(None, RECORD)] * 9)
+    database = tmp_path / "catalog.sqlite"
+
+    def load(number: int, after: str | None) -> int:
+        given = {"name": f"run-000{number}", "fence": Fence(after), "value": Value(schema=SCHEMA)}
+        output = into(CatalogOfRun("JDBC", f"jdbc:sqlite:{database}"))
+        return loads.load((0, number, number + 1), output=output, **given).rows
+
+    def ask(sql: str, *given: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as catalog:
+            return catalog.execute(sql, given).fetchall()
+
+    load(1, None)
+    ((older,),) = ask("SELECT metadata_location FROM iceberg_tables")
+    load(2, "run-0001")
+    ((newer,),) = ask("SELECT metadata_location FROM iceberg_tables")
+    ask("UPDATE iceberg_tables SET metadata_location = ?", older)
+    with pytest.raises(TableReplaced, match="is not the table that run run-0002 wrote to: it was restored"):
+        load(3, "run-0002")
+    ask("UPDATE iceberg_tables SET metadata_location = ?", newer)
+    assert load(3, "run-0002") == 1
+    ask("DELETE FROM iceberg_tables")
+    with pytest.raises(TableReplaced, match="is not the table that run run-0003 wrote to"):
+        load(4, "run-0003")
+    assert load(5, None) == 1
 
 
 def test_a_second_driver_on_sqlite_is_told_why_it_cannot_write(loads: Loads, tmp_path: Path) -> None:

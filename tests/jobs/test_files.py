@@ -12,6 +12,8 @@ from millstream_harness.s3 import BUCKET, S3Server, s3_server
 from millstream_jobs.files import Files, PosixFiles, S3Files
 from millstream_jobs.run import S3
 
+pytestmark = pytest.mark.process
+
 DRIVERS = 8
 
 

@@ -73,6 +73,7 @@ def test_other_jobs_run_by_the_same_runners(job: str, read: Callable[[Path], Any
     assert f"src/millstream_jobs/{job}.py" in (MANIFESTS.parent / "Dockerfile").read_text()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("file", "kind"),
     [

@@ -9,6 +9,9 @@ import pytest
 
 import millstream_jobs
 
+EXCEPTIONS = {"iceberg.py": ["self._spark._jvm", "self._spark._jsparkSession"]}
+"""By module. No SQL tells a table's id and the number of its last commit; Iceberg's own helper, which Spark users call by
+the JVM, does."""
 SOURCES = sorted(Path(millstream_jobs.__file__).parent.rglob("*.py"))
 
 
@@ -30,7 +33,7 @@ def private(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_a_module_uses_public_names_only(path: Path) -> None:
-    assert private(path.read_text()) == []
+    assert private(path.read_text()) == EXCEPTIONS.get(path.name, [])
 
 
 def test_what_is_private_is_found() -> None:

@@ -44,6 +44,9 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
     "MillstreamNoController": [(f"millstream_active_controller{{{POD}}}", "1x120", "0x120")],
     "MillstreamUnderMinIsr": [(f"millstream_under_min_isr_partitions{{{POD}}}", "0x120", "2x120")],
     "MillstreamUnderReplicated": [(f"millstream_under_replicated_partitions{{{POD}}}", "0x120", "2x120")],
+    "MillstreamOffsetsUnderFactor": [
+        (f"millstream_offsets_topic_missing_replicas{{{POD}}}", "0x120", "50x120")
+    ],
     "MillstreamIsrUnstable": [(f"millstream_isr_shrinks_total{{{POD}}}", "7x120", "0+20x120")],
     "MillstreamZooKeeperUnreachable": [(f"millstream_coordination_connected{{{POD}}}", "1x120", "0x120")],
     "MillstreamLogDirectoryOffline": [(f"millstream_offline_log_directories{{{POD}}}", "0x120", "1x120")],

@@ -369,6 +369,12 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         "Cluster",
+        {"zookeeper": {"connect": "zk:2181/west"}},
+        {"zookeeper": {"connect": "zk:2181/wets"}},
+        "zookeeper.connect: cannot change",
+    ),
+    (
+        "Cluster",
         {"brokers": {"storage": {"className": "a"}}},
         {"brokers": {"storage": {}}},
         "storage.className: cannot change",

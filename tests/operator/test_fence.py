@@ -85,6 +85,7 @@ READS: dict[str, Callable[[KafkaAdmin], object]] = {
     "brokers": lambda admin: admin.brokers(),
     "replicas": lambda admin: admin.replicas(min_isr=True),
     "held": lambda admin: admin.held(admin.brokers().racks),
+    "strays": lambda admin: admin.strays(),
     "reassigning": lambda admin: admin.reassigning(),
     "brokers_config": lambda admin: admin.brokers_config(),
     "topic_names": lambda admin: admin.topic_names(),

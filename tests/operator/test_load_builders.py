@@ -18,8 +18,9 @@ from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
+from millstream_operator.conditions import Reason
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
-from millstream_operator.models.load import Asked, Committed, Unsettled
+from millstream_operator.models.load import Asked, Committed, Unsettled, Written
 from millstream_operator.reconcile.load import RunState, Seen
 from millstream_operator.reconcile.load_ranges import Ends
 from millstream_operator.references import expanded
@@ -114,18 +115,76 @@ def test_a_run_names_its_topics_and_its_first_one_must_find_no_rows(tmp_path: Pa
     asked = Asked(generation=1, spec="s", from_="f", positions="p", path="/lake/flights")
     assert told(a_load(), offsets=offsets, asked=asked) == ({"flights": identity}, "New")
     here = Committed(path="/lake/flights", from_="f", offsets=())
-    assert told(a_load(), asked=asked, committed=here) == ({}, "Append")
+    assert told(a_load(), asked=asked, committed=here) == ({}, "New"), "the status of an older release"
+    written = Written(path="/lake/flights", run="daily-0000-u-1-n", since=("daily-0001-u-1-n",))
+    assert told(a_load(), asked=asked, committed=here, written=written) == ({}, "Append")
     elsewhere = msgspec.structs.replace(here, path="/lake/others")
     assert told(a_load(), asked=asked, committed=elsewhere)[1] == "New"
     rerun = Run(name="daily-0001-u-1", trigger="Rerun")
     assert told(a_load(), asked=asked, last_run=rerun)[1] == "New", "nothing was loaded before"
     assert told(a_load(), asked=asked, committed=here, last_run=rerun)[1] == "Append", "it adds rows again"
     failed = Unsettled(id="daily-0000-u-1", path="/lake/flights", positions="others", offsets=offsets)
-    assert told(a_load(), asked=asked, committed=here, unsettled=failed)[1] == "New", "it may have published"
+    known = {"asked": asked, "committed": here, "written": written}
+    assert told(a_load(), **known, unsettled=failed)[1] == "New", "it may have published"
     repeated = msgspec.structs.replace(failed, id="daily-0001-u-1")
-    assert told(a_load(), asked=asked, committed=here, unsettled=repeated)[1] == "Append"
+    assert told(a_load(), **known, unsettled=repeated)[1] == "Append"
     again = a_load(**{"from": {"position": "Earliest", "requestId": "1"}})
     assert told(again, asked=asked)[1] == "Append"
+    assert told(again, **known, unsettled=failed)[1] == "New", "the request is done"
+
+
+def fence_of(load: BatchLoad) -> dict[str, Any]:
+    found: dict[str, Any] = resources.run_file(load, "b:1", result="")["fence"]
+    return found
+
+
+def later(partition_0: int) -> loads.Partitions:
+    return {**loads.MORE, ("flights", 0): Ends(0, partition_0, topic_id="T1")}
+
+
+def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
+    def id_of(number: int) -> str:
+        return f"daily-{number:04}-{loads.NONCE}"
+
+    load = loads.started(loads.a_load())
+    assert fence_of(load) == {}, "the first run"
+    load = loads.started(loads.ended(load, value={"format": "Binary"}), partitions=loads.MORE)
+    assert fence_of(load) == {"after": id_of(1)}
+    lost = Seen(RunState.FAILED, error="the driver is lost")
+    again = loads.started(loads.ended(load, lost, value={"format": "Text"}), partitions=loads.MORE)
+    assert (resources.run_id(again), fence_of(again)) == (id_of(2), {"after": id_of(1)}), "repeated"
+    edit: dict[str, Any] = {"topics": ["flights", "other"]}
+    load = loads.started(loads.ended(load, lost, **edit), partitions=loads.MORE)
+    assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2)]}
+    rerun = {"requestId": "july", "from": {"position": "Earliest"}}
+    load = loads.started(loads.ended(load, lost, **edit, rerun=rerun), partitions=loads.MORE)
+    assert fence_of(load) == {"after": id_of(1), "failed": [id_of(2), id_of(3)]}
+    edit |= {"rerun": rerun}
+    load = loads.started(loads.ended(load, **edit, value={"format": "Text"}), partitions=loads.MORE)
+    assert (resources.run_id(load), fence_of(load)) == (id_of(5), {"after": id_of(4)}), (
+        "after the rerun's rows"
+    )
+    load = loads.started(loads.ended(load, **edit), partitions=later(131))
+    assert fence_of(load) == {"after": id_of(5)}
+    nothing = loads.ended(load, **edit, value={"format": "Binary"})
+    begin = {"from": {"position": "Committed", "requestId": "x"}}
+    accepts = loads.started(loads.ended(load, **edit, **begin), partitions=later(140))
+    assert fence_of(accepts) == {}, "its user accepts the table as it is"
+    other = {"output": {"path": "/lake/others", "volumeClaimName": "lake"}}
+    assert fence_of(loads.started(loads.ended(load, **edit, **other), partitions=later(140))) == {}
+    assert fence_of(loads.started(nothing, partitions=later(140))) == {"after": id_of(6)}
+
+
+def test_a_run_that_was_fenced_is_not_repeated() -> None:
+    load = loads.started(
+        loads.ended(loads.started(loads.a_load()), value={"format": "Binary"}), partitions=loads.MORE
+    )
+    fenced = Seen(RunState.FAILED, error="fenced", reason=Reason.FENCED)
+    load = loads.ended(load, fenced)
+    assert load.status.unsettled is None
+    load = loads.started(loads.edited(load, value={"format": "Binary"}), partitions=loads.MORE)
+    assert resources.run_id(load) == f"daily-0003-{loads.NONCE}"
+    assert (fence_of(load), mode_of(load)) == ({"after": f"daily-0001-{loads.NONCE}"}, "Append")
 
 
 def test_a_run_that_an_older_release_began_keeps_the_name_of_its_rows() -> None:

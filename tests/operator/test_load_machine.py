@@ -1,14 +1,17 @@
 """BatchLoad: each record is in the table once, whatever happens to operator, driver, clock and spec.
 
 Hypothesis plays a load with a schedule: records arrive; time passes and jumps, even over changes of summer time; the
-operator reconciles, and dies before or after writing a status; the driver publishes, ends, or dies before or after
-publishing, or finds rows that should not be there (mode New); and the spec is edited. After every step the rows
-themselves are checked.
+operator reconciles, and dies before or after writing a status; the driver claims the table, publishes, ends, or dies
+before or after publishing, or finds rows that should not be there (mode New), or that a newer run has fenced it; and
+the spec is edited, the status restored from an older copy, the load deleted and created again. After every step the
+rows themselves are checked.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream_harness.loads import a_load, edited, run_of
+from millstream_operator.conditions import Reason
 from millstream_operator.models import BatchLoadStatus
 from millstream_operator.reconcile import load as runs
 from millstream_operator.reconcile.load import RunState, Seen
@@ -37,6 +41,14 @@ Ranges = tuple[tuple[int, int], ...]
 BEGINNINGS = (datetime(2026, 3, 29, 0, 10), datetime(2026, 10, 24, 23, 50), datetime(2026, 11, 21, 8, 0))
 
 
+@dataclass(frozen=True, slots=True)
+class Driver:
+    rows: str
+    ranges: Ranges
+    is_new: bool
+    fence: dict[str, Any]
+
+
 class Story(RuleBasedStateMachine):
     @initialize(
         beginning=st.sampled_from(BEGINNINGS),
@@ -53,8 +65,13 @@ class Story(RuleBasedStateMachine):
         self.load = a_load(**self.spec)
         self.ends = [0] * PARTITIONS
         self.table: dict[str, Ranges] = {}
-        self.drivers: dict[str, tuple[str, Ranges, bool]] = {}  # the running ones, by their run's name
-        self.reported: dict[str, RunState] = {}
+        self.drivers: dict[str, Driver] = {}  # the running ones, by their run's name
+        self.reported: dict[str, Seen] = {}
+        self.claims: list[str] = []
+        self.fenced: set[str] = set()
+        self.nonces = itertools.count()
+        self.copies: list[BatchLoadStatus] = []
+        self.needs_its_user = False
 
     # The world
 
@@ -92,24 +109,72 @@ class Story(RuleBasedStateMachine):
     def a_driver_ends(self, data: st.DataObject, ends: str) -> None:
         """The run may have been stopped, or have ended long ago in the operator's view."""
         name = data.draw(st.sampled_from(sorted(self.drivers)))
-        published = ends != "dies" and self.published(*self.drivers.pop(name))
-        self.drivers.pop(name, None)
-        self.reported[name] = RunState.SUCCEEDED if ends == "well" and published else RunState.FAILED
+        driver = self.drivers.pop(name)
+        why = self.published(driver) if ends != "dies" else Reason.RUN_FAILED
+        if ends == "well" and why is None:
+            self.reported[name] = Seen(RunState.SUCCEEDED)
+        else:
+            self.reported[name] = Seen(RunState.FAILED, error="boom", reason=why)
 
-    def published(self, rows: str, ranges: Ranges, is_new: bool) -> bool:
-        """Publish the rows; False if others of these records are there, for which the run looks (mode New)."""
-        others = [there for name, there in self.table.items() if name != rows]
-        if is_new and rows not in self.table:
+    @precondition(lambda self: self.drivers)
+    @rule(data=st.data())
+    def a_driver_claims_the_table(self, data: st.DataObject) -> None:
+        self.claimed(self.drivers[data.draw(st.sampled_from(sorted(self.drivers)))])
+
+    def claimed(self, driver: Driver) -> Reason | None:
+        """As `millstream_jobs.claims` does, which has its own tests."""
+        if driver.rows in self.fenced:
+            return Reason.FENCED
+        if driver.rows in self.table:
+            return None
+        if driver.rows in self.claims and self.claims[-1] != driver.rows:
+            self.fenced.add(driver.rows)
+            return Reason.FENCED
+        last = next((run for run in reversed(self.claims) if run in self.table), None)
+        after, failed = driver.fence.get("after"), driver.fence.get("failed", ())
+        if after is not None and last not in (after, *failed):
+            return Reason.TABLE_REPLACED
+        self.fenced |= {run for run in (*self.claims, *failed) if run not in self.table} - {driver.rows}
+        if driver.rows not in self.claims:
+            self.claims.append(driver.rows)
+        return None
+
+    def published(self, driver: Driver) -> Reason | None:
+        """Publish the rows; or why not, such as others of these records, for which the run looks (mode New)."""
+        if why := self.claimed(driver):
+            return why
+        others = [there for name, there in self.table.items() if name != driver.rows]
+        if driver.is_new and driver.rows not in self.table:
             for there in others:
-                if any(max(a, c) < min(b, d) for (a, b), (c, d) in zip(there, ranges, strict=True)):
-                    return False
-        assert self.table.setdefault(rows, ranges) == ranges, "the rows of a name are always the same"
-        return True
+                if any(max(a, c) < min(b, d) for (a, b), (c, d) in zip(there, driver.ranges, strict=True)):
+                    return Reason.ALREADY_LOADED
+        assert self.table.setdefault(driver.rows, driver.ranges) == driver.ranges, (
+            "the rows of a name are always the same"
+        )
+        return None
 
     @precondition(lambda self: self.drivers)
     @rule(data=st.data())
     def a_runner_vanishes(self, data: st.DataObject) -> None:
         self.drivers.pop(data.draw(st.sampled_from(sorted(self.drivers))))
+
+    @rule()
+    def somebody_copies_the_status(self) -> None:
+        self.copies.append(self.load.status)
+
+    @precondition(lambda self: self.copies)
+    @rule(data=st.data())
+    def somebody_restores_the_status(self, data: st.DataObject) -> None:
+        self.load = runs.with_status(self.load, data.draw(st.sampled_from(self.copies)))
+        self.needs_its_user = True
+
+    @rule()
+    def somebody_deletes_and_creates_it_again(self) -> None:
+        self.load = a_load(**self.spec)
+        metadata = msgspec.structs.replace(self.load.metadata, uid=f"{next(self.nonces):08}")
+        self.load = msgspec.structs.replace(self.load, metadata=metadata)
+        self.copies = []
+        self.needs_its_user = True
 
     # The operator
 
@@ -119,7 +184,7 @@ class Story(RuleBasedStateMachine):
         asks = runs.request(load, self.now)
         if asks is not None:
             ends = {("flights", at): Ends(0, end, topic_id="T1") for at, end in enumerate(self.ends)}
-            begun = runs.begin(load, asks, ends, self.now)
+            begun = runs.begin(load, asks, ends, self.now, f"{next(self.nonces):08}")
             assert isinstance(begun, BatchLoadStatus), begun
             self.write(tell(load, begun, self.now), dies)
         elif runs.in_flight(load.status):
@@ -132,13 +197,13 @@ class Story(RuleBasedStateMachine):
         name, rows = str(run.name), str(run.id)
         seen = Seen(RunState.RUNNING)
         if name in self.reported:
-            seen = Seen(self.reported[name], rows=run.records, error="boom")
+            seen = dataclasses.replace(self.reported[name], rows=run.records)
         elif name not in self.drivers:
             edited_meanwhile = runs.superseded(load)
             if edited_meanwhile is None:
                 ranges = tuple((part.from_, part.until) for part in load.status.offsets)
-                output = resources.run_file(load, "b:1", result="")["output"]
-                self.drivers[name] = (rows, ranges, output.get("mode") == "New")
+                told = resources.run_file(load, "b:1", result="")
+                self.drivers[name] = Driver(rows, ranges, told["output"].get("mode") == "New", told["fence"])
             seen = edited_meanwhile or Seen(RunState.PENDING)
         if not seen.state.ended:
             seen = runs.overdue(load, self.now) or seen
@@ -182,7 +247,7 @@ class Story(RuleBasedStateMachine):
             assert conditions["Succeeded"] == "Unknown"
 
     def teardown(self) -> None:
-        """Without further faults, everything is loaded in the end."""
+        """Without further faults, everything is loaded in the end; after a restore, its user decides first."""
         if not hasattr(self, "load"):
             return
         self.spec["schedule"] = {"cron": "*/5 * * * *"}
@@ -199,13 +264,15 @@ class Story(RuleBasedStateMachine):
         for _ in range(40):
             self.the_operator_makes_a_pass("")
             for name in sorted(self.drivers):
-                published = self.published(*self.drivers.pop(name))
-                self.reported[name] = RunState.SUCCEEDED if published else RunState.FAILED
+                why = self.published(self.drivers.pop(name))
+                self.reported[name] = Seen(
+                    RunState.FAILED if why else RunState.SUCCEEDED, error="boom", reason=why
+                )
             self.now += timedelta(minutes=5)
             self.no_record_is_there_twice()
             self.what_is_committed_is_there()
         committed = self.load.status.committed
-        if any(self.ends):
+        if any(self.ends) and not self.needs_its_user:
             assert committed is not None
             assert [one.offset for one in committed.offsets] == self.ends
 

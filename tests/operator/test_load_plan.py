@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from millstream_harness.loads import (
     FLIGHTS,
     MORE,
+    NONCE,
     NOW,
     a_load,
     edited,
@@ -28,6 +29,7 @@ from millstream_operator.reconcile.load_output import check_output
 from millstream_operator.reconcile.load_ranges import Ends
 from millstream_operator.reconcile.load_story import tell
 from millstream_operator.reconcile.problem import Problem
+from millstream_operator.services import new_nonce
 
 HOUR = timedelta(hours=1)
 FAILED = Seen(RunState.FAILED, error="boom")
@@ -67,7 +69,7 @@ def test_a_run_begins_with_its_offsets_pinned() -> None:
 
 def test_it_waits_for_records() -> None:
     load = observed(a_load(minRecords=336776))
-    waiting = runs.begin(load, Request(Trigger.SPEC), FLIGHTS, NOW)
+    waiting = runs.begin(load, Request(Trigger.SPEC), FLIGHTS, NOW, NONCE)
     assert waiting == Waiting(130, 336776)
     assert says(load, "Ready", what=waiting) == ("True", "WaitingForRecords", "130 of 336,776 records")
     assert says(load, "Succeeded", what=waiting) == ("Unknown", "WaitingForRecords", "130 of 336,776 records")
@@ -203,7 +205,7 @@ def test_what_cannot_run_keeps_what_the_last_run_was() -> None:
 
 def test_a_run_of_an_older_release_is_counted_on_from() -> None:
     load = replace(a_load(), status=BatchLoadStatus(last_run=Run(name="daily-0041", state="Failed")))
-    assert runs.next_run_name(load) == "daily-0042-1a2b3c4d"
+    assert runs.next_run_name(load, NONCE) == "daily-0042-1a2b3c4d"
 
 
 def test_a_success_of_an_older_release_is_continued_and_not_repeated() -> None:
@@ -230,10 +232,13 @@ def test_a_failure_of_an_older_release_runs_again_when_the_spec_changed_since_it
     assert asks(replace(a_load(2), status=status)) == Request(Trigger.SPEC)
 
 
-def test_a_load_that_is_made_again_has_runs_of_its_own() -> None:
-    again = replace(a_load(), metadata=replace(a_load().metadata, uid="9f8e7d6c-1"))
-    assert runs.next_run_name(a_load()) == "daily-0001-1a2b3c4d"
-    assert runs.next_run_name(again) == "daily-0001-9f8e7d6c"
+def test_a_load_that_is_recreated_or_restored_has_runs_of_its_own() -> None:
+    """Names count up in the status alone, so a random part makes them different."""
+    assert runs.next_run_name(a_load(), NONCE) == "daily-0001-1a2b3c4d"
+    assert runs.next_run_name(a_load(), "9f8e7d6c") == "daily-0001-9f8e7d6c"
+    named = {new_nonce() for _ in range(100)}
+    assert len(named) == 100
+    assert {len(one) for one in named} == {8}
 
 
 # Schedules

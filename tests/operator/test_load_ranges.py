@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from millstream_harness.loads import FLIGHTS, a_load, ended, listed, started
@@ -15,6 +17,8 @@ from millstream_operator.models import BatchLoadStatus, Run, Unsettled
 from millstream_operator.reconcile.load import with_status
 from millstream_operator.reconcile.load_ranges import (
     Ends,
+    Key,
+    _without_repeats,
     check_size,
     committed_by,
     goes_on,
@@ -214,7 +218,46 @@ def test_records_that_are_gone_are_named(ends: Ends, words: str) -> None:
     assert isinstance(found, Problem)
     assert found.reason is Reason.OFFSETS_GONE
     assert found.message.startswith(words)
-    assert "set spec.from to {position: Earliest, requestId: ...}" in found.message
+
+
+def advised(problem: Problem) -> dict[str, Any]:
+    """The spec.from that a message proposes."""
+    found = re.search(r"set spec\.from to (\{.*\}) with a new requestId", problem.message)
+    assert found is not None, problem.message
+    start: dict[str, Any] = yaml.safe_load(found[1].replace("...", "again"))
+    return start
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        pytest.param({("flights", 0): Ends(105, 200, topic_id="T1")}, [(105, 200), (50, 50)], id="retention"),
+        pytest.param({("flights", 0): Ends(0, 7, topic_id="T1")}, [(7, 7), (50, 50)], id="truncated"),
+        pytest.param(
+            {("flights", 0): Ends(0, 9, topic_id="T2"), ("flights", 1): Ends(3, 8, topic_id="T2")},
+            [(0, 9), (3, 8)],
+            id="recreated",
+        ),
+    ],
+)
+def test_the_advice_loads_no_record_twice(present: dict[Key, Ends], expected: list[tuple[int, int]]) -> None:
+    load, there = ended(started(a_load())), {**FLIGHTS, **present}
+    problem = resolve(load, there)
+    assert isinstance(problem, Problem)
+    assert offsets_of(ended(started(a_load()), **{"from": advised(problem)}), there) == expected
+
+
+def test_the_advice_names_what_would_be_loaded_twice() -> None:
+    problem = resolve(ended(started(a_load())), {**FLIGHTS, ("flights", 0): Ends(105, 200, topic_id="T1")})
+    assert isinstance(problem, Problem)
+    assert problem.message.endswith("; position Earliest would load up to 30 offsets a second time")
+
+
+def test_the_advice_for_many_partitions_is_bounded() -> None:
+    there = {("t", number): Ends(5, 9) for number in range(4000)}
+    words = _without_repeats(dict.fromkeys(there, 7), there)
+    assert len(words) < 5000
+    assert "{topic: t, partition: 49, offset: 7}, and so on: for each partition" in words
 
 
 def test_retention_of_what_is_loaded_is_no_loss() -> None:

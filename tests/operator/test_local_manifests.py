@@ -286,6 +286,19 @@ def test_what_may_not_change_is_refused(tmp_path: Path) -> None:
         read(tmp_path, known)
 
 
+def test_the_zookeeper_of_a_cluster_cannot_be_another(tmp_path: Path) -> None:
+    def cluster(connect: str) -> str:
+        return document("Cluster", "west", f"{{zookeeper: {{connect: '{connect}'}}}}")
+
+    known = {key_of(r): r for r in take(tmp_path, cluster("zk:2181/west")).resources}
+    for other in ("zk:2181/wets", "zk:2181", "other:2181/west"):
+        (tmp_path / "all.yaml").write_text(cluster(other))
+        with pytest.raises(ManifestError, match=r"zookeeper\.connect: cannot change: .* mirror into it"):
+            read(tmp_path, known)
+    (tmp_path / "all.yaml").write_text(cluster("zk:2181/west"))
+    assert len(read(tmp_path, known).resources) == 1
+
+
 def test_a_cluster_of_another_folder_may_be_referred_to(tmp_path: Path) -> None:
     known = {key_of(r): r for r in take(tmp_path, CLUSTER).resources}
     (tmp_path / "all.yaml").write_text(document("Topic", "t", "{clusterRef: {name: west}}"))

@@ -132,6 +132,24 @@ def test_a_tenfold_number_does_not_wait_for_its_turn() -> None:
     assert found.shown[9] != found.lags[9]
 
 
+def test_a_number_that_has_changed_much_gets_its_turn_much_sooner() -> None:
+    """Of 500 groups, twenty have growing lags; all other numbers stay almost right."""
+    found = Groups(GROUPS)
+    found.run(600)
+    oldest, wrong = 0.0, 0.0
+    for round_ in range(600):
+        found.move()
+        for number in range(20):
+            found.lags[number] = int(found.lags[number] * 1.03) % 100_000_000
+        found.look()
+        for number in range(20 if round_ > 100 else 0):
+            oldest = max(oldest, found.now - found.written_at[number])
+            wrong = max(wrong, found.lags[number] / found.shown[number])
+    assert oldest < 300
+    assert wrong < 3
+    assert found.now - min(found.written_at.values()) < 1.5 * GROUPS / RATE, "nobody starves"
+
+
 def test_kinds_have_budgets_of_their_own() -> None:
     pace = Pace()
     written: Counter[str] = Counter()

@@ -471,3 +471,58 @@ def test_conditions_that_no_longer_hold_go() -> None:
     kinds = [one["type"] for one in found.status("Topic", "flights")["conditions"]]
     assert kinds == ["Ready", "Warning"]
     assert (found.condition("Topic", "flights", "Warning") or ())[:2] == ("True", "MinimumIsr")
+
+
+KNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+REPLACED = (
+    f"the topic was deleted and created again: its id was {KNOWN_ID}, and is id; the former records are not in it."
+    " This warning stays until spec changes"
+)
+
+
+def known(**status: Any) -> dict[str, Any]:
+    """A Topic whose topic has been created before."""
+    return {**stored(topic("flights")), "status": {"topicId": KNOWN_ID, "partitions": 3, **status}}
+
+
+def test_a_topic_that_brokers_keep_as_strays_is_not_created_again() -> None:
+    found = look(known(), brokers={"topics": {}, "strays": {KNOWN_ID: {0, 1}}})
+    assert not found.brokers.requests("create_topics")
+    status, reason, words = found.condition("Topic", "flights") or ("", "", "")
+    assert (status, reason) == ("False", "StrayLogs")
+    assert "brokers 0, 1 still have its records" in words
+    assert found.status("Topic", "flights")["topicId"] == KNOWN_ID
+
+
+def test_a_topic_that_was_deleted_is_created_again() -> None:
+    found = look(
+        known(),
+        brokers={
+            "topics": appearing(flights=state()),
+            "strays": {"another": {0}},
+            "create_topics": {"flights": None},
+        },
+    )
+    assert found.brokers.requests("create_topics")
+    assert found.condition("Topic", "flights", "Warning") == ("True", "TopicReplaced", REPLACED)
+    assert found.status("Topic", "flights")["topicId"] == "id"
+
+
+def test_brokers_are_asked_for_strays_only_when_a_topic_is_lost() -> None:
+    found = look(
+        stored(topic("new")), brokers={"topics": appearing(new=state()), "create_topics": {"new": None}}
+    )
+    assert not found.brokers.requests("strays")
+
+
+def test_a_topic_that_is_another_one_says_so_until_its_spec_changes() -> None:
+    found = look(known(), brokers={"topics": {"flights": state()}})
+    assert found.condition("Topic", "flights", "Warning") == ("True", "TopicReplaced", REPLACED)
+    assert found.condition("Topic", "flights") == ("True", "TopicReady", "1 partition")
+    before = found.kube.objects["Topic", "flights"]
+    again = look(before, brokers={"topics": {"flights": state()}})
+    assert again.condition("Topic", "flights", "Warning") == ("True", "TopicReplaced", REPLACED)
+    changed = again.kube.objects["Topic", "flights"]
+    changed["metadata"]["generation"] = changed["metadata"].get("generation", 1) + 1
+    last = look(changed, brokers={"topics": {"flights": state()}})
+    assert last.condition("Topic", "flights", "Warning") is None

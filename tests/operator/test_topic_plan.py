@@ -47,6 +47,18 @@ def test_one_that_does_not_exist_is_created() -> None:
     assert plan == TopicPlan(create=NewTopic("flights", 6, None, {"retention.ms": "1000"}))
 
 
+@pytest.mark.parametrize(
+    ("brokers", "words"), [({0}, "broker 0 still has"), ({2, 0}, "brokers 0, 2 still have")]
+)
+def test_one_whose_records_are_strays_is_not_created_again(brokers: set[int], words: str) -> None:
+    plan = plan_topic("flights", spec(), None, strays=brokers)
+    assert plan.empty
+    assert plan.problem is not None
+    assert plan.problem.reason is Reason.STRAY_LOGS
+    assert words in plan.problem.message
+    assert plan_topic("flights", spec(), state(), strays=brokers) == TopicPlan(), "another one is there"
+
+
 def test_counts_that_are_left_out_are_the_brokers_on_creation_and_not_compared_later() -> None:
     assert plan_topic("flights", spec(), None) == TopicPlan(create=NewTopic("flights", None, None, {}))
     assert plan_topic("flights", spec(), state(6, 3)) == TopicPlan()

@@ -46,6 +46,7 @@ def start(
     manager: ReplicaManager,
     alter_partition: AlterPartitionManager,
     generations: Generations,
+    settle_strays: Callable[[], Awaitable[None]],
 ) -> Iterator[asyncio.Task[None]]:
     """The loops that run until the broker stops."""
 
@@ -54,6 +55,7 @@ def start(
 
     yield every("retention", "log.retention.check.interval.ms", lambda: _retain(logs, replicas))
     yield every("checkpoints", "log.flush.offset.checkpoint.interval.ms", lambda: _checkpoint(logs, manager))
+    yield every("strays", "log.flush.offset.checkpoint.interval.ms", settle_strays)
     yield supervision.keep("flush by time", lambda: _flush_by_time(logs))
     for home in logs.dirs:
         yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
@@ -86,7 +88,6 @@ async def _retain(logs: LogManager, replicas: Replicas) -> None:
 
 async def _checkpoint(logs: LogManager, manager: ReplicaManager) -> None:
     await manager.open_missing()
-    manager.report_strays()
     await asyncio.to_thread(logs.checkpoint)
 
 

@@ -32,7 +32,7 @@ from .config_types import ConfigError
 from .configs import ConfigAdministrator
 from .controller.reach import Caller
 from .controllership import Controllership
-from .coordination import BrokerRecord, ClusterState, CoordinationError
+from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.file import FILE_NAME as COORDINATION
 from .effective_configs import EffectiveConfigs
@@ -114,8 +114,9 @@ class Broker:
         state: ClusterState,
         probes: Probes,
         failure: Failure,
+        offsets_factor: int,
     ) -> None:
-        """`state` is the cluster when this broker joined."""
+        """`state` is the cluster when this broker joined; `offsets_factor`: see `controller.messages.Settings`."""
         broker_id = config.integer("broker.id")
         self.config = config
         self.configs = configs
@@ -138,9 +139,12 @@ class Broker:
         # Administration
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
-        self.producer_ids = ProducerIds(coordination)
+        self.producer_ids = ProducerIds()
         offsets = BrokerOffsetsTopic(
-            self.replicas, self.topic_administrator, config.integer("offsets.commit.timeout.ms")
+            self.replicas,
+            self.topic_administrator,
+            config.integer("offsets.commit.timeout.ms"),
+            offsets_factor,
         )
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
@@ -174,7 +178,7 @@ class Broker:
             return await peers.connect(broker, client_id, timeout_s=timeout_s)
 
         self.forwarding = Forwarding(self.replicas, peers)
-        self.controllership = Controllership(broker_id, config, reach)
+        self.controllership = Controllership(broker_id, config, reach, offsets_factor)
         self.cluster = Cluster(
             config,
             coordination,
@@ -212,9 +216,7 @@ class Broker:
             self._lost_data.directory_failed()
             why = None
             if home.path == needed:
-                why = (
-                    f"It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it"
-                )
+                why = f"It has {COORDINATION}: the broker cannot start without it"
             elif not logs.dirs:
                 why = "No log directory is left"
             if why is not None:
@@ -236,14 +238,21 @@ class Broker:
             self.replica_manager,
             self._alter_partition,
             self._generations,
+            self.settle_strays,
         )
         self.server.start(self.cluster.told)
         await self.cluster.begun()
-        if self.controllership.controller is not None:  # then its first messages have been sent
-            self.replica_manager.report_strays()
+        await self.settle_strays()
         self.server.open()
         self._stalls.are_named = True
         self._probes.ready(self._metrics)
+
+    async def settle_strays(self) -> None:
+        """Make strays of the logs that fit no topic in coordination, if it can be read."""
+        try:
+            await self.replica_manager.settle_strays(self.coordination.stored_topics)
+        except CoordinationError as error:
+            log.warning("cannot look for strays yet: %s", error)
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Serve for another `shutdown.drain.ms`, not ready, so that load balancers send no more clients here.
@@ -313,19 +322,25 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
             http_port = await _serve_probes(probes, addresses)
             logs.lock()
             undoing.callback(logs.unlock)
-            if is_single and (reason := logs.offline.get(logs.paths[0])):
-                raise StartError(
-                    f"{reason} It is the first of log.dirs and has {COORDINATION}: the broker cannot start without it."
-                )
             coordination = await failure.unless(joining.connect(open_shared, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
             joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
             generations, state, record = await failure.unless(joined)
             broker = Broker(
-                config, addresses, bound, configs, logs, coordination, generations, state, probes, failure
+                config,
+                addresses,
+                bound,
+                configs,
+                logs,
+                coordination,
+                generations,
+                state,
+                probes,
+                failure,
+                1 if is_single else config.integer("offsets.topic.replication.factor"),
             )
             undoing.push_async_callback(broker.abandon)
-            broker.watch_directories(failure, needed=logs.paths[0] if is_single else None)
+            broker.watch_directories(failure, needed=logs.tree_in)
             await failure.unless(broker.run())
         except (ConfigError, LogDirError, CoordinationError) as error:
             raise StartError(str(error)) from None
@@ -356,7 +371,7 @@ async def _join(
         """Configuration for opening a log, from the stored settings of its topic."""
         return log_config(configs.of_stored(coordination.stored_config(topic)), config)
 
-    logs.identify(broker_id, coordination.cluster_id)
+    logs.identify(broker_id, coordination.cluster_id, moves=config.flag(OVERRIDE))
     logs.config_of = config_of
     generations = Generations(broker_id, logs, coordination)
     await generations.load()
@@ -364,7 +379,8 @@ async def _join(
     await generations.judge()
     if adopts:
         await joining.adopt(coordination, found, logs, broker_id)
-    await generations.rise()
+    for _ in range(2):
+        await generations.rise()
     record = BrokerRecord(
         broker_id,
         addresses.advertised(listener for listener, _ in bound),

@@ -1,6 +1,6 @@
 """This broker's membership in its cluster, perhaps as the only member: updates from the controller, and leaving.
 
-A broker registers as *unclean* if it cannot vouch for its logs (`generations`), or a log directory is missing. The id
+A broker registers as *unclean* if it cannot vouch for its logs (`generations`), or a log is missing. The id
 of its first log directory (`directory.id` in meta.properties, KIP-858) tells its own earlier incarnation from another
 broker with the same id.
 
@@ -77,6 +77,7 @@ class Cluster:
         coordination.on_elected = controllership.elected
         coordination.on_deposed = controllership.deposed
         coordination.on_accepted = self._accepted
+        coordination.on_older = generations.leap
         coordination.changes = self._changed
 
     # Updates
@@ -104,7 +105,7 @@ class Cluster:
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Apply an update from the controller; raises ApiError."""
         await self._coordination.update(request)
-        if not self._has_begun and self._logs.offline:
+        if not self._has_begun and self._logs.offline and not self._logs.inventory.is_known:
             self._manager.find_lost()
         await self._manager.follow()
         self.told.set()

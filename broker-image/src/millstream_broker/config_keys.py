@@ -86,6 +86,12 @@ BROKER_KEYS = _table(
         "ZooKeeper ensemble: HOST:PORT,HOST:PORT/PATH; empty: a standalone broker.",
     ),
     Key(
+        "unclean.coordination.enable",
+        BOOLEAN,
+        False,
+        "Start although the data belongs to another cluster, or the tree is empty; unknown logs are kept, not served.",
+    ),
+    Key(
         "shutdown.drain.ms",
         INT,
         0,
@@ -292,7 +298,7 @@ BROKER_KEYS = _table(
     ),
     Key("group.max.size", INT, INT_MAX, "Most members of a group.", at_least(1)),
     Key("offsets.topic.num.partitions", INT, 50, "Partitions of a new __consumer_offsets.", at_least(1)),
-    Key("offsets.topic.replication.factor", SHORT, 3, "Replicas of a new __consumer_offsets.", at_least(1)),
+    Key("offsets.topic.replication.factor", SHORT, 3, "Replicas of __consumer_offsets.", at_least(1)),
     Key(
         "offsets.topic.segment.bytes",
         INT,

@@ -13,8 +13,10 @@ from .coordination.controllership import ControllerStore
 class Controllership:
     """All calls are made on the loop: by coordination after an election, by handlers at any time."""
 
-    def __init__(self, broker_id: int, config: BrokerConfig, reach: Reach) -> None:
+    def __init__(self, broker_id: int, config: BrokerConfig, reach: Reach, offsets_factor: int) -> None:
+        """`offsets_factor`: see `controller.messages.Settings`."""
         self._broker_id = broker_id
+        self._offsets_factor = offsets_factor
         self._config = config
         self._reach = reach
         self._ending = supervision.Tasks()
@@ -22,7 +24,9 @@ class Controllership:
         """Set while this broker is the controller."""
 
     def elected(self, store: ControllerStore) -> None:
-        self.controller = ControllerDriver(self._broker_id, self._reach, self._config, store)
+        self.controller = ControllerDriver(
+            self._broker_id, self._reach, self._config, store, self._offsets_factor
+        )
         self.controller.start()
 
     def deposed(self) -> None:

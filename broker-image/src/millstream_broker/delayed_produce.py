@@ -120,6 +120,10 @@ class Purgatory:
         """
         if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        self.refuse(code)
+
+    def refuse(self, code: ErrorCode) -> None:
+        """End all with this error: they wait for something else than appended records."""
         self._end(list(self._waiting), code)
 
     def _time_is_up(self) -> None:

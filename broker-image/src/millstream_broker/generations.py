@@ -4,7 +4,8 @@ Each log directory holds a number, its generation (`.generation`), and coordinat
 `directory.id`. Generations rise when the broker starts, while its logs grow, and when it stops cleanly; always in the
 directory first, then in coordination. So a directory behind coordination is an older copy (a restored snapshot), after
 any sequence of crashes; one ahead is the directory itself. If it is ahead by more than one, coordination is the older
-copy, and leader epochs rise by as much more, because it has forgotten some (`ahead`).
+copy (`ahead`), and the controller compares logs before anybody leads (`controller.comparison`). A start raises
+generations twice, and so does a clean stop that reaches coordination, so that each is noticed by itself.
 
 A directory vouches for its logs unless
 
@@ -13,8 +14,12 @@ A directory vouches for its logs unless
   page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
 - its generation is 0: the broker was killed before a controller had acted on one of the two cases above.
 
+The broker as a whole does not vouch for its logs while a directory is offline, or a log that it had is in none of them
+(`log.inventory`).
+
 A broker with a directory that does not vouch registers as `unclean`, and the controller elects others if it can
-(`controller.elections`). Until that is stored (`accepted`), its generations do not change.
+(`controller.elections`). Until that is stored (`accepted`), its generations do not change, and neither do those of a
+broker that is ahead.
 
 It does not recognise a copy taken since the last rise and restored after a crash before the next one. While logs
 grow, that period is `replica.high.watermark.checkpoint.interval.ms`.
@@ -68,7 +73,7 @@ class Generations:
         homes = self._logs.dirs
         await asyncio.to_thread(_identify, homes)
         self.directory = homes[0].directory_id
-        self.vouches = not self._logs.offline
+        self.vouches = not self._logs.offline and not self._logs.inventory.missing
         for home in homes:
             self._judge(home, self.known.get(home.directory_id))
 
@@ -99,11 +104,13 @@ class Generations:
                     known or 0,
                 )
         elif own > (known or 0) + 1:
-            if known is not None:
-                self.ahead = max(self.ahead, own - known - 1)
+            if home.is_from_another_cluster:
+                return  # its generation is of another cluster
+            self.ahead = max(self.ahead, own - (known or 0) - 1)
             log.warning(
                 "log.dirs: %s has generation %d, coordination has seen %d: coordination was restored from an older copy"
-                " (ZooKeeper, or the file of a broker by itself). The logs are used as they are.",
+                " (ZooKeeper, or the file of a broker by itself). The controller asks all brokers for their logs, and"
+                " the most complete one of each partition leads.",
                 home.path,
                 own,
                 known or 0,
@@ -111,7 +118,7 @@ class Generations:
 
     async def accepted(self) -> None:
         """The controller has acted: nothing relies on records that may be missing here."""
-        self.vouches = True
+        self.vouches, self.ahead = True, 0
         await self.rise()
 
     async def rise_if_grown(self) -> None:
@@ -130,7 +137,7 @@ class Generations:
         stopped cleanly before.
         """
         async with self._rising:
-            if not self.vouches:
+            if not self.vouches or self.ahead:
                 return
             if self._is_shown or is_last:  # otherwise they are ahead of coordination already
                 await asyncio.to_thread(self._raise, is_last)
@@ -148,11 +155,19 @@ class Generations:
                 except OSError as error:
                     home.check(error)
 
+    async def leap(self) -> None:
+        """The tree has become an older copy of itself: let the next start notice that, whatever it still has."""
+        async with self._rising:
+            for _ in range(2):
+                await asyncio.to_thread(self._raise, True)
+            self._is_shown = False
+
     async def stop(self) -> None:
         """Call before a clean stop; within STOP_S even if coordination is down."""
         try:
             async with asyncio.timeout(STOP_S):
-                await self.rise(is_last=True)
+                for _ in range(2):
+                    await self.rise(is_last=True)
         except (TimeoutError, ApiError, LogDirError) as error:
             log.warning("cannot store the generations of the log directories: %s", error)
 

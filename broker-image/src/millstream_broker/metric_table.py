@@ -114,6 +114,12 @@ TABLE = (
         "Partitions of the cluster not led by their preferred replica (controller only).",
     ),
     Metric(
+        "millstream_offsets_topic_missing_replicas",
+        "gauge",
+        "replicas",
+        "Replicas that partitions of __consumer_offsets lack of offsets.topic.replication.factor (controller only).",
+    ),
+    Metric(
         "millstream_coordination_connected",
         "gauge",
         "0 or 1",
@@ -174,6 +180,13 @@ TABLE = (
         "millstream_offline_log_directories", "gauge", "directories", "Log directories that cannot be used."
     ),
     Metric("millstream_offline_partitions", "gauge", "partitions", "Replicas here whose log cannot be used."),
+    Metric(
+        "millstream_stray_partitions",
+        "gauge",
+        "partitions",
+        "Logs here that fit no topic, although nobody deleted them: kept, and not served.",
+    ),
+    Metric("millstream_stray_bytes", "gauge", "bytes", "Size of these logs."),
     Metric(
         "millstream_uncleanable_partitions",
         "gauge",

@@ -143,13 +143,17 @@ class Metrics:
             }
             found.offline += len(self._replicas.unopened)
             controller = self._controllership.controller
-            leadership = (0, 0) if controller is None else await finish(controller.machine.count())
+            counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
             self._add_counters(page)
             await turn()
-            self._add_gauges(page, found, *leadership)
+            self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
             found.directories = await self._sizes_of_directories()
             found.offline_directories = list(self._logs.offline)
+            await asyncio.to_thread(self._logs.strays.refresh)
+            strays = dict(self._logs.strays.sizes)
+            page.add("millstream_stray_partitions", len(strays))
+            page.add("millstream_stray_bytes", sum(strays.values()))
         return await asyncio.to_thread(_text, page, found)
 
     def _add_counters(self, page: Page) -> None:
@@ -188,7 +192,9 @@ class Metrics:
         page.add("millstream_group_committed_offset", offsets)
         return omitted
 
-    def _add_gauges(self, page: Page, found: _Tally, leaderless: int, not_preferred: int) -> None:
+    def _add_gauges(
+        self, page: Page, found: _Tally, leaderless: int, not_preferred: int, missing: int
+    ) -> None:
         replicas = self._replicas
         for name, value in (
             ("connections", len(self._connections)),
@@ -202,6 +208,7 @@ class Metrics:
             ("active_controller", self._controllership.controller is not None),
             ("leaderless_partitions", leaderless),
             ("not_preferred_leaders", not_preferred),
+            ("offsets_topic_missing_replicas", missing),
             ("coordination_connected", self._coordination.is_connected),
             ("group_partitions_loading", self._groups.loading),
             ("uncleanable_partitions", found.uncleanable),

@@ -15,9 +15,15 @@ from .internal_topics import OFFSETS_TOPIC, offsets_topic_config
 from .log.config import LogConfig
 from .log.manager import Found, LogManager
 
+KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""The configuration of a topic whose own one is lost."""
+
 
 def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[TopicRecord]:
-    """The topics that these logs belong to, each partition led by this broker in an epoch above those of its log."""
+    """The topics that these logs belong to, each partition led by this broker in an epoch above those of its log.
+
+    Their configuration is lost: until they are configured again, nothing is deleted from them.
+    """
     topics: dict[str, tuple[uuid.UUID, dict[int, int]]] = {}
     for one in found:
         _, epochs = topics.setdefault(one.topic, (one.topic_id or uuid.uuid4(), {}))
@@ -31,7 +37,7 @@ def adopted(found: Iterable[Found], logs: LogManager, broker_id: int) -> list[To
                 PartitionRecord((broker_id,), broker_id, epochs.get(index, 0), (broker_id,))
                 for index in range(max(epochs) + 1)
             ),
-            offsets_topic_config() if name == OFFSETS_TOPIC else {},
+            offsets_topic_config() if name == OFFSETS_TOPIC else KEEPS_ALL,
         )
         for name, (topic_id, epochs) in topics.items()
     ]

@@ -214,8 +214,9 @@ class ReplicaKeeper(TopicKeeper):
         self.problems[name] = f"topic {name}: {what}"
 
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
+        factors = await self._factors_of(missing)
+        missing = {name: topic for name, topic in missing.items() if name in factors}
         configs = await self._described(self._at_source, [topic.name or "" for topic in missing.values()])
-        brokers = max(1, len(self._at_target.brokers))
         creations = []
         request = {REJOINED: self._config.rejoin} if self._config.rejoin else {}
         for name, topic in missing.items():
@@ -226,7 +227,7 @@ class ReplicaKeeper(TopicKeeper):
                 CreatableTopic(
                     name,
                     len(topic.partitions),
-                    min(brokers, max(len(partition.replica_nodes) for partition in topic.partitions)),
+                    factors[name],
                     configs=[
                         CreatableTopicConfig(key, value)
                         for key, value in {**own, KEY: str(self._source_of(topic)), **request}.items()

@@ -47,6 +47,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from .config import SET_ASIDE
 from .producer_ids import new_producer
 from .reading import EARLIEST, LATEST, offset_at, read
+from .replication import factor_at_once
 from .topics import CREATE_TIMEOUT_MS, configs_of
 
 LONGEST_NAME = 249
@@ -156,7 +157,7 @@ class SetAside:
             most = min(room.max_message_bytes + MORE_BYTES, INT32_MAX)
             wanted = FOREVER | AS_THEY_ARE | {"max.message.bytes": str(most)}
             configs = [CreatableTopicConfig(key, value) for key, value in wanted.items()]
-            replicas = max(1, min(room.replicas, len(self._at_target.brokers)))
+            replicas = await factor_at_once(self._at_target, room.replicas)
             request = CreateTopicsRequest(
                 [CreatableTopic(name, room.partitions, replicas, configs=configs)], CREATE_TIMEOUT_MS
             )

@@ -1,9 +1,9 @@
 """Creates the source's topics in the target: partitions, replication, configuration; and adds partitions later.
 
-A topic is created with the source's number of partitions, its replication factor as far as the target has brokers, and
-its own configuration (defaults are the target's), without keys that would change records, that concern only the
-target, or that the mirror's configuration excludes. Later, only partitions are added: changes of settings in the target
-stay.
+A topic is created with the source's number of partitions, its replication factor as far as the target has brokers
+(`replication`), and its own configuration (defaults are the target's), without keys that would change records, that
+concern only the target, or that the mirror's configuration excludes. Later, only partitions are added: changes of
+settings in the target stay.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from .config import MirrorConfig, Naming, Source
+from .replication import ReplicationFactors
 
 TOPIC_RESOURCE = 2
 SET_ON_TOPIC = 1
@@ -187,6 +188,9 @@ class TopicKeeper:
         """Topics that wait because they were deleted and created again in the source."""
         self.rejoining: dict[str, str] = {}
         """Messages about topics that are to become replicas, and are not yet."""
+        self._factors = ReplicationFactors(at_target)
+        self._waiting: set[str] = set()
+        """Topics that wait for brokers of the target."""
         self._target_ids: dict[str, str] = {}
         """Ids of the target's topics, as last looked up."""
 
@@ -228,14 +232,32 @@ class TopicKeeper:
         self._target_ids = {topic.name or "": id_of(topic) for topic in topics}
         return {topic.name or "": len(topic.partitions) for topic in topics}
 
+    async def _factors_of(self, missing: Mapping[str, MetadataResponseTopic]) -> dict[str, int]:
+        """The replication factors of missing topics, without those that wait for brokers of the target."""
+        granted, waiting = await self._factors.of(
+            {
+                name: max(len(partition.replica_nodes) for partition in topic.partitions)
+                for name, topic in missing.items()
+            }
+        )
+        for name, why in waiting.items():
+            self.problems[name] = f"topic {name}: is not created yet: {why}"
+            if name not in self._waiting:
+                logger.warning("%s", self.problems[name])
+        self._waiting = {*waiting}
+        return granted
+
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
+        factors = await self._factors_of(missing)
+        missing = {name: topic for name, topic in missing.items() if name in factors}
+        if not missing:
+            return
         configs = await self._configs([topic.name or "" for topic in missing.values()])
-        brokers = max(1, len(self._at_target.brokers))
         creations = [
             CreatableTopic(
                 name,
                 len(topic.partitions),
-                min(brokers, max(len(partition.replica_nodes) for partition in topic.partitions)),
+                factors[name],
                 configs=[
                     CreatableTopicConfig(key, value)
                     for key, value in configs.get(topic.name or "", {}).items()

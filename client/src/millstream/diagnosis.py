@@ -1,4 +1,5 @@
-"""Finds out why a cluster cannot be reached: names, ports, TLS, protocol, versions, SASL, advertised addresses, clocks.
+"""Finds out why a cluster cannot be reached: names, ports, TLS, protocol, versions, SASL, advertised addresses, strays,
+clocks.
 
 `diagnose` tests each step separately and yields findings in order; a failed step says what to do, and steps that need
 it are left out.
@@ -6,6 +7,8 @@ it are left out.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -34,6 +37,12 @@ SPOKEN: Final = {
 From "Supported protocol versions" in its INTRODUCTION.md.
 """
 UNSUPPORTED_VERSION: Final = 35
+DESCRIBE_LOG_DIRS: Final = 35
+ALL_TOPICS: Final = struct.pack(">i", -1)
+MAX_LOG_DIRS: Final = 64 << 20
+STRAY: Final = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-stray")
+"""The folder of a log that fits no topic, and that nobody deleted."""
+SHOWN: Final = 5
 CLOCK_LIMIT_S: Final = 1.0
 
 
@@ -73,6 +82,8 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
             f"broker {broker.id} advertises it: {reason}; set advertised.listeners to what clients reach"
         )
         yield Finding("advertised", where, f"broker {broker.id}", problem if reason else "")
+        if not reason and not sasl.is_used(cluster.config):
+            yield from _strays(broker.id, broker.host, broker.port, cluster.config)
     if clock:
         yield from _clocks(cluster, metadata)
 
@@ -219,18 +230,71 @@ def _api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
     return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + number * 6])}
 
 
-def _call(sock: socket.socket, api: int, body: bytes = b"") -> bytes:
-    """Send a request of version 0; returns the body of the response."""
+def _call(
+    sock: socket.socket, api: int, body: bytes = b"", version: int = 0, most: int = MAX_ANSWER
+) -> bytes:
+    """Send a request; returns the body of the response."""
     client = b"millstream-doctor"
-    request = struct.pack(">hhih", api, 0, 1, len(client)) + client + body
+    request = struct.pack(">hhih", api, version, 1, len(client)) + client + body
     sock.sendall(struct.pack(">i", len(request)) + request)
     (size,) = struct.unpack(">i", _receive(sock, 4))
-    if not 10 <= size <= MAX_ANSWER:
+    if not 10 <= size <= most:
         raise ValueError("its answer is no Kafka response")
     answer = _receive(sock, size)
     if answer[:4] != struct.pack(">i", 1):
         raise ValueError("its answer is no Kafka response")
     return answer[4:]
+
+
+def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
+    """Logs that the broker keeps although no topic has them; nothing if there are none, or it does not list them."""
+    where = f"{host}:{port}"
+    try:
+        with contextlib.ExitStack() as opened:
+            sock = opened.enter_context(socket.create_connection((host, port), TIMEOUT_S))
+            if tls.is_used(config):
+                sock = opened.enter_context(tls.context(config).wrap_socket(sock, server_hostname=host))
+            answer = _call(sock, DESCRIBE_LOG_DIRS, ALL_TOPICS, 1, MAX_LOG_DIRS)
+        strays = [name for name in _topics_in_log_dirs(answer) if STRAY.fullmatch(name)]
+    except (OSError, ValueError, struct.error):
+        return
+    if not strays:
+        return
+    topics = sorted({name.rpartition(".")[0].rpartition("-")[0] for name in strays})
+    more = f" and {len(topics) - SHOWN} more" if len(topics) > SHOWN else ""
+    problem = (
+        f"broker {broker} keeps {count(len(strays), 'log')} of topics that the cluster does not know:"
+        f" {', '.join(topics[:SHOWN])}{more}; restore the cluster's ZooKeeper to have them back, or remove the folders"
+        " that end in -stray"
+    )
+    yield Finding("strays", where, problem=problem)
+
+
+def _topics_in_log_dirs(answer: bytes) -> Iterator[str]:
+    """The names in a DescribeLogDirs response, version 1."""
+    position = 0
+
+    def take(layout: str) -> tuple[Any, ...]:
+        nonlocal position
+        values = struct.unpack_from(layout, answer, position)
+        position += struct.calcsize(layout)
+        return values
+
+    def text() -> str:
+        (size,) = take(">h")
+        (value,) = take(f">{max(size, 0)}s")
+        return str(value, "utf-8", "replace")
+
+    _, directories = take(">ii")
+    for _ in range(directories):
+        take(">h")
+        text()
+        (topics,) = take(">i")
+        for _ in range(topics):
+            yield text()
+            (partitions,) = take(">i")
+            for _ in range(partitions):
+                take(">iqq?")
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:

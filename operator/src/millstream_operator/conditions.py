@@ -71,6 +71,7 @@ class Reason(StrEnum):
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
     INVALID_TOPIC = "InvalidTopic"
     CONFLICTING_TOPIC = "ConflictingTopic"
+    STRAY_LOGS = "StrayLogs"
     REFUSED = "Refused"
     DELETING = "Deleting"
     # Cluster, Topic: a key or value of spec.config that the broker refuses; an unreachable min.insync.replicas
@@ -134,6 +135,8 @@ class Reason(StrEnum):
     OFFSETS_GONE = "OffsetsGone"
     CONFLICTING_TABLE = "ConflictingTable"
     ALREADY_LOADED = "AlreadyLoaded"
+    TABLE_REPLACED = "TableReplaced"
+    FENCED = "Fenced"
     RUN_PENDING = "RunPending"
     PODS_PENDING = "PodsPending"
     RUNNING = "Running"

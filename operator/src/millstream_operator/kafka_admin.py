@@ -50,6 +50,7 @@ from .kafka_records import (
     TopicIdentity,
     TopicState,
     no_leader,
+    stray_id,
 )
 
 READ_UNCOMMITTED = IsolationLevel.READ_UNCOMMITTED.value
@@ -103,14 +104,31 @@ class KafkaAdmin(KafkaConnection):
         ]
 
     def held(self, brokers: Collection[int]) -> dict[int, int]:
-        """The number of replicas on each of these brokers, as the broker itself reports it (KIP-113)."""
+        """The number of replicas on each of these brokers, as the broker itself reports it (KIP-113); no strays."""
         answer = self.call(lambda client: client.describe_log_dirs(brokers=list(brokers)))
         return {
             broker["broker"]: sum(
-                len(topic["partitions"]) for log_dir in broker["log_dirs"] for topic in log_dir["topics"]
+                len(topic["partitions"])
+                for log_dir in broker["log_dirs"]
+                for topic in log_dir["topics"]
+                if stray_id(topic["name"]) is None
             )
             for broker in answer
         }
+
+    def strays(self) -> dict[str, set[int]]:
+        """The brokers that keep strays of a topic, by its id; see ``stray_id``."""
+        try:
+            answer = self.call(lambda client: client.describe_log_dirs())
+        except NotSupported:
+            return {}
+        found: dict[str, set[int]] = {}
+        for broker in answer:
+            for log_dir in broker["log_dirs"]:
+                for topic in log_dir["topics"]:
+                    if (topic_id := stray_id(topic["name"])) is not None:
+                        found.setdefault(uuid_text(topic_id), set()).add(broker["broker"])
+        return found
 
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
         """Begin to move replicas (KIP-455); returns what was refused. The brokers complete the moves: see

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,18 @@ class AdminError(Exception):
 
 class NotSupported(AdminError):
     """The brokers do not know this request."""
+
+
+_STRAY = re.compile(r".+-[0-9]+\.([0-9a-f]{32})-stray")
+
+
+def stray_id(folder: str) -> str | None:
+    """The topic id, in hexadecimal, in the name of a stray's folder; None for the name of a topic.
+
+    Brokers list strays, logs that fit no topic and that nobody deleted, by their folders, among the topics.
+    """
+    found = _STRAY.fullmatch(folder)
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 A size or a lag changes all the time, so thousands of resources would flood the API server with writes. The models mark
 such status fields as ``Gauge``. Their numbers are exact, but a status that differs in nothing else draws on a budget of
 its kind, which gains ``PER_SECOND`` writes a second. While few resources change, every change is written. When many do,
-they take turns: the resource that has waited longest comes first, and its current numbers are written.
+they take turns, by how long they have waited and how much their numbers have changed: a number that has doubled waits
+about a quarter as long as one that is almost right. The numbers at the time of the write are written.
 
 A part of the budget, ``RESERVE``, is for changes that matter more: a number that has grown tenfold or shrunk to a
 tenth, and one that no longer changes (``SETTLED_S``), which would stay wrong. A status with another change, such as a
@@ -13,7 +14,8 @@ condition, is written at once, with all its numbers. A status that is held back 
 from __future__ import annotations
 
 import functools
-import itertools
+import heapq
+import math
 import threading
 import typing
 from collections.abc import Iterator
@@ -31,42 +33,64 @@ RESERVE = 440.0  # the share of more important changes
 SETTLED_S = 30.0
 UNSEEN_S = 150.0  # a status loses its turn if its resource is not reconciled for so long, or its numbers do not change
 TENFOLD = 10
+CHANGED = 10.0
+"""How many times sooner a number that has changed tenfold gets its turn than one that is almost right, less one."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A waiting status. ``numbers``: its gauges at the last reconcile, without ages, unchanged since ``since``."""
+    """A waiting status. ``numbers``: its gauges at the last reconcile, without ages, unchanged since ``since``.
+
+    ``weight``: how much these differ from those that are shown.
+    """
 
     numbers: list[int]
     since: float
     seen: float
+    arrived: float
+    weight: float = 1.0
+
+    def urgency(self, now: float) -> float:
+        return self.weight * (now - self.arrived)
 
 
 @dataclass(slots=True)
 class _Line:
-    """The budget of a kind, and the waiting statuses in the order of their arrival."""
+    """The budget of a kind, the waiting statuses, and those of them whose turn it is."""
 
     per_second: float
     left: float = BUDGET
     at: float | None = None
     swept: float = 0.0
     waiting: dict[Key, _Held] = field(default_factory=dict)
+    turn: set[Key] = field(default_factory=set)
 
     def holds_back(self, key: Key, before: Status, after: Status, now: float) -> bool:
         self._pass(now)
         numbers = list(_gauges(after, ages=False))
-        held = self.waiting.setdefault(key, _Held(numbers, now, now))
+        held = self.waiting.setdefault(key, _Held(numbers, now, now, now))
         held.seen = now
+        changes = map(_change, _gauges(before, ages=False), numbers)
+        held.weight = 1.0 + CHANGED * max(changes, default=0.0)
         if held.numbers != numbers or now < held.since:
             held.numbers, held.since = numbers, now
         if now - held.since >= SETTLED_S or any(map(_is_tenfold, _gauges(before), _gauges(after))):
             is_next = self.left >= 1.0
         else:
-            is_next = key in itertools.islice(self.waiting, max(0, int(self.left - RESERVE)))
+            is_next = self._has_turn(key, now)
         if is_next:
             self.left -= 1.0
             del self.waiting[key]
         return not is_next
+
+    def _has_turn(self, key: Key, now: float) -> bool:
+        """Turns are given when the budget allows more writes than statuses have one, so rarely."""
+        writes = max(0, int(self.left - RESERVE))
+        self.turn &= self.waiting.keys()
+        if len(self.turn) < writes:
+            most = heapq.nlargest(writes, self.waiting, key=lambda one: self.waiting[one].urgency(now))
+            self.turn = set(most)
+        return writes > 0 and key in self.turn
 
     def _pass(self, now: float) -> None:
         passed = max(0.0, now - (now if self.at is None else self.at))
@@ -102,6 +126,11 @@ class Pace:
             with self._lock:
                 if (held := line.waiting.get(key)) is not None:
                     held.numbers.clear()
+
+
+def _change(one: int, other: int) -> float:
+    """The number of digits by which they differ: 0 for equal numbers, 1 for a tenth and ten times."""
+    return abs(math.log10(max(1, one)) - math.log10(max(1, other)))
 
 
 def _is_tenfold(one: int, other: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 def now_utc() -> datetime:
     return datetime.now(UTC)
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Services:
     # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc
+    nonce: Callable[[], str] = new_nonce
+    """A random part of names that must not come twice, whatever was restored."""
     acts_in: Callable[[str], bool] = lambda namespace: True
     """Whether this release acts in a namespace (see claims.py). Raises KubeError if that is unknown."""
     # The address at which the operator reaches a Cluster's brokers; outside Kubernetes it differs from that of clients.

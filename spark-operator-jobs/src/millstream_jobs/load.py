@@ -17,9 +17,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs import command, completeness, identity, loss, positions, repeats, table
+from millstream_jobs import claims, command, completeness, identity, loss, positions, repeats, table
+from millstream_jobs.claims import Claims
 from millstream_jobs.command import Job
-from millstream_jobs.outputs import Committed, Output, open_output
+from millstream_jobs.files import files_below
+from millstream_jobs.outputs import Committed, Fenced, Output, open_output
 from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
 from millstream_jobs.run import Result, Run, read_run
@@ -80,6 +82,8 @@ def load(spark: SparkSession, run: Run) -> Result:
     output = open_output(spark, run)
     committed = output.find()
     if committed is not None:
+        if run.fence is not None and (claim := claims_of(run).of(run)) is not None:
+            claims.check_records(run, claim)
         say(f"{run.name} has been published before; nothing to do")
     else:
         committed = attempt(spark, run, output)
@@ -95,6 +99,10 @@ def load(spark: SparkSession, run: Run) -> Result:
     )
 
 
+def claims_of(run: Run) -> Claims:
+    return Claims(files_below(run.output), run.output)
+
+
 def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     """Write the run's rows, check and commit them; returns the commit of the run, which may be another driver's."""
     records = table.read(spark, run)
@@ -102,25 +110,46 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
     topics = identity.begin(run)
     try:
         output.prepare(records.schema)
+        claim = claims_of(run).take(run, output) if run.fence is not None else None
+        if run.fence is not None and claim is None:
+            return _superseded(run, output)
         repeats.check(spark, run)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
         rows, corrupt = completeness.check(spark, run, staged)
         identity.check_again(run, topics)
+        if claim is not None:
+            claims.check_records(run, claim)
         repeats.check(spark, run)
-        return output.commit(rows, corrupt)
+        committed = output.commit(rows, corrupt)
     except Exception:
-        committed = _found_after_failure(output)  # another driver's success removes what is staged here
-        with contextlib.suppress(Exception):  # this may fail for the same reason
-            output.discard()
-        if committed is None:
+        try:
+            found = _found_after_failure(output)  # another driver's success removes what is staged here
+        finally:
+            with contextlib.suppress(Exception):  # this may fail for the same reason
+                output.discard()
+        if found is None:
             raise
-        return committed
+        return found
+    if run.fence is not None:
+        with contextlib.suppress(OSError):  # the next run does it
+            claims_of(run).prune(run)
+    return committed
+
+
+def _superseded(run: Run, output: Output) -> Committed:
+    """The commit of a run that a newer one follows. Fenced if there is none."""
+    committed = output.find()
+    if committed is None:
+        raise Fenced(run.name, "a newer run")
+    return committed
 
 
 def _found_after_failure(output: Output) -> Committed | None:
     try:
         return output.find()
+    except Fenced:
+        raise
     except Exception:  # the earlier failure is more informative
         return None
 

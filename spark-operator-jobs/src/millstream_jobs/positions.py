@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -56,7 +57,7 @@ def between(
 
 
 @contextmanager
-def consumer(bootstrap: str) -> Iterator[Consumer]:
+def consumer(bootstrap: str, more: Mapping[str, Any] | None = None) -> Iterator[Consumer]:
     """A consumer that belongs to no group."""
     cluster = Consumer(
         {
@@ -65,6 +66,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            **(more or {}),
         }
     )
     try:

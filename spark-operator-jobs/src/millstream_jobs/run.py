@@ -15,6 +15,7 @@ that a retry reads exactly the same records:
      "output": {"format": "Parquet", "path": "/lake/flights", "partitionBy": ["date"]},    see Output
                                                "mode": "Replace" replaces the rows of these records in the table,
                                                "New" fails if it has any
+     "fence": {"after": "flights-daily-0000"}, stops earlier runs of the load for good, see Fence; left out: does not
      "result": "/dev/termination-log"}        a file; left out: none is written
 
 `read_run` raises `BadRun`, whose message names the field, its value and what is allowed.
@@ -131,6 +132,15 @@ def in_s3(path: str) -> bool:
     return path.startswith("s3a://")
 
 
+class Fence(Struct, frozen=True, forbid_unknown_fields=True):
+    """The run claims the table: no earlier run of the load can commit after it (`claims`)."""
+
+    after: Name | None = None
+    """The run whose rows the table got last; None: any run, or none."""
+    failed: tuple[Name, ...] = ()
+    """Runs since then that may have committed."""
+
+
 class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     name: Name
     bootstrap: Bootstrap
@@ -142,6 +152,7 @@ class Run(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The id of each topic that the offsets are of; a topic that is not here is the one at the job's start."""
     from_timestamp: Annotated[datetime, Meta(tz=True)] | None = None
     min_partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    fence: Fence | None = None
     result: str = ""
 
     @property

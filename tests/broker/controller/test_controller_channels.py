@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -359,7 +360,9 @@ async def test_a_broker_deletes_what_it_has_still_to_delete_and_stops_the_rest()
             1,
             [
                 StopReplicaTopicState(
-                    "t", [StopReplicaPartitionState(0, 4, True), StopReplicaPartitionState(2, 5, False)]
+                    "t",
+                    [StopReplicaPartitionState(0, 4, True), StopReplicaPartitionState(2, 5, False)],
+                    uuid.uuid5(uuid.NAMESPACE_DNS, "t"),
                 )
             ],
         )

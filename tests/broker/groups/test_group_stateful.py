@@ -143,13 +143,25 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
         if self.machine.held:
             self.machine.release(error)
 
+    @rule(error=st.sampled_from([ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]))
+    def store_is_late(self, error: ErrorCode) -> None:
+        if self.machine.held:
+            self.machine.time_out(error)
+
+    @rule()
+    def late_stores_are_committed(self) -> None:
+        self.machine.commit_late()
+
     def store_everything(self) -> None:
         while self.machine.held:
             self.machine.release()
+        self.machine.commit_late()
 
-    @rule()
-    def coordinator_restarts(self) -> None:
-        """All callers lose their connections; the new coordinator knows only what is stored."""
+    @rule(are_late=st.booleans())
+    def coordinator_restarts(self, are_late: bool) -> None:
+        """All callers lose their connections; the new coordinator knows only what is in the log."""
+        while self.machine.held and are_late:
+            self.machine.time_out()
         self.store_everything()
         self.machine = self.machine.reloaded()
         self.generation = 0

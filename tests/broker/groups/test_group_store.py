@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from millstream_broker.groups import store
 from millstream_broker.groups.messages import KeyValue, StoreRecords
-from millstream_broker.groups.store import BATCH_BYTES, BATCH_RECORDS, OffsetsWriter
+from millstream_broker.groups.store import BATCH_BYTES, BATCH_RECORDS, Late, OffsetsWriter
 from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_kafka.batch import Buffer, Record, read_records
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -52,7 +53,12 @@ class Writing:
     def __init__(self) -> None:
         self.topic = Topic()
         self.answers: list[tuple[list[int], ErrorCode]] = []
-        self.writer = OffsetsWriter(self.topic, lambda writes, error: self.answers.append((writes, error)))
+        self.late: list[tuple[list[int], ErrorCode]] = []
+        self.writer = OffsetsWriter(
+            self.topic,
+            lambda writes, error: self.answers.append((writes, error)),
+            lambda writes, error: self.late.append((writes, error)),
+        )
 
     async def begin_append(self, partition: int = 0) -> None:
         """The next append waits for ``writable``, and later writes wait for it."""
@@ -182,3 +188,55 @@ async def test_finishing_gives_up_appends_that_do_not_end() -> None:
     writing.topic.writable.set()
     await asyncio.sleep(0)
     assert (writing.topic.appended, writing.answers) == ([], [])
+
+
+async def test_a_late_batch_holds_up_no_other_and_is_stored_when_it_is_committed() -> None:
+    writing, committed = Writing(), asyncio.get_running_loop().create_future()
+    writing.topic.failure = Late(ApiError(ErrorCode.REQUEST_TIMED_OUT), committed)
+    writing.writer.write(StoreRecords(1, 0, [(b"a", b"")]))
+    await until(lambda: writing.late == [([1], ErrorCode.REQUEST_TIMED_OUT)])
+    writing.topic.failure = None
+    writing.writer.write(StoreRecords(2, 0, [(b"b", b"")]))
+    await until(lambda: writing.answers == [([2], NONE)])
+    committed.set_result(True)
+    await until(lambda: writing.answers == [([2], NONE), ([1], NONE)])
+    await writing.finish()
+
+
+async def test_a_late_batch_of_a_former_leadership_is_no_longer_waited_for() -> None:
+    writing, committed = Writing(), asyncio.get_running_loop().create_future()
+    writing.topic.failure = Late(ApiError(ErrorCode.REQUEST_TIMED_OUT), committed)
+    writing.writer.write(StoreRecords(1, 0, [(b"a", b"")]))
+    await until(lambda: bool(writing.late))
+    committed.set_result(False)
+    await writing.finish()
+    assert writing.answers == []
+
+
+async def test_a_writer_that_ends_waits_for_no_late_batch() -> None:
+    writing, committed = Writing(), asyncio.get_running_loop().create_future()
+    writing.topic.failure = Late(ApiError(ErrorCode.REQUEST_TIMED_OUT), committed)
+    writing.writer.write(StoreRecords(1, 0, [(b"a", b"")]))
+    await until(lambda: bool(writing.late))
+    await writing.finish()
+    assert writing.answers == []
+
+
+async def test_writes_beyond_the_limit_of_late_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_LATE", 2)
+    writing, committed = Writing(), asyncio.get_running_loop().create_future()
+    writing.topic.failure = Late(ApiError(ErrorCode.REQUEST_TIMED_OUT), committed)
+    for number in (1, 2):
+        writing.writer.write(StoreRecords(number, 0, [(b"a", b"")]))
+    await until(lambda: len(writing.late) == 1)
+    writing.writer.write(StoreRecords(3, 0, [(b"a", b"")]))
+    await until(lambda: writing.answers == [([3], ErrorCode.NOT_ENOUGH_REPLICAS)])
+    assert writing.topic.under_way == 1, "it is not in the log"
+    writing.writer.write(StoreRecords(4, 1, [(b"a", b"")]))
+    await until(lambda: len(writing.late) == 2)
+    committed.set_result(True)
+    await until(lambda: ([1, 2], NONE) in writing.answers)
+    writing.topic.failure = None
+    writing.writer.write(StoreRecords(5, 0, [(b"a", b"")]))
+    await until(lambda: ([5], NONE) in writing.answers)
+    await writing.finish()

@@ -292,7 +292,7 @@ def test_a_log_start_of_its_own_behind_the_end(tmp_path: Path) -> None:
 def test_two_directories_have_logs_of_one_name(
     tmp_path: Path, order: tuple[str, str], topic_id: uuid.UUID
 ) -> None:
-    """One directory was away while the topic was recreated. Once the topic's id is known, the other log is deleted."""
+    """One directory was away while the topic was recreated. Once the topic's id is known, the other log is a stray."""
     manager = start(tmp_path / "first")
     make_old(manager)
     manager.close()
@@ -311,12 +311,31 @@ def test_two_directories_have_logs_of_one_name(
     assert log.log_start_offset == (15 if topic_id == OLD else 0)
     assert list(manager) == [log]
     manager.remove_deleted()
-    assert list(tmp_path.glob("*/t-0*")) == [log.directory]
+    strays = {(stray.topic_id, stray.path.parent.name) for stray in manager.strays}
+    assert strays == {(OLD, "first"), (NEW, "second")} - {(log.topic_id, log.directory.parent.name)}
+    assert {*tmp_path.glob("*/t-0*")} == {log.directory, *(stray.path for stray in manager.strays)}
     manager.close()
 
 
-@pytest.mark.parametrize(("one", "other"), [(OLD, OLD), (None, OLD), (OLD, None), (None, None)])
-def test_two_directories_have_the_same_log(
+@pytest.mark.parametrize("order", [("less", "more"), ("more", "less")])
+def test_of_two_logs_of_a_partition_the_more_complete_one_is_used(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    for folder, count in (("less", 3), ("more", 5)):
+        manager = start(tmp_path / folder)
+        send(manager.get_or_create(*KEY, OLD), count)
+        manager.close()
+    for _ in range(2):
+        manager = start(*(tmp_path / name for name in order))
+        assert (of(manager).directory, of(manager).log_end_offset) == (tmp_path / "more" / "t-0", 5)
+        (stray,) = manager.strays
+        assert (stray.path.parent.name, stray.topic_id) == ("less", OLD)
+        assert manager.strays.end(stray).offset == 3
+        manager.close()
+
+
+@pytest.mark.parametrize(("one", "other"), [(None, OLD), (OLD, None), (None, None)])
+def test_two_directories_have_logs_of_a_name_and_not_both_say_whose(
     tmp_path: Path, one: uuid.UUID | None, other: uuid.UUID | None
 ) -> None:
     for folder, topic_id in (("first", one), ("second", other), ("third", NEW)):
@@ -357,7 +376,7 @@ def test_a_folder_of_an_older_topic_that_could_not_be_renamed(tmp_path: Path) ->
     assert is_new(log, 0)
     send(log, 3)
     manager.remove_deleted()
-    assert [path.name for path in tmp_path.glob("t-0*")] == ["t-0"]
+    assert {path.name for path in tmp_path.glob("t-0*")} == {"t-0", f"t-0.{OLD.hex}-stray"}
     kill(manager)
     manager = start(tmp_path)
     assert is_new(of(manager), 3)

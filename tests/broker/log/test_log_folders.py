@@ -12,6 +12,7 @@ from millstream_broker.log import folders
 
 TOPIC_ID = uuid.UUID("c5db41bf-48d3-41db-be1b-a6a230589398")
 DELETED = f"t-3.{'0123456789abcdef' * 2}-delete"
+STRAY = f"t-1-3.{'0123456789abcdef' * 2}-stray"
 
 
 def test_partitions_and_deleted_partitions_are_told_by_their_names(
@@ -25,12 +26,13 @@ def test_partitions_and_deleted_partitions_are_told_by_their_names(
         "c.d_e-7": ("c.d_e", 7),
         "t.0123-delete-4": ("t.0123-delete", 4),
     }
-    strange = ["my notes", "a-", "-3", "ä-0", "t-3.0123-delete"]
-    for name in (*partitions, DELETED, "lost+found", *strange):
+    strange = ["my notes", "a-", "-3", "ä-0", "t-3.0123-delete", "t-3.0123-stray"]
+    for name in (*partitions, DELETED, STRAY, "lost+found", *strange):
         (tmp_path / name).mkdir()
-    found, deleted = folders.find(tmp_path)
-    assert {path.name: key for path, key in found} == partitions
-    assert deleted == [tmp_path / DELETED]
+    found = folders.find(tmp_path)
+    assert {path.name: key for path, key in found.partitions} == partitions
+    assert found.deleted == [tmp_path / DELETED]
+    assert found.strays == [(tmp_path / STRAY, ("t-1", 3))]
     assert caplog.messages == [
         f"{tmp_path / name} is not a partition's folder (TOPIC-NUMBER): left alone"
         for name in sorted(strange)
@@ -48,9 +50,22 @@ def test_a_deleted_partition_has_a_name_of_its_own(tmp_path: Path, topic: str) -
     names = {folders.name_when_deleted((topic, 12345)) for _ in range(2)}
     for name in names:
         (tmp_path / name).mkdir()
-    assert folders.find(tmp_path) == ([], sorted(tmp_path / name for name in names))
+    assert folders.find(tmp_path) == ([], sorted(tmp_path / name for name in names), [])
     assert len(names) == 2
     assert all(name.startswith(f"{topic}-12345"[:200] + ".") for name in names)
+
+
+@pytest.mark.parametrize("topic", ["t", "x" * 249])
+def test_a_stray_has_a_name_with_its_topic_id_and_its_whole_number(tmp_path: Path, topic: str) -> None:
+    assert not folders.has_data(tmp_path)
+    name = folders.name_when_stray((topic, 12345), TOPIC_ID)
+    (tmp_path / name).mkdir()
+    assert name.endswith(f"-12345.{TOPIC_ID.hex}-stray")
+    ((path, (shortened, number)),) = folders.find(tmp_path).strays
+    assert (path.name, number) == (name, 12345)
+    assert topic.startswith(shortened)
+    assert folders.has_data(tmp_path)
+    assert folders.name_when_stray((topic, 0), None) != folders.name_when_stray((topic, 0), None)
 
 
 def test_a_folder_is_removed_with_its_files(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_a_folder_of_another_topic_is_put_aside(tmp_path: Path) -> None:
         manager.get_or_create("t", 0, TOPIC_ID)
     assert not (tmp_path / "t-0").exists(), "what was made in its place goes"
     assert manager.get_or_create("t", 0, TOPIC_ID).topic_id == TOPIC_ID
-    assert [path.name for path in tmp_path.glob("t-0*/notes")] == ["notes"]
     manager.remove_deleted()
-    assert [path.name for path in tmp_path.glob("t-0*")] == ["t-0"]
+    assert {path.name for path in tmp_path.glob("t-0*")} == {"t-0", f"t-0.{OTHER_ID.hex}-stray"}
+    assert [path.parent.name for path in tmp_path.glob("t-0*/notes")] == [f"t-0.{OTHER_ID.hex}-stray"]
     manager.close()
 
 
@@ -142,7 +142,10 @@ def test_logs_of_a_name_are_released_in_whichever_directory(tmp_path: Path) -> N
     assert (one.log, manager.get("t", 0), len(manager)) == (kept, None, 0)
     manager.put_aside([*released, one])
     manager.remove_deleted()
-    assert not list(tmp_path.glob("*/t-0*"))
+    assert {path.name for path in tmp_path.glob("*/t-0*")} == {
+        f"t-0.{OTHER_ID.hex}-stray",
+        f"t-0.{TOPIC_ID.hex}-stray",
+    }
     manager.close()
 
 

@@ -26,13 +26,20 @@ class Home:
 
     def __init__(self) -> None:
         self.rolled: set[Log] = set()
+        self.moved: set[Log] = set()
         self.errors: list[OSError] = []
         self.checkpoints = 0
 
     def fail(self, error: OSError) -> None:
         self.errors.append(error)
 
+    def check(self, error: OSError) -> None:
+        self.errors.append(error)
+
     def checkpoint(self) -> None:
+        self.checkpoints += 1
+
+    def commit_starts(self) -> None:
         self.checkpoints += 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from millstream_broker.coordination import ClusterState, PartitionRecord, TopicR
 from millstream_broker.log.manager import LogManager, Released
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication import manager
+from millstream_broker.replication.manager import Stop
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.replica import (
@@ -166,12 +168,16 @@ async def test_a_replica_takes_no_other_role_before_its_log_is_cut(
             assert led.log.epochs.entries == [(1, 0), (4, 1)]
 
 
+def of_t(world: Replicating) -> uuid.UUID:
+    return world.replicas.topic_id("t")
+
+
 async def test_a_stop_by_a_controller_waits_until_the_log_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replicating(tmp_path) as world:
         gate, _ = await begun_to_cut(world, monkeypatch)
-        stopping = asyncio.create_task(world.manager.stop_replicas([("t", 0, -1, True)]))
+        stopping = asyncio.create_task(world.manager.stop_replicas([Stop("t", 0, -1, True, of_t(world))]))
         await turns()
         assert not stopping.done()
         gate.open()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,13 @@ from typing import Any
 import pytest
 
 from millstream_broker import slices
-from millstream_broker.coordination import NO_LEADER, TopicRecord
+from millstream_broker.coordination import NO_LEADER, PartitionRecord, TopicRecord
 from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
 from millstream_broker.replication.fetcher import PATIENCE_S
+from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.partition import Partition
 from millstream_harness.replica import (
     NOW_MS,
@@ -95,9 +98,9 @@ async def test_a_broker_leads_and_follows_what_the_records_say(tmp_path: Path) -
         now = state(record)
         await world.told(now)
         assert led(world) == [("t", 0)]
-        assert followed(world) == [("t", 1), ("t", 3), ("t", 4)]
+        assert followed(world) == [("t", 1), ("t", 4)], "without a leader no log is created"
         assert {(one.topic, one.index) for one in world.replicas.all()} == {
-            ("t", index) for index in (0, 1, 3, 4)
+            ("t", index) for index in (0, 1, 4)
         }
         assert world.replicas.metadata.state is now
         assert await asked_for(world) == {THEM: {("t", 1)}, OTHERS: {("t", 4)}}
@@ -167,7 +170,7 @@ async def test_a_sole_replica_needs_no_isr_until_it_gets_company(tmp_path: Path)
 
 
 async def test_the_high_watermark_and_producers_that_wait_move_with_the_leadership(tmp_path: Path) -> None:
-    record = topic("t", led_by(US, epoch=1))
+    record = t_of(led_by(US, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
         partition = world.replicas.partitions["t", 0]
@@ -304,9 +307,9 @@ async def test_groups_hear_of_their_topic_alone(tmp_path: Path) -> None:
 async def test_logs_go_with_topics_that_are_made_anew_and_with_no_others(tmp_path: Path) -> None:
     """A topic that is no longer announced is not served, but its log waits for the controller's request."""
     kept, gone, anew = (topic(name) for name in ("kept", "gone", "anew"))
-    followed_one = topic("followed", led_by(THEM))
+    followed_one, moved = topic("followed", led_by(THEM)), topic("moved")
     async with replicating(tmp_path) as world:
-        await world.told(state(kept, gone, anew, followed_one, topic("moved")))
+        await world.told(state(kept, gone, anew, followed_one, moved))
         for partition in world.replicas.partitions.values():
             append(partition)
         waiting = wait(world.replicas.partitions["gone", 0])
@@ -314,34 +317,108 @@ async def test_logs_go_with_topics_that_are_made_anew_and_with_no_others(tmp_pat
         await world.settled()
         assert (led(world), followed(world)) == ([("anew", 0), ("kept", 0)], [])
         assert [world.replicas.partitions[name, 0].log.log_end_offset for name in ("anew", "kept")] == [0, 1]
-        assert folders(tmp_path) == ["anew-0", "followed-0", "gone-0", "kept-0"]
+        strays = [f"{one.name}-0.{one.topic_id.hex}-stray" for one in (anew, moved)]
+        assert folders(tmp_path) == ["anew-0", strays[0], "followed-0", "gone-0", "kept-0", strays[1]]
         with pytest.raises(ApiError) as error:
             await waiting
         assert error.value.code is UNKNOWN
-        await world.manager.stop_replicas([("gone", 0, -2, True), ("followed", 0, -2, True)])
+        await world.manager.stop_replicas(
+            [Stop(one.name, 0, -2, True, one.topic_id) for one in (gone, followed_one, anew)]
+        )
         await world.settled()
-        assert folders(tmp_path) == ["anew-0", "kept-0"]
+        assert folders(tmp_path) == ["anew-0", "kept-0", strays[1]]
 
 
-async def test_logs_that_belong_to_no_topic_are_named_once(
+def as_stored(*topics: TopicRecord, unreadable: str = "") -> Any:
+    """Reads these topics from a tree."""
+
+    async def read(names: Collection[str]) -> dict[str, TopicRecord | None]:
+        there = {one.name: one for one in topics}
+        return {name: there.get(name) for name in names if name != unreadable}
+
+    return read
+
+
+async def test_logs_that_fit_nothing_in_coordination_become_strays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    names = ("kept", "gone", "anew", "moved", "leftover", "shorter", "pending", "unreadable")
+    topics = {name: topic(name, led_by(US), led_by(US)) for name in names}
     async with replicating(tmp_path) as world:
-        await world.told(state(topic("kept"), topic("stray")))
-        await world.told(state(world.replicas.wanted.topics["kept"]))
+        await world.told(state(*topics.values()))
+        for partition in world.replicas.partitions.values():
+            append(partition)
+        await world.told(state(topics["kept"]))
+        elsewhere = led_by(THEM, THEM, OTHERS)
+        stored = as_stored(
+            topic("anew"),
+            replace(topics["moved"], partitions=(elsewhere, led_by(THEM))),
+            replace(topics["leftover"], partitions=(replace(elsewhere, removing=(US,)),) * 2),
+            replace(topics["shorter"], partitions=(led_by(US),)),
+            topics["pending"],
+            unreadable="unreadable",
+        )
+        before = folders(tmp_path)
+        caplog.clear()
         for _ in range(2):
-            world.manager.report_strays()
-        assert [record.getMessage() for record in caplog.records] == [
-            "the log stray-0 belongs to no topic: left alone"
-        ]
-        assert "stray-0" in folders(tmp_path)
+            await world.manager.settle_strays(stored)
+        strays = [("anew", 0), ("anew", 1), ("gone", 0), ("gone", 1), ("moved", 0), ("shorter", 1)]
+        renamed = {
+            f"{name}-{number}": f"{name}-{number}.{topics[name].topic_id.hex}-stray"
+            for name, number in strays
+        }
+        assert folders(tmp_path) == sorted(renamed.get(name, name) for name in before)
+        assert sorted((one.topic, one.partition) for one in world.logs.strays) == strays
+        assert len(caplog.records) == len(strays)
+        assert f"{tmp_path}/gone-0 (topic id {topics['gone'].topic_id}) belongs to no topic" in caplog.text
+        assert "moved-0" in caplog.text
+        assert "has no replica on this broker" in caplog.text
+        assert all(world.logs.strays.sizes.values())
+
+
+async def test_a_stray_is_used_again_when_its_topic_comes_back(tmp_path: Path) -> None:
+    record = topic("t")
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        append(world.replicas.partitions["t", 0])
+        await world.told(state())
+        await world.manager.settle_strays(as_stored())
+        await world.told(state(topic("t")))
+        assert world.replicas.partitions["t", 0].log.log_end_offset == 0
+        await world.told(state())
+        await world.told(state(record))
+        assert world.replicas.partitions["t", 0].log.log_end_offset == 1
+        assert {one.topic_id for one in world.logs.strays} != {record.topic_id}
+
+
+async def test_a_controller_deletes_no_log_of_another_topic_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A late request, or one of a controller with an older tree."""
+    record, other, unserved = topic("t"), topic("t"), topic("u")
+    async with replicating(tmp_path) as world:
+        await world.told(state(record, unserved))
+        await world.told(state(record))
+        for epoch in (-2, -1, 7):
+            stops = [Stop(name, 0, epoch, True, other.topic_id) for name in ("t", "u")]
+            assert set((await world.manager.stop_replicas(stops)).values()) == {NONE}
+        assert led(world) == [("t", 0)]
+        assert folders(tmp_path) == ["t-0", "u-0"]
+        assert f"{tmp_path}/u-0: not deleted: its topic id is {unserved.topic_id}" in caplog.text
 
 
 # Replicas stopped by a controller
 
 
-def stop(index: int = 0, epoch: int = -1, *, delete: bool = False) -> tuple[str, int, int, bool]:
-    return "t", index, epoch, delete
+T_ID = uuid.UUID(int=7)
+
+
+def stop(index: int = 0, epoch: int = -1, *, delete: bool = False) -> Stop:
+    return Stop("t", index, epoch, delete, T_ID)
+
+
+def t_of(*partitions: PartitionRecord) -> TopicRecord:
+    return replace(topic("t", *partitions), topic_id=T_ID)
 
 
 @pytest.mark.parametrize("leader", [US, THEM])
@@ -352,7 +429,7 @@ async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
     tmp_path: Path, leader: int, epoch: int, code: ErrorCode
 ) -> None:
     async with replicating(tmp_path) as world:
-        await world.told(state(topic("t", *[led_by(leader, epoch=1)] * 3)))
+        await world.told(state(t_of(*[led_by(leader, epoch=1)] * 3)))
         errors = await world.manager.stop_replicas([stop(0, epoch), stop(1, 1), stop(7)])
         assert errors == {("t", 0): code, ("t", 1): NONE, ("t", 7): NONE}
         left = {("t", 2)} if code is NONE else {("t", 0), ("t", 2)}
@@ -364,7 +441,7 @@ async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
 async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
     tmp_path: Path, leader: int
 ) -> None:
-    record = topic("t", led_by(leader, epoch=1))
+    record = t_of(led_by(leader, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
         assert await world.manager.stop_replicas([stop(delete=True), stop(7, delete=True)]) == {
@@ -387,7 +464,7 @@ async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
 
 
 async def test_a_replica_that_has_moved_away_may_come_back_in_the_same_epoch(tmp_path: Path) -> None:
-    record = topic("t", led_by(US, epoch=1))
+    record = t_of(led_by(US, epoch=1))
     async with replicating(tmp_path) as world:
         await world.told(state(record))
         partition = world.replicas.partitions["t", 0]
@@ -401,7 +478,7 @@ async def test_nothing_is_remembered_of_topics_that_are_deleted(tmp_path: Path) 
     one, other = topic("t"), topic("other")
     async with replicating(tmp_path) as world:
         await world.told(state(one, other))
-        await world.manager.stop_replicas([("t", 0, -1, True), ("other", 0, -1, True)])
+        await world.manager.stop_replicas([Stop(of.name, 0, -1, True, of.topic_id) for of in (one, other)])
         world.manager.lose([Found("t", 1, one.topic_id), Found("other", 1, other.topic_id)], "gone")
         await world.told(state(other))
         assert world.manager._removed == {(other.topic_id, 0): 0}

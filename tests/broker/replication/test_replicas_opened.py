@@ -16,6 +16,7 @@ from millstream_broker.coordination import NO_LEADER, PartitionRecord
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found, LogManager
 from millstream_broker.replication import manager
+from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.replicas import Replicas, lag
 from millstream_harness.replica import (
     NOW_MS,
@@ -119,7 +120,8 @@ async def test_a_replica_that_moved_away_before_it_could_be_opened_is_not_opened
         await world.manager.open_missing()
         assert (held(world), world.replicas.unopened) == ([], {})
         assert not (tmp_path / "t-0").exists()
-        assert await world.manager.stop_replicas([("t", 0, -1, True)]) == {("t", 0): ErrorCode.NONE}
+        stop = Stop("t", 0, -1, True, record.topic_id)
+        assert await world.manager.stop_replicas([stop]) == {("t", 0): ErrorCode.NONE}
 
 
 # Directories that fail
@@ -160,7 +162,7 @@ async def test_a_lost_replica_that_moved_away_is_not_deleted(tmp_path: Path) -> 
         await turns()
         moved = tuple(led_by(THEM, THEM, OTHERS, epoch=1) for _ in record.partitions)
         await world.told(state(replace(record, partitions=moved)))
-        stops = [("t", index, -1, True) for index in (0, 1)]
+        stops = [Stop("t", index, -1, True, record.topic_id) for index in (0, 1)]
         assert await world.manager.stop_replicas(stops) == {("t", 0): OFFLINE, ("t", 1): ErrorCode.NONE}
 
 

@@ -412,7 +412,8 @@ def test_a_call_that_fails_once(tmp_path: Path, call: str) -> None:
                 assert wire.end_offset(moody) >= 120
             else:
                 assert moody not in topics_in(wire)
-                assert f"the log {moody}-0 belongs to no topic: left alone" in broker.said()
+                assert f"/{moody}-0 (topic id " in broker.said()
+                assert "belongs to no topic that coordination knows: it is a stray now" in broker.said()
         assert len(said_offline(broker)) == 1
         assert "Traceback" not in broker.said()
 
@@ -516,11 +517,11 @@ def test_no_directory_is_left(tmp_path: Path) -> None:
     )
 
 
-def test_the_first_directory_is_needed(tmp_path: Path) -> None:
-    """It has the metadata. Kafka's metadata.log.dir is the first of log.dirs by default, too."""
+def test_the_directory_with_the_metadata_is_needed(tmp_path: Path) -> None:
+    """By default it is the first. Kafka's metadata.log.dir is the first of log.dirs by default, too."""
     (tmp_path / "file").write_text("")
     broker = two_dirs(BrokerProcess(tmp_path), tmp_path / "file" / "a", tmp_path / "b")
-    with pytest.raises(RuntimeError, match=r"It is the first of log\.dirs and has coordination\.journal"):
+    with pytest.raises(RuntimeError, match=r"No other log directory has coordination\.journal"):
         broker.start()
 
 

@@ -19,6 +19,7 @@ from millstream_harness.replica import (
     US,
     Call,
     Clock,
+    PlayedHome,
     PlayedPeers,
     asked,
     broker_record,
@@ -47,11 +48,13 @@ class Fetching:
         self.config = BrokerConfig(config)
         self.fetcher = Fetcher(self.peers, THEM, self.config, lambda: self.leader, Throttle(lambda: RATE))  # type: ignore[arg-type]
 
-    def follow(self, *indexes: int, isr: tuple[int, ...] = (US, THEM)) -> list[Follower]:
+    def follow(
+        self, *indexes: int, isr: tuple[int, ...] = (US, THEM), home: PlayedHome | None = None
+    ) -> list[Follower]:
         followers = []
         for index in indexes:
             record = topic("t", *[led_by(THEM, epoch=3, isr=isr)] * (index + 1))
-            log = open_log(self.folder / f"t-{index}")
+            log = open_log(self.folder / f"t-{index}", home=home)
             followers.append(Follower(record, index, log, 0, Purgatory()))
             self.fetcher.add(followers[-1])
         return followers

@@ -97,6 +97,8 @@ class Machine:
         self.fail_with = ErrorCode.NONE
         self.held: list[StoreRecords] = []
         self.log: list[StoreRecords] = []
+        self.late: list[StoreRecords] = []
+        """Stores that are behind those in ``log``, and not committed yet."""
         self.calls: list[Call] = []
         if empty:
             for partition in range(self.config.offsets_topic_num_partitions):
@@ -146,13 +148,29 @@ class Machine:
         self._end(self.held.pop(0), error)
         self.carry_out()
 
+    def time_out(self, error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> None:
+        """The oldest held store is in the log, and not committed in time: ``commit_late`` completes it."""
+        store = self.held.pop(0)
+        self.late.append(store)
+        self.coordinator.late([store.write], error)
+        self.carry_out()
+
+    def commit_late(self) -> None:
+        """The high watermark passes everything that was late."""
+        late, self.late = self.late, []
+        self.log += late
+        self.coordinator.stored([store.write for store in late], ErrorCode.NONE)
+        self.carry_out()
+
     def _end(self, store: StoreRecords, error: ErrorCode) -> None:
         if not error:
+            self.commit_late()  # they are before it in the log
             self.log.append(store)
         self.coordinator.stored([store.write], error)
 
     def reloaded(self) -> Machine:
-        """A new coordinator that loads the stored records."""
+        """A new coordinator that loads the stored records, with those that were late."""
+        self.log, self.late = self.log + self.late, []
         fresh = Machine(self.config, empty=False, topics=self.topics)
         fresh.now, fresh.log, fresh.ids = self.now, self.log, self.ids
         fresh.coordinator.advance(self.now, START + self.now)

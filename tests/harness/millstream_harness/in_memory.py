@@ -184,7 +184,9 @@ class InMemory:
     """Seconds until the next look by resource, if a test looked."""
 
     def __post_init__(self) -> None:
-        services = Services(self.kube, admins=_OneCluster(self.brokers), now=lambda: NOW)
+        services = Services(
+            self.kube, admins=_OneCluster(self.brokers), now=lambda: NOW, nonce=lambda: "u-daily"
+        )
         object.__setattr__(self, "services", services)
         for manifest in self.kube.objects.values():
             if manifest["kind"] in KINDS:

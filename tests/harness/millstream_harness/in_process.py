@@ -12,6 +12,7 @@ import pytest
 
 from millstream_broker.broker import Broker, start
 from millstream_broker.config import BrokerConfig
+from millstream_broker.joining import OpenStore
 from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
 from millstream_kafka.client.connection import Connection
@@ -21,8 +22,10 @@ TOPIC_RESOURCE = 2
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
-    """A running broker, until the block ends."""
+async def running(
+    folder: Path, config: Mapping[str, str] | None = None, open_shared: OpenStore | None = None
+) -> AsyncIterator[Broker]:
+    """A running broker, until the block ends; `open_shared` opens the store that it shares with others."""
     broker, _ = await start(
         BrokerConfig(
             {
@@ -31,7 +34,8 @@ async def running(folder: Path, config: Mapping[str, str] | None = None) -> Asyn
                 "http.listener": "127.0.0.1:0",
                 **(config or {}),
             }
-        )
+        ),
+        open_shared,
     )
     try:
         yield broker

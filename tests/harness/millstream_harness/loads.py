@@ -14,6 +14,7 @@ from millstream_operator.reconcile.load import RunState, Seen
 from millstream_operator.reconcile.load_ranges import Ends, Partitions
 from millstream_operator.schema import crd_schemas
 
+NONCE = "1a2b3c4d"
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FLIGHTS = {("flights", 0): Ends(0, 100, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
 MORE = {("flights", 0): Ends(0, 130, topic_id="T1"), ("flights", 1): Ends(20, 50, topic_id="T1")}
@@ -69,7 +70,7 @@ def started(load: BatchLoad, now: datetime = NOW, partitions: Partitions = FLIGH
     load = observed(load, now)
     asks = runs.request(load, now)
     assert asks is not None
-    begun = runs.begin(load, asks, partitions, now)
+    begun = runs.begin(load, asks, partitions, now, NONCE)
     assert isinstance(begun, BatchLoadStatus), begun
     return runs.with_status(load, begun)
 

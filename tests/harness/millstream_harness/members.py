@@ -35,8 +35,8 @@ class Member:
     ) -> None:
         session_s = more.pop("session_s", 60.0)
         directory = more.pop("directory", f"directory-{broker_id}")
-        store = ZooKeeperStore(parse_connect(connect), session_s)
-        self.coordination = Coordination(store, known_cluster_id, **more)
+        self.store = ZooKeeperStore(parse_connect(connect), session_s)
+        self.coordination = Coordination(self.store, known_cluster_id, **more)
         self.record = BrokerRecord(
             broker_id, (Listener("PLAINTEXT", "127.0.0.1", 9000 + broker_id),), directory=directory
         )

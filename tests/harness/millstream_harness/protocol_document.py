@@ -241,7 +241,7 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "InitProducerId",
-        "A cluster's producer ids begin at a random multiple of 2^32, so two clusters use different ids.",
+        "Producer ids come from random blocks above 2^32, and differ between clusters, restored ones too.",
     ),
     (
         "CreateTopics, AlterConfigs",

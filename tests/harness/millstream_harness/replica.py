@@ -103,8 +103,37 @@ def batch(*values: str, offset: int = 0, epoch: int = 0, producer_id: int = -1) 
     return memoryview(bytearray(data))
 
 
-def open_log(folder: Path, *batches: memoryview) -> Log:
-    log = Log.open(folder, LogConfig(), clean=True)
+class PlayedHome:
+    """A log directory whose log starts the test commits."""
+
+    def __init__(self) -> None:
+        self.rolled: set[Log] = set()
+        self.moved: set[Log] = set()
+        self.errors: list[OSError] = []
+        """What disks report; the next commits fail with `refusals`."""
+        self.refusals: list[OSError] = []
+        self.commits = 0
+
+    def fail(self, error: OSError) -> None:
+        self.errors.append(error)
+
+    def check(self, error: OSError) -> None:
+        self.errors.append(error)
+
+    def checkpoint(self) -> None:
+        pass
+
+    def commit_starts(self) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.commits += 1
+        while self.moved:
+            log = self.moved.pop()
+            log.start_is_durable(log.log_start_offset)
+
+
+def open_log(folder: Path, *batches: memoryview, home: PlayedHome | None = None) -> Log:
+    log = Log.open(folder, LogConfig(), clean=True, home=home)
     for one in batches:
         log.append_as_follower(one, now_ms=NOW_MS)
     return log

@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _pytest(arguments: Sequence[str], failures: Path) -> int:
     failures.touch()
-    command = [sys.executable, "-P", "-m", "pytest", "--failures", str(failures), *arguments]
+    command = [sys.executable, "-P", "-m", "pytest", f"--failures={failures}", *arguments]
     return subprocess.run(command, check=False).returncode
 
 

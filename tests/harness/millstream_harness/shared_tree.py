@@ -285,6 +285,9 @@ class SharedStore:
                 answers.append(error)
         return answers
 
+    async def sync(self) -> None:
+        await self._call(lambda: None)
+
     def _one(self, operation: Operation) -> list[Any]:
         try:
             return self._commit([operation])

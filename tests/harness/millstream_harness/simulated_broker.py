@@ -177,10 +177,8 @@ class SimulatedBroker:
                     self.stopped[key] = state.leader_epoch
                     continue
                 if state.leader_epoch == EPOCH_DURING_DELETE:
-                    for topic_id, index in list(self.logs):
-                        if self.cluster.names.get(topic_id) == key[0] and index == key[1]:
-                            del self.logs[topic_id, index]
-                elif known is not None:
+                    self.logs.pop((topic.topic_id, key[1]), None)
+                elif known is not None and known[0] == topic.topic_id:
                     isr = self.leads.pop(key, None)
                     if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
                         raise Violation(f"{self.id} is to delete {key}, which it leads")

@@ -189,7 +189,14 @@ class SimulatedController:
             channel.to_delete.intersection_update(wanted)
             deleting = {key: wanted[key] for key in channel.to_delete}
             request: Any = to_the_end(
-                stop_request(self.id, self.epoch, channel.epoch, deleting, channel.to_stop)
+                stop_request(
+                    self.id,
+                    self.epoch,
+                    channel.epoch,
+                    {name: topic.topic_id for name, topic in self.machine.topics.items()},
+                    deleting,
+                    channel.to_stop,
+                )
             )
             channel.sent = (request, set(), tuple(deleting))
             channel.to_stop = {}

@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name, tier in TIERS.items():
         config.addinivalue_line("markers", f"{name}: {tier.content}")
+    config.addinivalue_line("markers", "core: the part of e2e/ that CI runs with each commit")
     config.addinivalue_line(
         "markers", "once: a comparison or a model: its failure stands, without a second run"
     )

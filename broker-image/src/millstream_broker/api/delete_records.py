@@ -1,7 +1,7 @@
 """DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
 
-The response waits until the live followers have moved theirs, up to the request's timeout. Nothing is deleted from
-internal topics, as in Kafka, nor from a mirror's replica, whose start follows its source's.
+The response waits until the live replicas have moved theirs, up to the request's timeout, and no crash can undo it.
+Nothing is deleted from internal topics, as in Kafka, nor from a mirror's replica, whose start follows its source's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""DescribeLogDirs: contents and free space of each log directory (KIP-113, KIP-827)."""
+"""DescribeLogDirs: contents and free space of each log directory (KIP-113, KIP-827).
+
+A request for all topics also gets the strays (`log.strays`): the name of a stray's folder, `TOPIC-N.TOPICID-stray`,
+takes the place of a topic's.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +36,14 @@ def handle(
     for held in list(replicas.all()):
         yield
         if asked is None or (held.topic, held.index) in asked:
-            topics = found[held.log.directory.parent]
+            served = found[held.log.directory.parent]
             described = DescribeLogDirsPartition(held.index, held.log.size, lag(held), False)
-            topics.setdefault(held.topic, []).append(described)
+            served.setdefault(held.topic, []).append(described)
+    for stray in logs.strays if asked is None else ():
+        yield
+        if (topics := found.get(stray.path.parent)) is not None:
+            size = logs.strays.sizes.get(stray.path, 0)
+            topics[stray.path.name] = [DescribeLogDirsPartition(stray.partition, size, 0, False)]
     return DescribeLogDirsResponse(
         results=[_result(logs, folder, topics) for folder, topics in found.items()]
     )

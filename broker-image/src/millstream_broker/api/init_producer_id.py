@@ -1,6 +1,6 @@
 """InitProducerId: an id for an idempotent producer, and a new epoch for one that has an id (KIP-360).
 
-Ids come in blocks from coordination, so none is ever assigned twice. Transactional producers are refused (see
+Ids come from random blocks (`producer_ids`). Transactional producers are refused (see
 find_coordinator).
 """
 
@@ -17,7 +17,7 @@ NO_PRODUCER = NO_EPOCH = -1
 
 
 @handler(init_producer_id.API)
-async def handle(
+def handle(
     producer_ids: ProducerIds, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     if request.transactional_id:
@@ -26,7 +26,7 @@ async def handle(
         request.producer_epoch == NO_EPOCH
     ):
         return _refused(ErrorCode.INVALID_REQUEST)
-    return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
+    return InitProducerIdResponse(producer_id=producer_ids.next(), producer_epoch=0)
 
 
 def _refused(error: ErrorCode) -> InitProducerIdResponse:

@@ -4,8 +4,9 @@
 timestamp (v7, KIP-734); otherwise the earliest record that is not older than the timestamp. If there is none, offset
 and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
 
-A broker that sends the debugging replica id (-2) gets the log end of any replica, and the epoch of its last
-record: controllers use this (`controller.recovery`).
+A broker that sends the debugging replica id (-2) gets the log end of any replica, and the epoch of its last record,
+even if the log is not served or a stray; KAFKA_STORAGE_ERROR if there is no log of that topic id here. Controllers use
+this (`controller.recovery`, `controller.comparison`).
 
 A new leader's high watermark may lag its predecessor's: until its followers have reported theirs, it responds with
 OFFSET_NOT_AVAILABLE (v5, KIP-207; LEADER_NOT_AVAILABLE before).
@@ -17,6 +18,8 @@ Those take the thread for TURN_S at a time, so that a request with thousands doe
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter, deque
 from time import monotonic
 from typing import Any, NamedTuple
@@ -34,13 +37,18 @@ from millstream_kafka.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from millstream_kafka.topic_partition import TopicPartition
 
 from ..handlers import RequestContext, handler
 from ..log.log import Log
+from ..log.manager import LogManager
+from ..log.strays import Stray, Strays
 from ..look_ups import Check, LookUps
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
 from ..steps import Steps
+
+log = logging.getLogger(__name__)
 
 MAX_TIMESTAMP_SINCE = 7
 OFFSET_NOT_AVAILABLE_SINCE = 5
@@ -69,13 +77,49 @@ class LookUp(NamedTuple):
             self.found.timestamp, self.found.offset, self.found.leader_epoch = record
 
 
+class StrayEnd(NamedTuple):
+    """The end of a stray, which a thread reads."""
+
+    found: ListOffsetsPartitionResponse
+    strays: Strays
+    stray: Stray
+
+    def read(self) -> None:
+        """Blocking."""
+        try:
+            end = self.strays.end(self.stray)
+        except OSError as error:
+            log.error("%s: cannot be read: %s", self.stray.path, error)
+            return
+        if end > (
+            self.found.leader_epoch,
+            self.found.offset,
+        ):  # of several strays, the most complete one counts
+            self.found.leader_epoch, self.found.offset = end
+            self.found.error_code = ErrorCode.NONE
+
+
 @handler(list_offsets.API, ends_with_connection=True)
 def handle(
-    replicas: Replicas, look_ups: LookUps, context: RequestContext, request: ListOffsetsRequest
+    replicas: Replicas,
+    logs: LogManager,
+    look_ups: LookUps,
+    context: RequestContext,
+    request: ListOffsetsRequest,
 ) -> Steps[Any]:
     wanted: list[LookUp] = []
-    response = yield from _answer(replicas, context, request, wanted)
+    strays: list[StrayEnd] = []
+    response = yield from _answer(replicas, logs, context, request, wanted, strays)
+    if strays:
+        return _with_strays(response, strays)
     return _looked_up(response, look_ups, deque(wanted)) if wanted else response
+
+
+async def _with_strays(response: ListOffsetsResponse, strays: list[StrayEnd]) -> ListOffsetsResponse:
+    """For a controller, which asks for nothing else in the same request."""
+    for one in strays:
+        await asyncio.to_thread(one.read)
+    return response
 
 
 async def _looked_up(
@@ -93,7 +137,12 @@ async def _looked_up(
 
 
 def _answer(
-    replicas: Replicas, context: RequestContext, request: ListOffsetsRequest, look_ups: list[LookUp]
+    replicas: Replicas,
+    logs: LogManager,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    look_ups: list[LookUp],
+    strays: list[StrayEnd],
 ) -> Steps[ListOffsetsResponse]:
     peer = context.authenticator.peer
     is_replica = peer is not None and peer.broker_id == request.replica_id
@@ -108,7 +157,7 @@ def _answer(
                 if times[asked.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
                 if is_controller and asked.timestamp == LATEST:
-                    partitions.append(_log_end(replicas, topic.name, asked.partition_index))
+                    partitions.append(_log_end(replicas, logs, (topic.name, asked.partition_index), strays))
                     continue
                 partition = replicas.partition(topic.name, asked.partition_index)
                 partition.check_online()
@@ -127,11 +176,27 @@ def _answer(
     return ListOffsetsResponse(topics=topics)
 
 
-def _log_end(replicas: Replicas, topic: str, index: int) -> ListOffsetsPartitionResponse:
-    """The log end of a local replica, leader or follower, with the epoch of its last record. Raises ApiError."""
-    held = replicas.get((topic, index))
-    held.log.check_online()
-    return ListOffsetsPartitionResponse(index, 0, -1, held.log.log_end_offset, held.log.epochs.latest)
+def _log_end(
+    replicas: Replicas, logs: LogManager, key: TopicPartition, strays: list[StrayEnd]
+) -> ListOffsetsPartitionResponse:
+    """The end of the log of that topic id here, with the epoch of its last record. Raises ApiError."""
+    topic = replicas.metadata.topics.get(key[0])
+    held = replicas.held(key)
+    if held is None and (topic is None or topic.topic_id != replicas.topic_id(key[0])):
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    found = logs.log_of(topic.topic_id, *key) if held is None and topic is not None else None
+    if held is not None:
+        found = held.log
+    if found is not None:
+        found.check_online()
+        return ListOffsetsPartitionResponse(key[1], 0, -1, found.log_end_offset, found.epochs.latest)
+    answer = ListOffsetsPartitionResponse(key[1], ErrorCode.KAFKA_STORAGE_ERROR)
+    if topic is not None:
+        homes = {home.path for home in logs.dirs}
+        strays += [
+            StrayEnd(answer, logs.strays, one) for one in logs.strays.of(topic.topic_id, key[1], homes)
+        ]
+    return answer
 
 
 def _find(

@@ -1,13 +1,15 @@
 """StopReplica: stop replicas, and delete their logs if the request says so; responds when that is done.
 
-Nothing else deletes a log in a cluster. Like UpdateMetadata, it checks the sender, and the leader epoch of each
-partition (KIP-570).
+Nothing else deletes a log in a cluster, and it deletes no log with another topic id. Like UpdateMetadata, it checks the
+sender, and the leader epoch of each partition (KIP-570). An older controller sends no topic id: then it is the one that
+the same controller has announced, of the topic or of its deletion.
 """
 
 from __future__ import annotations
 
 from millstream_kafka.protocol import stop_replica
 from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaRequest,
@@ -16,7 +18,7 @@ from millstream_kafka.protocol.stop_replica import (
 
 from ..coordination.coordination import Coordination
 from ..handlers import RequestContext, handler
-from ..replication.manager import ReplicaManager
+from ..replication.manager import ReplicaManager, Stop
 from ..slices import turns
 from .update_metadata import check_sender
 
@@ -29,16 +31,22 @@ async def handle(
     request: StopReplicaRequest,
 ) -> StopReplicaResponse:
     check_sender(context, request)
-    asked = [
-        (topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition)
-        for topic in request.topic_states
-        async for one in turns(topic.partition_states)
-    ]
     await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
+    asked: list[Stop] = []
+    for topic in request.topic_states:
+        topic_id = topic.topic_id
+        if topic_id == ZERO_UUID:
+            topic_id = coordination.announced_id(topic.topic_name)
+        asked += [
+            Stop(topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition, topic_id)
+            async for one in turns(topic.partition_states)
+        ]
     errors = await replica_manager.stop_replicas(asked)
     return StopReplicaResponse(
         partition_errors=[
-            StopReplicaPartitionError(topic, index, errors.get((topic, index), ErrorCode.NONE))
-            async for topic, index, _, _ in turns(asked)
+            StopReplicaPartitionError(
+                one.topic, one.partition, errors.get((one.topic, one.partition), ErrorCode.NONE)
+            )
+            async for one in turns(asked)
         ]
     )

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
 from itertools import chain, islice
 from typing import Protocol
+from uuid import UUID
 
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.protocol import list_offsets, stop_replica, update_metadata
@@ -278,12 +279,23 @@ class Channel:
         for key in self._cluster.to_delete(self.broker_id, self._to_stop.keys()):
             del self._to_stop[key]
         stopping = {key: self._to_stop[key] for key in _some(self._to_stop)}
+        # Before another turn: a name may soon be another topic's.
+        topic_ids = {
+            name: topic.topic_id
+            for name in {key[0] for key in (*deleting, *stopping)}
+            if (topic := self._cluster.topics.get(name)) is not None
+        }
         if not (deleting or stopping):
             return
         await turn()
         request = await finish(
             stop_request(
-                self._channels.controller_id, self._cluster.epoch, self.broker_epoch, deleting, stopping
+                self._channels.controller_id,
+                self._cluster.epoch,
+                self.broker_epoch,
+                topic_ids,
+                deleting,
+                stopping,
             )
         )
         answer = await connection.call(stop_replica.API, 3, request)
@@ -437,6 +449,7 @@ def stop_request(
     controller_id: int,
     controller_epoch: int,
     broker_epoch: int,
+    topic_ids: Mapping[str, UUID],
     deleting: Mapping[TopicPartition, int],
     stopping: Mapping[TopicPartition, int],
 ) -> Steps[StopReplicaRequest]:
@@ -450,5 +463,9 @@ def stop_request(
         controller_id,
         controller_epoch,
         broker_epoch,
-        [StopReplicaTopicState(name, states) for name, states in topics.items()],
+        [
+            StopReplicaTopicState(name, states, topic_ids[name])
+            for name, states in topics.items()
+            if name in topic_ids
+        ],
     )

@@ -46,6 +46,7 @@ from .messages import (
     ElectionRequested,
     ElectionType,
     Event,
+    FactorRaised,
     Instruction,
     Push,
     ReassignmentRequested,
@@ -84,11 +85,19 @@ log = logging.getLogger(__name__)
 class ControllerDriver:
     """One controllership, from `start` to `stop`. All is called on the loop."""
 
-    def __init__(self, broker_id: int, reach: Reach, config: BrokerConfig, store: ControllerStore) -> None:
-        """`reach` connects to a broker, including this one."""
+    def __init__(
+        self,
+        broker_id: int,
+        reach: Reach,
+        config: BrokerConfig,
+        store: ControllerStore,
+        offsets_factor: int = 1,
+    ) -> None:
+        """`reach` connects to a broker, including this one; `offsets_factor`: see `Settings`."""
         self._config = config
         self._store = store
-        self.machine = ControllerMachine(store.epoch, settings_of(config))
+        self._offsets_factor = offsets_factor
+        self.machine = ControllerMachine(store.epoch, settings_of(config, None, offsets_factor))
         self._events: deque[Event] = deque()
         self._handling: Steps[None] | None = None
         """The rest of the event that is being handled, the first of `_events`."""
@@ -232,7 +241,8 @@ class ControllerDriver:
             return
         self._handle(event)
         if isinstance(event, ConfigsChanged):
-            self._handle(SettingsChanged(settings_of(self._config, event.brokers.get(None, {}))))
+            settings = settings_of(self._config, event.brokers.get(None, {}), self._offsets_factor)
+            self._handle(SettingsChanged(settings))
 
     def _handle(self, event: Event) -> None:
         """Handle an event: at once, unless another one is being handled, and within this turn's slice."""
@@ -280,6 +290,8 @@ class ControllerDriver:
                 self._channels.ask(one)
             elif isinstance(one, AnswerCaller):
                 self._reply(one)
+            elif isinstance(one, FactorRaised):
+                log.info("%s: %d partitions get %d replicas", one.topic, one.partitions, one.factor)
             else:
                 self._writes.append(one)
                 self._to_write.set()
@@ -367,7 +379,9 @@ class ControllerDriver:
                 self._handle(Tick(asyncio.get_running_loop().time()))
 
 
-def settings_of(config: BrokerConfig, dynamic: Mapping[str, str] | None = None) -> Settings:
+def settings_of(
+    config: BrokerConfig, dynamic: Mapping[str, str] | None = None, offsets_factor: int = 1
+) -> Settings:
     """A controller's settings; the cluster's `dynamic` configuration takes precedence."""
 
     def value(name: str) -> Any:
@@ -380,4 +394,5 @@ def settings_of(config: BrokerConfig, dynamic: Mapping[str, str] | None = None) 
         auto_rebalance=value("auto.leader.rebalance.enable"),
         imbalance_check_s=value("leader.imbalance.check.interval.seconds"),
         imbalance_percentage=value("leader.imbalance.per.broker.percentage"),
+        offsets_factor=offsets_factor,
     )

@@ -11,6 +11,7 @@ rules, in this order:
 - If all replicas that could lead are suspects, and one of them lives, the replica with the most complete log (`ends`,
   see `recovery`) leads, once every live replica has reported its log end: a replica that left the ISR earlier has
   more than one whose disk was wiped. A single one leads at once.
+- After the store was restored from an older copy, logs decide (`comparison`), and nothing else counts until then.
 - The ISR keeps its members that live, are not about to stop, and have not restarted since; if there are none, those
   that live; if there are none of those either, all (the last ones to have everything are never forgotten).
 - The leader stays while it is in the ISR; else the first of the ISR in the order of the replicas leads. If no member
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field, replace
 
 from ..coordination import NO_LEADER, PartitionRecord
 from ..steps import Steps
+from . import comparison
 from .messages import LogEnd, Settings
 
 NOBODY: frozenset[int] = frozenset()
@@ -41,9 +43,9 @@ class Situation:
     """The inputs of a partition's state besides the state itself.
 
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that others
-    should lead. `preferred`: give leadership to the first replica, if it may have it. `missed`: leader epochs that may
-    have been given since the state was stored, if the store was restored from an older copy. `first_epoch`: that of a
-    new partition.
+    should lead. `preferred`: give leadership to the first replica, if it may have it. `doubted`: the store was restored
+    from an older copy, and `missed`: leader epochs that may have been given since. `all_live`: no broker
+    that ever registered is missing. `first_epoch`: that of a new partition.
     """
 
     live: Collection[int]
@@ -56,12 +58,19 @@ class Situation:
     preferred: bool = False
     new_epoch: bool = False
     missed: int = 0
+    doubted: bool = False
+    all_live: bool = True
     first_epoch: int = 0
     ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
 def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
     """The desired state of the partition; `record` itself if it has it already."""
+    if now.doubted:
+        return comparison.doubted(record, now.missed, now.first_epoch)
+    if record.doubted:
+        best = most_complete(record, now)
+        return comparison.elected(record, best, now.ends) if best in record.replicas else record
     if record.version < 0:
         return _begin(record, now)
     replicas = record.replicas
@@ -101,6 +110,14 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         suspects=tuple(suspects),
     )
     return record if wanted == record else wanted
+
+
+def most_complete(record: PartitionRecord, now: Situation) -> int:
+    """The broker to lead a doubted partition, perhaps not a replica yet; NO_LEADER if that is not known."""
+    found = comparison.winner(
+        record, now.live, now.ends, now.min_isr, all_live=now.all_live, unclean=now.unclean
+    )
+    return NO_LEADER if found is None else found
 
 
 def is_unclean_allowed(config: Mapping[str, str], settings: Settings) -> bool:

@@ -26,7 +26,7 @@ from typing import Any
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord, same_state
+from ..coordination import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, same_state
 from ..coordination.controllership import (
     BrokersChanged,
     ConfigsChanged,
@@ -37,11 +37,11 @@ from ..coordination.controllership import (
 )
 from ..mirrored_topics import first_epoch
 from ..steps import Steps
-from . import administration, reassignment
+from . import administration, factor, reassignment
 from .announcements import Announcements
 from .assignments import Assignments
 from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
-from .elections import Situation, is_unclean_allowed, settle
+from .elections import Situation, is_unclean_allowed, most_complete, settle
 from .messages import (
     Abandoned,
     AcceptBroker,
@@ -83,6 +83,7 @@ class ControllerMachine:
         self.epoch = epoch
         self.settings = settings
         self.brokers: dict[int, BrokerRecord] = {}
+        self._known_brokers: set[int] = set()
         self.leaving: set[int] = set()
         self.topics: dict[str, TopicRecord] = {}
         """With their present number of partitions; `records` has the partitions' states."""
@@ -96,6 +97,8 @@ class ControllerMachine:
         self._announcements = Announcements()
         self.requests = Requests()
         self._recovery = Recovery()
+        self._compared: set[TopicPartition] = set()
+        """Partitions whose logs were compared after the store was restored: those of later brokers are not newer."""
         self._next_check: float | None = None
         self.out: list[Instruction] = []
         self._handlers: dict[type, Callable[[Any], Steps[None] | None]] = {
@@ -121,6 +124,7 @@ class ControllerMachine:
     def start(self, image: Image) -> Steps[list[Instruction]]:
         """Take over: look at all partitions, and update all brokers. The first event."""
         self.out = []
+        self._known_brokers |= image.known_brokers
         yield from self._add_topics(image.topics)
         yield from self._brokers_changed(BrokersChanged(image.brokers))
         yield from self._delete(image.deletions)
@@ -159,7 +163,9 @@ class ControllerMachine:
         """False if the stored leader has restarted: having lost data, it would make followers truncate."""
         leader = self.records[key].leader
         for notes in (self.partitions.notes.get(key), self._writing.get(key)):
-            if notes is not None and (leader in notes.restarted or leader in notes.forgetful):
+            if notes is not None and (
+                notes.doubted or leader in notes.restarted or leader in notes.forgetful
+            ):
                 return False
         return True
 
@@ -174,9 +180,10 @@ class ControllerMachine:
             yield
         return found
 
-    def count(self) -> Steps[tuple[int, int]]:
-        """The numbers of partitions without a leader (OfflinePartitionsCount), and of those not led by their preferred
-        replica (PreferredReplicaImbalanceCount). Yields after each partition.
+    def count(self) -> Steps[tuple[int, int, int]]:
+        """The numbers of partitions without a leader (OfflinePartitionsCount), of those not led by their preferred
+        replica (PreferredReplicaImbalanceCount), and of replicas that __consumer_offsets lacks. Yields after each
+        partition.
         """
         leaderless = not_preferred = 0
         for key in list(self.records):
@@ -184,12 +191,13 @@ class ControllerMachine:
                 leaderless += record.leader not in self.brokers
                 not_preferred += record.leader != record.replicas[0]
             yield
-        return leaderless, not_preferred
+        return leaderless, not_preferred, factor.missing(self)
 
     # Brokers
 
     def _brokers_changed(self, event: BrokersChanged) -> Steps[None]:
         before, self.brokers = self.brokers, dict(event.brokers)
+        self._known_brokers |= self.brokers.keys()
         ended = {one for one, broker in before.items() if _epoch(self.brokers, one) != broker.epoch}
         arrived = {one for one, broker in self.brokers.items() if _epoch(before, one) != broker.epoch}
         for broker in ended:
@@ -209,10 +217,13 @@ class ControllerMachine:
 
     def _broker_arrived(self, broker: BrokerRecord) -> Steps[None]:
         number = broker.broker_id
-        if broker.unclean:
-            self._unaccepted[number] = set(self.partitions.of_broker(number))
+        if broker.unclean or broker.ahead:
+            concerned = self.records if broker.ahead else self.partitions.of_broker(number)
+            self._unaccepted[number] = set(concerned)
             self._accept()
         yield from self.partitions.note_return(broker)
+        if broker.ahead:
+            yield from self.partitions.doubt(broker.ahead, self._compared)
         for deletion in self.deletions.values():
             yield from deletion.arrived(number, self._keys(deletion.name))
         self.out.append(Push((number,), None))
@@ -240,7 +251,7 @@ class ControllerMachine:
     def _broker_accepted(self, event: BrokerAccepted) -> None:
         known = self.brokers.get(event.broker.broker_id)
         if known is not None and known.epoch == event.broker.epoch:
-            self.brokers[known.broker_id] = replace(known, unclean=False)
+            self.brokers[known.broker_id] = replace(known, unclean=False, ahead=0)
 
     # Topics
 
@@ -279,6 +290,7 @@ class ControllerMachine:
             self.partitions.forget(key)
             self._settled(key)
             self._recovery.forget(key)
+            self._compared.discard(key)
             self.requests.happened(("assigned", key))
             yield
         self.topics.pop(name)
@@ -351,7 +363,7 @@ class ControllerMachine:
 
     def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
         """The partition may be announced again (`may_tell`)."""
-        if notes.restarted or notes.forgetful:
+        if notes.restarted or notes.forgetful or notes.doubted:
             self._announcements.push(key)
 
     def _decide(self, key: TopicPartition) -> PartitionRecord:
@@ -362,23 +374,29 @@ class ControllerMachine:
             and reassignment.can_finish(record, self.brokers)
             and not self.assignments.is_wanted(key)
         )
-        wanted = settle(
-            record,
-            Situation(
-                live=self.brokers,
-                leaving=self.leaving,
-                restarted=notes.restarted,
-                forgetful=notes.forgetful,
-                going=record.removing if finishing else (),
-                min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
-                unclean=notes.unclean or is_unclean_allowed(config, self.settings),
-                preferred=notes.preferred,
-                new_epoch=notes.new_epoch,
-                missed=notes.missed,
-                first_epoch=first_epoch(config),
-                ends=self._recovery.ends(key, self.brokers),
-            ),
+        now = Situation(
+            live=self.brokers,
+            leaving=self.leaving,
+            restarted=notes.restarted,
+            forgetful=notes.forgetful,
+            going=record.removing if finishing else (),
+            min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
+            unclean=notes.unclean or is_unclean_allowed(config, self.settings),
+            preferred=notes.preferred,
+            new_epoch=notes.new_epoch,
+            missed=notes.missed,
+            doubted=notes.doubted,
+            all_live=self._known_brokers <= self.brokers.keys(),
+            first_epoch=first_epoch(config),
+            ends=self._recovery.ends(key, self.brokers),
         )
+        wanted = settle(record, now)
+        if record.doubted and not notes.doubted:
+            if wanted is not record:
+                self._compared.add(key)
+            elif (joins := most_complete(record, now)) != NO_LEADER and not self.assignments.is_wanted(key):
+                self.assignments.want(key, reassignment.joined(record, joins))
+                return record
         if wanted is not record:
             return replace(wanted, controller_epoch=self.epoch)
         if finishing and record.leader not in record.removing:
@@ -398,6 +416,7 @@ class ControllerMachine:
             self._accept()
 
     def _tick(self, event: Tick) -> Steps[None]:
+        yield from factor.raise_factor(self)
         if self._next_check is not None:
             if event.now < self._next_check:
                 return

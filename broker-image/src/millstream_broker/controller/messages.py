@@ -25,6 +25,8 @@ class Settings:
     auto_rebalance: bool = True
     imbalance_check_s: float = 300.0
     imbalance_percentage: int = 10
+    offsets_factor: int = 1
+    """Replicas of __consumer_offsets, as soon as there are as many brokers."""
 
 
 class ElectionType(IntEnum):
@@ -214,6 +216,15 @@ class AnswerCaller:
     result: Collection[TopicPartition] | Mapping[TopicPartition, ApiError | None] | ApiError
 
 
+@dataclass(frozen=True, slots=True)
+class FactorRaised:
+    """For the log: these partitions of a topic are given more replicas."""
+
+    topic: str
+    partitions: int
+    factor: int
+
+
 Instruction = (
     WriteStates
     | WriteAssignment
@@ -224,4 +235,5 @@ Instruction = (
     | StopReplicas
     | AskLogEnds
     | AnswerCaller
+    | FactorRaised
 )

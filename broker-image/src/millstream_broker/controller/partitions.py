@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from millstream_kafka.topic_partition import TopicPartition
@@ -22,6 +22,8 @@ class Notes:
     preferred: bool = False
     unclean: bool = False
     new_epoch: bool = False
+    doubted: bool = False
+    """The store was restored from an older copy."""
     missed: int = 0
     """Leader epochs that may have been given and forgotten."""
 
@@ -31,6 +33,7 @@ class Notes:
         self.preferred |= other.preferred
         self.unclean |= other.unclean
         self.new_epoch |= other.new_epoch
+        self.doubted |= other.doubted
         self.missed = max(self.missed, other.missed)
 
 
@@ -75,9 +78,14 @@ class Partitions:
             self.dirty.add(key)
             if broker.unclean:
                 self.note(key).forgetful.add(broker.broker_id)
-            if broker.ahead:
+            yield
+
+    def doubt(self, missed: int, except_: Container[TopicPartition]) -> Steps[None]:
+        """The store was restored from an older copy, and has forgotten this many changes."""
+        for key in list(self.records):
+            if key in self.records and key not in except_:
                 notes = self.note(key)
-                notes.new_epoch, notes.missed = True, max(notes.missed, broker.ahead)
+                notes.doubted, notes.missed = True, max(notes.missed, missed)
             yield
 
     def add(self, key: TopicPartition, record: PartitionRecord) -> None:

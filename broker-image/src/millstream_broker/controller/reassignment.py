@@ -97,6 +97,15 @@ def finish(record: PartitionRecord) -> PartitionRecord:
     return replace(record, replicas=target(record), adding=())
 
 
+def joined(record: PartitionRecord, broker: int) -> PartitionRecord:
+    """The record with one more replica, the last: it has the most complete log (`comparison`)."""
+    return replace(
+        record,
+        replicas=(*record.replicas, broker),
+        removing=tuple(r for r in record.removing if r != broker),
+    )
+
+
 def deleted(record: PartitionRecord, broker: int) -> PartitionRecord:
     """The record after that broker has deleted the log."""
     if broker in record.replicas or broker not in record.removing:

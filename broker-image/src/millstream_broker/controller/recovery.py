@@ -4,7 +4,8 @@ Every acknowledged record was once in all of these logs. So the log with the lar
 largest end offset, has each acknowledged record that any of them still has (as in KIP-966's unclean recovery): an
 epoch begins with everything acknowledged before it, and within one epoch all logs are prefixes of its leader's.
 Replicas that had left the ISR are asked, too: they lack acknowledged records, but some is more than none.
-The controller requests brokers' log ends; `elections.settle` decides once the live ones have responded.
+The controller requests brokers' log ends; `elections.settle` decides once the live ones have responded. After the
+store was restored from an older copy (`comparison`), it asks all brokers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from .messages import AskLogEnds, LogEnd, LogEnds
 
 
 def is_undecided(record: PartitionRecord) -> bool:
-    """Whether nobody leads and every member of the ISR is a suspect."""
-    return record.leader == NO_LEADER and bool(record.suspects) and set(record.isr) <= set(record.suspects)
+    """Whether nobody leads and every member of the ISR is a suspect, or the whole state is doubted."""
+    return record.leader == NO_LEADER and (
+        record.doubted or (bool(record.suspects) and set(record.isr) <= set(record.suspects))
+    )
 
 
 class Recovery:
@@ -53,7 +56,7 @@ class Recovery:
             self.forget(key)
             return
         asked = self._asked[key]
-        for broker in dict.fromkeys((*record.isr, *record.replicas)):
+        for broker in dict.fromkeys((*record.isr, *record.replicas, *(brokers if record.doubted else ()))):
             if broker in brokers and asked.get(broker) != brokers[broker].epoch:
                 asked[broker] = brokers[broker].epoch
                 yield AskLogEnds(broker, (key,))

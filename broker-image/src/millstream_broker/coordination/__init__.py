@@ -22,6 +22,8 @@ from ..config import Listener
 NO_LEADER = -1
 NO_STATE = -1
 """The version of a partition's state that does not exist yet."""
+OVERRIDE = "unclean.coordination.enable"
+"""The configuration key that lets a broker start with data that the tree does not know."""
 SHARED = 1000
 """Limit of records that partitions share."""
 
@@ -70,7 +72,8 @@ class PartitionRecord:
 
     During a reassignment (KIP-455), `adding` and `removing` name those among `replicas` that are added and removed.
     `elr` has the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas
-    that could have led and registered as unclean before anybody did; none while there is a leader.
+    that could have led and registered as unclean before anybody did; none while there is a leader. `doubted`: nobody
+    leads until the logs were compared, because the store was restored from an older copy.
     """
 
     replicas: tuple[int, ...]
@@ -83,6 +86,7 @@ class PartitionRecord:
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     suspects: tuple[int, ...] = ()
+    doubted: bool = False
 
 
 @lru_cache(maxsize=SHARED)
@@ -95,7 +99,7 @@ def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
     """Whether the states are the same, whatever their versions and assignments."""
     return all(
         getattr(one, of) == getattr(other, of)
-        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "controller_epoch")
+        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "doubted", "controller_epoch")
     )
 
 

@@ -1,7 +1,9 @@
 """The configuration of topics and brokers in the tree, and the notes that announce changes.
 
 To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi; all brokers watch
-the notes and read the entities they name. Any broker removes notes older than a quarter of an hour.
+the notes and read the entities they name. Notes have consecutive numbers. Any broker removes notes that are a quarter
+of an hour older than the newest one, by the store's own clock. A broker that finds a gap in the numbers has missed
+some, and reads everything.
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
 stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from ..config import dynamic_key, topic_key
@@ -31,6 +32,7 @@ from .stores import (
 )
 
 NOTES_EXPIRE_MS = 15 * 60 * 1000
+REMOVED_AT_ONCE = 64
 Config = Mapping[str, str]
 
 log = logging.getLogger(__name__)
@@ -63,12 +65,16 @@ class Configs:
     async def read_notes(self) -> None:
         """Read the entities that new notes name, and watch for more notes. Raises Unavailable."""
         notes = await self._nodes.children(tree.CONFIG_CHANGES, self._noted) or []
+        if self._has_missed(notes):
+            await self._read_everything()
+            return
         new = sorted((note for note in notes if _number(note) > self._seen), key=_number)
         entities = set()
         paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in new]
         for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
             if node is None:
-                continue
+                await self._read_everything()
+                return
             try:
                 entities.add(tree.config_change_from(path, node.data))
             except tree.TreeError as error:
@@ -76,6 +82,16 @@ class Configs:
         await self._read(entities)
         self._seen = max(map(_number, new), default=self._seen)
         await self._remove_old(notes)
+
+    async def _read_everything(self) -> None:
+        log.info("%s: some notes were removed before they were read: reading everything", tree.CONFIG_CHANGES)
+        await self.load(self._noted)
+
+    def _has_missed(self, notes: Iterable[str]) -> bool:
+        """Whether there have been notes that this broker has not read, and that are gone."""
+        numbers = {number for number in map(_number, notes) if number >= 0}
+        newest = max(numbers, default=-1)
+        return newest < self._seen or not numbers.issuperset(range(self._seen + 1, newest + 1))
 
     async def ensure(self, topics: Iterable[str]) -> None:
         """Read the configuration of topics for which it is unknown. Raises Unavailable."""
@@ -141,11 +157,15 @@ class Configs:
         return self.brokers.get(int(name) if name.isdecimal() else None, {})
 
     async def _remove_old(self, notes: list[str]) -> None:
-        old = sorted(notes, key=_number)[:64]
-        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in old if _number(note) <= self._seen]
-        now_ms = time.time() * 1000
-        for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
-            if node is not None and now_ms - node.created_ms > NOTES_EXPIRE_MS:
+        """Remove old ones, never the newest: its number shows others what they have missed."""
+        if not notes:
+            return
+        *old, newest = sorted(notes, key=_number)
+        old = [note for note in old[:REMOVED_AT_ONCE] if _number(note) <= self._seen]
+        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in (*old, newest)]
+        *nodes, last = await self._nodes.get_all(paths)
+        for path, node in zip(paths, nodes, strict=False):
+            if node is not None and last is not None and last.created_ms - node.created_ms > NOTES_EXPIRE_MS:
                 with contextlib.suppress(NoNodeError):
                     await self._nodes.delete(path)
 

@@ -139,7 +139,13 @@ class TreeControllerStore:
         self._deletions = await self._read_deletions()
         await self._take_isr_notes()
         self._topics = await self._read_topics(names)
-        return Image(self._brokers, dict(self._topics), self._deletions)
+        known = await self._nodes.children(tree.GENERATIONS) or []
+        return Image(
+            self._brokers,
+            dict(self._topics),
+            self._deletions,
+            frozenset(int(name) for name in known if name.isdecimal()),
+        )
 
     async def _read_brokers(self) -> dict[int, BrokerRecord]:
         names = await self._nodes.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
@@ -156,8 +162,21 @@ class TreeControllerStore:
         return found
 
     async def _read_deletions(self) -> frozenset[str]:
+        """The topics to delete. A request counts for the topic id that it names, or else for an older topic."""
         watch = lambda path: self._chores.need("deletions")  # noqa: E731
-        return frozenset(await self._nodes.children(tree.DELETE_TOPICS, watch) or ())
+        names = await self._nodes.children(tree.DELETE_TOPICS, watch) or []
+        paths = list(map(tree.delete_topic_path, names))
+        requests = await self._nodes.get_all(paths)
+        topics = await self._nodes.get_all(map(tree.topic_path, names))
+        outdated = [
+            path
+            for name, path, request, topic in zip(names, paths, requests, topics, strict=True)
+            if request is not None and topic is not None and not _is_for(name, request, topic)
+        ]
+        for path in outdated:
+            log.warning("%s is a request to delete another topic of that name: removed", path)
+        await self._delete_each(outdated)
+        return frozenset(names) - {path.rpartition("/")[2] for path in outdated}
 
     async def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
         """Read topics with their states and configurations; those deleted in between are left out."""
@@ -384,7 +403,9 @@ class TreeControllerStore:
             node = await self._nodes.get(path)
             if registrations is None or node is None or node.created != broker.epoch:
                 return
-            accepted = replace(tree.broker_from(broker.broker_id, node.data, node.created), unclean=False)
+            accepted = replace(
+                tree.broker_from(broker.broker_id, node.data, node.created), unclean=False, ahead=0
+            )
             # The broker's next registration has the same version, and raises that of the node above it.
             same = Check(tree.BROKERS, registrations.version)
             await self._fenced_multi([same, Set(path, tree.broker_json(accepted), node.version)])
@@ -476,6 +497,20 @@ class TreeControllerStore:
             await asyncio.sleep(0.02)
 
 
+def _is_for(name: str, request: Node, topic: Node) -> bool:
+    """Whether a request for a deletion, which may come from an older copy of the tree, is for this topic."""
+    try:
+        topic_id = tree.deletion_from(name, request.data)
+        return (
+            request.created > topic.created
+            if topic_id is None
+            else topic_id == tree.topic_id_from(name, topic.data)
+        )
+    except tree.TreeError as error:
+        log.error("%s", error)
+        return False
+
+
 def _groups(keys: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
     ordered = sorted(keys)
     return [ordered[at : at + GROUP] for at in range(0, len(ordered), GROUP)]
@@ -497,5 +532,14 @@ def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | No
             log.error("%s", error)
             version = node.version
     return shared(
-        replace(partition, leader=NO_LEADER, leader_epoch=-1, isr=(), version=version, elr=(), suspects=())
+        replace(
+            partition,
+            leader=NO_LEADER,
+            leader_epoch=-1,
+            isr=(),
+            version=version,
+            elr=(),
+            suspects=(),
+            doubted=False,
+        )
     )

@@ -30,6 +30,8 @@ class Image:
     """A partition without a state yet has leader NO_LEADER, leader_epoch -1, an empty ISR and version -1."""
     deletions: frozenset[str]
     """The topics to delete (/admin/delete_topics)."""
+    known_brokers: frozenset[int] = frozenset()
+    """The brokers that ever registered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,12 @@ from typing import TypeVar
 
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
 from ..mirrored_topics import check_change
-from ..slices import finish, turn
+from ..slices import finish, turn, turns
 from . import (
     NO_LEADER,
     BrokerRecord,
@@ -42,6 +43,7 @@ from . import (
     TopicRecord,
     same_state,
     takeover,
+    topic_nodes,
     tree,
     view,
     writes,
@@ -52,6 +54,7 @@ from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
 from .fencing import Elected, Fencing
 from .isr_notes import IsrNotes
+from .own_tree import NotOurs, OwnTree
 from .stores import (
     BadVersionError,
     NoNodeError,
@@ -64,6 +67,7 @@ REQUEST_S = 15.0
 """Time limit of a write, and again of the controller's update about it."""
 TOPICS_AT_ONCE = 200
 """Topics created or deleted at a time: the deadlines of a thousand others begin at their turn."""
+DELETIONS_KEPT = 10_000
 LEAVE_S = 5.0
 """Time limit of leaving while the store is down."""
 SAY_S = 10.0
@@ -77,20 +81,40 @@ log = logging.getLogger(__name__)
 class Coordination:
     """Call `connect`, then `join`. All times are in seconds."""
 
-    def __init__(self, nodes: Store, known_cluster_id: str | None, *, campaigns: bool = True) -> None:
-        """`known_cluster_id` is the cluster of the logs, whose id a new tree takes."""
+    def __init__(
+        self,
+        nodes: Store,
+        known_cluster_id: str | None,
+        *,
+        campaigns: bool = True,
+        check: Callable[[str | None], None] = lambda stored: None,
+        fail: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """`known_cluster_id` is the cluster of the logs, whose id a new tree takes.
+
+        `check` gets the tree's cluster id before anything is written, None if it has none, and may raise
+        CoordinationError. `fail` ends the broker if the tree becomes an older copy of itself.
+        """
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
+        self.on_older: Callable[[], Awaitable[None]] = _nothing
+        """Called before the broker ends because the tree has become an older copy of itself."""
         self.on_accepted: Callable[[], None] = lambda: None
-        """Called when the consequences of our unclean registration are stored."""
+        """Called when the consequences of our registration, as unclean or ahead, are stored."""
         self.secret = b""
         """The cluster's secret; known once connected."""
         self._known_cluster_id = known_cluster_id
-        self._nodes = nodes
-        nodes.on_state = self._session_became
+        self._check = check
+        self._fail = fail
+        self._nodes = OwnTree(nodes, self._verify)
+        self._nodes.on_state = self._session_became
+        self._is_prepared = False
+        """Whether the cluster's id is known from the tree."""
+        self._shown: dict[str, int] = {}
+        """The generations that this broker has shown."""
         self._configs = Configs(self._nodes, self._configs_changed)
         self._chores = Chores(
             self._nodes,
@@ -113,8 +137,10 @@ class Coordination:
         self._updating = asyncio.Lock()
         self._administering = asyncio.Semaphore(TOPICS_AT_ONCE)
         self._waiting: dict[asyncio.Future[None], Callable[[ClusterState], bool]] = {}
-        self._isr_notes = IsrNotes(nodes)
+        self._isr_notes = IsrNotes(self._nodes)
         self._ended: list[BrokerRecord] = []
+        self._deletions: dict[str, uuid.UUID] = {}
+        """Topic ids of the latest deletions that were announced here, by name."""
         self._is_leaving = False
         self._is_outdated = False
         """Whether the existing registration must be replaced."""
@@ -159,8 +185,8 @@ class Coordination:
             await asyncio.sleep(SAY_S)
 
     async def _prepare(self) -> None:
-        await self._nodes.ensure("/", "/cluster", *tree.ALWAYS)
-        self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id)
+        self.cluster_id = await writes.agree_on_cluster_id(self._nodes, self._known_cluster_id, self._check)
+        self._is_prepared = True
         self.secret = await writes.agree_on_secret(self._nodes)
         await self._load_configs()
 
@@ -183,6 +209,7 @@ class Coordination:
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
         """Raises Conflict if a later one is known: another process uses a copy of that directory."""
         await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))
+        self._shown.update(generations)
 
     async def join(self, broker: BrokerRecord, *, takes_over: bool = True) -> ClusterState:
         """Register this broker, under a new epoch; raises CoordinationError if its id is taken.
@@ -218,6 +245,61 @@ class Coordination:
         await self._nodes.close(min(LEAVE_S, self._nodes.timeout))
 
     # The session
+
+    async def _verify(self, nodes: Store) -> None:
+        """Raise NotOurs unless the tree is still this cluster's; end the broker if it is older than it was."""
+        if not self._is_prepared:
+            return
+        node = await nodes.get(tree.CLUSTER_ID)
+        if node is None or (found := tree.cluster_id_from(node.data)) != self.cluster_id:
+            whose = "is empty" if node is None else f"has the tree of cluster {found}"
+            raise NotOurs(
+                f"{nodes} {whose}, this is cluster {self.cluster_id}: the broker continues with what it knows, as if"
+                " ZooKeeper were down. Restore the cluster's tree there."
+            )
+        if self._broker is not None and await self._older(nodes):
+            await nodes.sync()  # another server may only be behind
+            if why := await self._older(nodes):
+                await self.on_older()
+                self._fail(
+                    f"{nodes} was restored from an older copy: {why}. The broker ends, because what it knows is newer."
+                    " Start it again: the brokers then compare their logs."
+                )
+                raise NotOurs(f"{nodes} is an older copy: {why}")
+
+    async def _older(self, nodes: Store) -> str:
+        """What the tree has forgotten of what this broker has seen there; empty if nothing."""
+        stored = await writes.read_generations(nodes, self._registered.broker_id)
+        for directory, shown in self._shown.items():
+            if stored.get(directory, 0) < shown:
+                return f"it has generation {stored.get(directory, 0)} of log directory {directory}, it had {shown}"
+        epoch = await nodes.get(tree.CONTROLLER_EPOCH)
+        known, seen = (
+            0 if epoch is None else tree.controller_epoch_from(epoch.data),
+            self._fencing.controller.controller_epoch,
+        )
+        if known < seen:
+            return f"it has controller epoch {known}, it had {seen}"
+        return await self._older_state(nodes)
+
+    async def _older_state(self, nodes: Store) -> str:
+        """A partition whose stored state is older than the one that this broker knows; only those that concern it."""
+        us = self._registered.broker_id
+        concerned = [
+            (topic, index)
+            for topic in self._known.topics.values()
+            async for index, record in turns(enumerate(topic.partitions))
+            if record.version > 0 and (self._store is not None or us in record.replicas)
+        ]
+        stored = await nodes.get_all(tree.state_path(topic.name, index) for topic, index in concerned)
+        for (topic, index), node in zip(concerned, stored, strict=True):
+            version = topic.partitions[index].version
+            if node is None or node.version >= version:
+                continue
+            above = await nodes.get(tree.topic_path(topic.name))
+            if above is not None and tree.topic_id_from(topic.name, above.data) == topic.topic_id:
+                return f"it has version {node.version} of the state of {topic.name}-{index}, it had {version}"
+        return ""
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:
@@ -285,12 +367,12 @@ class Coordination:
     async def _renew_registration(self) -> None:
         if self._is_leaving:
             return
-        was_unclean = self._registered.unclean
+        was = self._registered
         registered = await self._register(self._registered)
         if self._is_outdated:  # data was lost meanwhile; the registration is about to be repeated
             registered = replace(registered, unclean=True)
         self._broker = registered
-        if was_unclean and not registered.unclean:
+        if (was.unclean or was.ahead) and not (registered.unclean or registered.ahead):
             self.on_accepted()
         brokers = {**self._known.brokers, self._registered.broker_id: self._registered}
         self._become(replace(self._known, brokers=brokers))
@@ -385,10 +467,36 @@ class Coordination:
                 log.warning("topics use the default configuration for now: %s", error)
                 self._chores.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
+            for told in read:
+                self._note_deletion(told)
             state = view.merged(self._known, request, read, lambda name: self._configs.topics.get(name, {}))
             for name in self._known.topics.keys() - state.topics.keys():
                 self._configs.forget(name)
             self._become(self._with_self(state))
+
+    def _note_deletion(self, told: view.Told) -> None:
+        self._deletions.pop(told.name, None)
+        if told.partitions is None:
+            self._deletions[told.name] = told.topic_id
+            if len(self._deletions) > DELETIONS_KEPT:
+                del self._deletions[next(iter(self._deletions))]
+
+    def announced_id(self, name: str) -> uuid.UUID:
+        """The id of the topic of that name that the controller has announced, or whose deletion; else ZERO_UUID."""
+        topic = self._known.topics.get(name)
+        return self._deletions.get(name, ZERO_UUID) if topic is None else topic.topic_id
+
+    async def stored_topics(self, names: Collection[str]) -> Mapping[str, TopicRecord | None]:
+        """Topics with their assignments as they are stored, None where there is none. Raises Unavailable."""
+        asked = list(names)
+        nodes = await self._nodes.get_all(map(tree.topic_path, asked))
+        found: dict[str, TopicRecord | None] = {}
+        async for name, node in turns(zip(asked, nodes, strict=True)):
+            try:
+                found[name] = None if node is None else await topic_nodes.decoded(name, node.data)
+            except tree.TreeError as error:
+                log.error("%s", error)
+        return found
 
     def _with_self(self, state: ClusterState) -> ClusterState:
         """The state with our own record, which has the epoch; the controller may not have included us yet."""
@@ -523,9 +631,9 @@ class Coordination:
         self._become(view.with_partition(self._known, name, index, written))
         return written
 
-    async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that is never allocated twice."""
-        return await self._persist(lambda: writes.take_producer_ids(self._nodes, self._registered.broker_id))
+
+async def _nothing() -> None:
+    pass
 
 
 def _leaderless(state: ClusterState, name: str, indexes: range) -> int:

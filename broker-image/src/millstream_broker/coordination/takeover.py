@@ -36,7 +36,6 @@ class Old:
 
     path: Path
     cluster_id: str
-    next_producer_id: int
     topics: Collection[TopicRecord]
     broker_configs: Mapping[int | None, Mapping[str, str]]
     generations: Mapping[str, int]
@@ -52,7 +51,6 @@ def find_old(folder: Path) -> Old | None:
         return Old(
             path,
             data["cluster_id"],
-            data["next_producer_id"],
             [_topic(name, topic) for name, topic in data["topics"].items()],
             {int(key) if key else None: of for key, of in data["broker_configs"].items()},
             data.get("generations", {}),
@@ -77,7 +75,11 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
     """Import it into the tree and rename the file. Raises CoordinationError."""
     await nodes.ensure(*tree.ALWAYS)
     await add_topics(nodes, old.topics)
+    await nodes.ensure("/cluster")
     more: dict[str, bytes] = {
+        tree.CLUSTER_ID: tree.cluster_id_json(old.cluster_id),
+    }
+    more |= {
         tree.config_path(tree.broker_entity(one)): tree.config_json(config)
         for one, config in old.broker_configs.items()
     }
@@ -85,10 +87,6 @@ async def take_over(nodes: Store, old: Old, broker_id: int) -> None:
     for path, data in more.items():
         if await nodes.get(path) is None:
             await nodes.create(path, data)
-    ids = await nodes.get(tree.PRODUCER_IDS)
-    if old.next_producer_id and ids is not None and not ids.data:
-        block = tree.ProducerIdBlock(broker_id, 0, old.next_producer_id - 1)
-        await nodes.set(tree.PRODUCER_IDS, tree.producer_ids_json(block), ids.version)
     try:
         old.path.rename(f"{old.path}.taken-over")
     except OSError as error:

@@ -11,13 +11,13 @@
     /controller_epoch                            a number
     /config/{topics,brokers}/X                   {"version":1,"config":{…}}; brokers/<default> is for all of them
     /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
-    /admin/delete_topics/T                       empty: a request to delete the topic
+    /admin/delete_topics/T                       {"version":1,"topic_id":…}: to be deleted (of Kafka: empty)
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
-    /latest_producer_id_block                    {"version":1,"broker":1,"block_start":"0","block_end":"999"}
+    /latest_producer_id_block                    of Kafka and earlier versions (see `producer_ids`)
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
-Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr` and
-`suspects` of a state), and /brokers/generations.
+Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr`,
+`suspects` and `doubted` of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -29,7 +29,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -253,6 +253,7 @@ def topic_id_from(name: str, data: bytes) -> uuid.UUID:
 def state_json(partition: PartitionRecord) -> bytes:
     elr = {"elr": list(partition.elr)} if partition.elr else {}
     suspects = {"suspects": list(partition.suspects)} if partition.suspects else {}
+    doubted = {"doubted": True} if partition.doubted else {}
     return _dump(
         {
             "controller_epoch": partition.controller_epoch,
@@ -262,6 +263,7 @@ def state_json(partition: PartitionRecord) -> bytes:
             "isr": list(partition.isr),
             **elr,
             **suspects,
+            **doubted,
         }
     )
 
@@ -296,6 +298,7 @@ def _with_state(
         removing=removing,
         elr=tuple(map(int, value.get("elr", ()))),
         suspects=tuple(map(int, value.get("suspects", ()))),
+        doubted=bool(value.get("doubted", False)),
     )
 
 
@@ -320,7 +323,7 @@ def controller_epoch_from(data: bytes) -> int:
         raise _wrong(CONTROLLER_EPOCH, data, error) from None
 
 
-# Cluster id, configuration, notes, producer ids
+# Cluster id, configuration, notes
 
 
 def cluster_id_json(cluster_id: str) -> bytes:
@@ -371,6 +374,15 @@ def config_change_from(path: str, data: bytes) -> str:
     return entity
 
 
+def deletion_json(topic_id: uuid.UUID) -> bytes:
+    return _dump({"version": 1, "topic_id": uuid_text(topic_id)})
+
+
+def deletion_from(name: str, data: bytes) -> uuid.UUID | None:
+    """The id of the topic to delete; None if the request only names it."""
+    return topic_id_from(name, data) if data else None
+
+
 def isr_change_json(partitions: Iterable[TopicPartition]) -> bytes:
     named = [{"topic": topic, "partition": partition} for topic, partition in partitions]
     return _dump({"version": 1, "partitions": named})
@@ -381,27 +393,6 @@ def isr_change_from(path: str, data: bytes) -> list[TopicPartition]:
         return [(one["topic"], int(one["partition"])) for one in _load(path, data)["partitions"]]
     except (KeyError, TypeError, ValueError) as error:
         raise _wrong(path, data, error) from None
-
-
-class ProducerIdBlock(NamedTuple):
-    """`end` is the last id of the block."""
-
-    broker: int
-    start: int
-    end: int
-
-
-def producer_ids_json(block: ProducerIdBlock) -> bytes:
-    start, end = str(block.start), str(block.end)
-    return _dump({"version": 1, "broker": block.broker, "block_start": start, "block_end": end})
-
-
-def producer_ids_from(data: bytes) -> ProducerIdBlock:
-    value = _load(PRODUCER_IDS, data)
-    try:
-        return ProducerIdBlock(int(value["broker"]), int(value["block_start"]), int(value["block_end"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(PRODUCER_IDS, data, error) from None
 
 
 def generations_path(broker_id: int) -> str:

@@ -66,7 +66,8 @@ def merged(
     topics = dict(state.topics)
     for told in read:
         if told.partitions is None:
-            topics.pop(told.name, None)
+            if told.name in topics and topics[told.name].topic_id == told.topic_id:
+                del topics[told.name]
         else:
             topics[told.name] = _topic(topics.get(told.name), told, told.partitions, config_of)
     brokers = {told.id: _broker(state.brokers.get(told.id), told) for told in request.live_brokers}

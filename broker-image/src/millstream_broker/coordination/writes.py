@@ -1,4 +1,4 @@
-"""Brokers' writes to the tree: for themselves, for administrators, and for their producers.
+"""Brokers' writes to the tree: for themselves and for administrators.
 
 Each function is one attempt. It begins by reading, so it may be repeated after a lost response. It raises `Unavailable`
 if it must be repeated: the store is down, or something has changed between reading and writing.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -34,14 +32,20 @@ from .stores import (
 )
 
 SECRET_BYTES = 32
-PRODUCER_ID_BLOCK = 1000
-PRODUCER_ID_RANGE = 1 << 32
 
 log = logging.getLogger(__name__)
 
 
-async def agree_on_cluster_id(nodes: Store, wanted: str | None) -> str:
-    """The cluster's id; a new cluster takes the first broker's id, if it had one."""
+async def agree_on_cluster_id(
+    nodes: Store, wanted: str | None, check: Callable[[str | None], None] = lambda stored: None
+) -> str:
+    """The cluster's id; a new cluster takes the first broker's id, if it had one.
+
+    `check` gets the stored id, None in an empty tree, and may raise CoordinationError: then nothing is written.
+    """
+    node = await nodes.get(tree.CLUSTER_ID)
+    check(None if node is None else tree.cluster_id_from(node.data))
+    await nodes.ensure("/", "/cluster", *tree.ALWAYS)
     made = tree.cluster_id_json(wanted or uuid_text(uuid.uuid4()))
     return tree.cluster_id_from(await _first(nodes, tree.CLUSTER_ID, made))
 
@@ -116,15 +120,23 @@ async def add_partitions(nodes: Store, known: TopicRecord, partitions: tuple[Par
 
 
 async def request_deletion(nodes: Store, name: str) -> uuid.UUID:
-    """The id of the topic that will be deleted; raises Conflict."""
+    """The id of the topic that will be deleted; raises Conflict. The request names this id: no other is deleted."""
     node = await nodes.get(tree.topic_path(name))
     if node is None:
         raise Conflict(f"there is no topic {name}")
+    topic_id = tree.topic_id_from(name, node.data)
+    path, data = tree.delete_topic_path(name), tree.deletion_json(topic_id)
+    there = await nodes.get(path)
     try:
-        await nodes.create(tree.delete_topic_path(name))
-    except NodeExistsError:
-        log.info("%s is already being deleted", name)
-    return tree.topic_id_from(name, node.data)
+        if there is None:
+            await nodes.create(path, data)
+        elif there.data != data:  # for an earlier topic of that name, or from a program that names no id
+            await nodes.set(path, data, there.version)
+        else:
+            log.info("%s is already being deleted", name)
+    except (BadVersionError, NodeExistsError, NoNodeError):
+        raise Unavailable(f"the topic {name} is being changed") from None
+    return topic_id
 
 
 async def register(
@@ -141,8 +153,8 @@ async def register(
     if there is not None:
         other = tree.broker_from(broker.broker_id, there.data, there.created)
         if there.owner == nodes.session_id and not anew:
-            # The controller may have noted there that it has handled our being unclean.
-            return replace(broker, epoch=there.created, unclean=other.unclean)
+            # The controller may have noted there that it has handled our being unclean, or ahead.
+            return replace(broker, epoch=there.created, unclean=other.unclean, ahead=other.ahead)
         if not takes_over or other.directory is None or other.directory != broker.directory:
             where = ",".join(map(str, other.listeners))
             raise CoordinationError(
@@ -210,27 +222,6 @@ async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
     except MultiError as error:
         raise Unavailable(f"the registration of broker.id={broker.broker_id} changes: {error}") from None
     log.info("removed the registration of broker.id=%d with epoch %d", broker.broker_id, broker.epoch)
-
-
-async def take_producer_ids(nodes: Store, broker_id: int) -> range:
-    """Allocate a block. A block lost with a response does no harm.
-
-    The ids of a cluster begin at a random multiple of 2^32: logs that are copied byte by byte (identity mirrors) have
-    the ids of their source's producers, and once promoted the ids of their own cluster's, too.
-    """
-    node = await nodes.get(tree.PRODUCER_IDS)
-    if node is None:
-        raise CoordinationError(f"{tree.PRODUCER_IDS} is gone")
-    start = tree.producer_ids_from(node.data).end + 1 if node.data else 0
-    if start < PRODUCER_ID_RANGE:  # the first block, or the first by a broker that knows of this
-        start = (1 + secrets.randbelow(INT32_MAX - 1)) * PRODUCER_ID_RANGE
-    block = range(start, start + PRODUCER_ID_BLOCK)
-    stored = tree.ProducerIdBlock(broker_id, block.start, block.stop - 1)
-    try:
-        await nodes.set(tree.PRODUCER_IDS, tree.producer_ids_json(stored), node.version)
-    except BadVersionError:
-        raise Unavailable("another broker is allocating producer ids") from None
-    return block
 
 
 async def read_generations(nodes: Store, broker_id: int) -> dict[str, int]:

@@ -113,7 +113,7 @@ class GroupCoordinator(Membership):
             for member_id in group.members:
                 self._answer_waiting(group.members[member_id], ErrorCode.NOT_COORDINATOR)
             self._remove(group)
-        given_up = [write for write, (where, _) in self._writes.items() if where == partition]
+        given_up = [write for write, (where, _, _) in self._writes.items() if where == partition]
         self.stored(given_up, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _remove(self, group: Group) -> None:
@@ -176,20 +176,25 @@ class GroupCoordinator(Membership):
             self._reply(caller, results)
             return
 
+        reply = self._replier(caller)
+
         def stored(error: ErrorCode) -> None:
             group.commits_ended(committed)
+            if error:
+                reply(results | dict.fromkeys(committed, offset_error(error)))
+                return
             for where, offset in committed.items():
-                if error:
-                    results[where] = offset_error(error)
-                elif where not in group.offsets or group.offsets[where].written < offset.written:
+                if where not in group.offsets or group.offsets[where].written < offset.written:
                     group.offsets[where] = offset
-            if not error:
-                self._forget_void(group, committed)
-            self._reply(caller, results)
+            self._forget_void(group, committed)
+            reply(results)
+
+        def late(error: ErrorCode) -> None:
+            reply(results | dict.fromkeys(committed, offset_error(error)))
 
         records = [offset_record(group.group_id, *where, offset) for where, offset in committed.items()]
         group.commits_in_flight.update(committed.keys())
-        self._store(group.group_id, records, stored)
+        self._store(group.group_id, records, stored, late)
 
     def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> FetchedOffsets:
         """Committed offsets of these partitions, or of all that have one."""
@@ -226,11 +231,12 @@ class GroupCoordinator(Membership):
         }
         free = [where for where, refusal in results.items() if not refusal]
 
-        def stored(error: ErrorCode) -> None:
-            results.update(dict.fromkeys(free, offset_error(error)))
-            self._reply(caller, DeleteOffsetsResult(ErrorCode.NONE, results))
+        reply = self._replier(caller)
 
-        self._forget_offsets(group, free, stored)
+        def ended(error: ErrorCode) -> None:
+            reply(DeleteOffsetsResult(ErrorCode.NONE, results | dict.fromkeys(free, offset_error(error))))
+
+        self._forget_offsets(group, free, ended)
 
     def forget_topics(self, deleted: Mapping[str, UUID]) -> Steps[None]:
         """Topics were deleted, by name: no group keeps a position in them.
@@ -287,7 +293,10 @@ class GroupCoordinator(Membership):
         partitions: Collection[TopicPartition],
         then: Callable[[ErrorCode], None] | None = None,
     ) -> None:
-        """Write tombstones, then drop the offsets, unless a later commit has arrived meanwhile."""
+        """Write tombstones, then drop the offsets, unless a later commit has arrived meanwhile.
+
+        ``then`` is called at the end, and before that if the write is late.
+        """
         present = [
             where for where in partitions if where in group.offsets or where in group.commits_in_flight
         ]
@@ -306,7 +315,7 @@ class GroupCoordinator(Membership):
                 then(error)
 
         self._store(
-            group.group_id, [offset_record(group.group_id, *where, None) for where in present], stored
+            group.group_id, [offset_record(group.group_id, *where, None) for where in present], stored, then
         )
 
     def _expire(self) -> None:
@@ -382,10 +391,14 @@ class GroupCoordinator(Membership):
         elif group.state is not GroupState.EMPTY:
             self._reply(caller, ErrorCode.NON_EMPTY_GROUP)
         else:
-            self._delete(group, lambda error: self._reply(caller, offset_error(error)))
+            reply = self._replier(caller)
+            self._delete(group, lambda error: reply(offset_error(error)))
 
     def _delete(self, group: Group, then: Callable[[ErrorCode], None]) -> None:
-        """Write tombstones for the group and its offsets; commits and members that arrive in between stay."""
+        """Write tombstones for the group and its offsets; commits and members that arrive in between stay.
+
+        ``then`` is called at the end, and before that if the write is late.
+        """
         write = self._next_write
         partitions = {*group.offsets, *group.commits_in_flight}
         records: list[KeyValue] = [offset_record(group.group_id, *where, None) for where in partitions]
@@ -398,7 +411,7 @@ class GroupCoordinator(Membership):
                     self._remove(group)
             then(error)
 
-        self._store(group.group_id, [*records, group_tombstone(group.group_id)], stored)
+        self._store(group.group_id, [*records, group_tombstone(group.group_id)], stored, then)
 
     def answer_all(self, error: ErrorCode) -> None:
         """Reply to every waiting caller, because the broker stops."""

@@ -66,7 +66,7 @@ class GroupDriver:
         """``topic_id`` returns the id of the topic that has a name now, ZERO_UUID if none is known."""
         self._topic = topic
         self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()), topic_id)
-        self._writer = OffsetsWriter(topic, self._stored)
+        self._writer = OffsetsWriter(topic, self._stored, self._late)
         self._timer: asyncio.TimerHandle | None = None
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._forgetting = supervision.Tasks()
@@ -254,6 +254,9 @@ class GroupDriver:
 
     def _stored(self, writes: list[int], error: ErrorCode) -> None:
         self._event(lambda: self._coordinator.stored(writes, error))
+
+    def _late(self, writes: list[int], error: ErrorCode) -> None:
+        self._event(lambda: self._coordinator.late(writes, error))
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         deadline = self._coordinator.next_deadline()

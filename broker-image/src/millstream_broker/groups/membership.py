@@ -153,7 +153,12 @@ class Membership(CoordinatorState):
             self._prepare_rebalance(group)
             return
 
+        was_late = False
+
         def stored(error: ErrorCode) -> None:
+            if was_late and not error and group.state is GroupState.STABLE:
+                # The log has the new member id, and memory the old one, or another.
+                self._store_group(group, lambda error: None)
             if member.join is not caller:
                 return  # it got a reply or was fenced meanwhile
             if group.state is not GroupState.STABLE:
@@ -176,7 +181,12 @@ class Membership(CoordinatorState):
                 # get the leader's former id.
                 self._reply(caller, self._joined(group, member, leader=old_leader))
 
-        self._store_group(group, stored)
+        def late(error: ErrorCode) -> None:
+            nonlocal was_late
+            was_late = True
+            stored(error)
+
+        self._store_group(group, stored, if_late=late)
 
     def _joined(
         self, group: Group, member: Member, *, leader: str | None = None, skip_assignment: bool = False
@@ -335,7 +345,7 @@ class Membership(CoordinatorState):
             self._enter(group, GroupState.STABLE)
             self._end_syncs(group, ErrorCode.NONE)
 
-        self._store_group(group, stored, assignments)
+        self._store_group(group, stored, assignments, if_late=stored)
 
     # ---- Heartbeat
 

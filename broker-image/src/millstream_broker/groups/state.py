@@ -3,7 +3,10 @@
 Nothing here or above uses a clock, a socket or a file. ``advance`` sets the time; effects collect until the
 driver takes them with ``take_effects`` after each event, and carries them out in order. The event ``stored``
 completes a ``StoreRecords`` effect; until then its change has not happened: no caller learns of it, and it is
-not visible in memory.
+not visible in memory. Before it, the event ``late`` may come, once: the records are in the log, but not on enough
+replicas in time. The caller gets an error then, and the write stays pending: while this broker leads the partition,
+its records cannot be truncated, and ``stored`` follows. Otherwise ``unload`` does, and the next load reads their fate
+from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class CoordinatorState:
         """The id of the topic that has a name now; ZERO_UUID if this broker knows none."""
         self._timers: Timers[TimerKey] = Timers()
         self._effects: list[Effect] = []
-        self._writes: dict[int, tuple[int, Continuation]] = {}
+        self._writes: dict[int, tuple[int, Continuation, Continuation | None]] = {}
+        """Partition, what follows, and what follows if it is late."""
         self._next_write = 1
         """The number of the next ``StoreRecords``, which rises."""
         self._active: set[int] = set()
@@ -55,24 +59,55 @@ class CoordinatorState:
         """The appends of these ``StoreRecords`` have ended. Those abandoned by ``unload`` are ignored."""
         for write in writes:
             if write in self._writes:
-                _, continuation = self._writes.pop(write)
+                _, continuation, _ = self._writes.pop(write)
                 continuation(error)
+
+    def late(self, writes: Iterable[int], error: ErrorCode) -> None:
+        """These writes are in the log, but not committed in time."""
+        for write in writes:
+            if write in self._writes:
+                partition, continuation, if_late = self._writes[write]
+                self._writes[write] = partition, continuation, None
+                if if_late is not None:
+                    if_late(error)
 
     # ---- for the coordinator's parts
 
     def _reply(self, caller: Caller, result: object) -> None:
         self._effects.append(Reply(caller, result))
 
-    def _store(self, group_id: str, records: Sequence[KeyValue], then: Continuation) -> None:
+    def _replier(self, caller: Caller) -> Callable[[object], None]:
+        """Replies to the caller, once: a write that was late may be stored after that."""
+        replied = False
+
+        def reply(result: object) -> None:
+            nonlocal replied
+            if not replied:
+                replied = True
+                self._reply(caller, result)
+
+        return reply
+
+    def _store(
+        self,
+        group_id: str,
+        records: Sequence[KeyValue],
+        then: Continuation,
+        if_late: Continuation | None = None,
+    ) -> None:
         partition = self.partition_of(group_id)
-        self._writes[self._next_write] = (partition, then)
+        self._writes[self._next_write] = (partition, then, if_late)
         self._effects.append(StoreRecords(self._next_write, partition, records))
         self._next_write += 1
 
     def _store_group(
-        self, group: Group, then: Continuation, assignments: dict[str, bytes] | None = None
+        self,
+        group: Group,
+        then: Continuation,
+        assignments: dict[str, bytes] | None = None,
+        if_late: Continuation | None = None,
     ) -> None:
-        self._store(group.group_id, [group_record(group, assignments)], then)
+        self._store(group.group_id, [group_record(group, assignments)], then, if_late)
 
     def partition_of(self, group_id: str) -> int:
         return partition_for(group_id, self.config.offsets_topic_num_partitions)

@@ -2,6 +2,10 @@
 
 One append at a time for each partition, in the order of the requests; requests in the meantime share the next batch
 (group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. A reply follows the end of the append, never before.
+
+A batch that is in the log, but not on enough replicas in time, is late: the next one follows it, and its writes are
+stored when the high watermark passes it. Nobody waits for them any more, so a limit keeps them few
+(``MOST_LATE``): beyond it writes are refused.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -27,9 +31,21 @@ BATCH_BYTES = 128 * 1024
 BATCH_RECORDS = 200
 """Building a batch of this many takes a millisecond or two; a single write may have more, such as a large group's."""
 
+MOST_LATE = 10_000
+"""Writes of a partition that are late; more are refused with NOT_ENOUGH_REPLICAS, and are not in the log."""
+
 _RECORD_OVERHEAD = 24
 
 logger = logging.getLogger(__name__)
+
+
+class Late(ApiError):
+    """A batch is in the log, but not committed in time."""
+
+    def __init__(self, error: ApiError, committed: Awaitable[bool]) -> None:
+        """``committed``: True once it is committed; False when this broker no longer leads the partition."""
+        super().__init__(error.code, error.message)
+        self.committed = committed
 
 
 class OffsetsTopic(Protocol):
@@ -42,18 +58,31 @@ class OffsetsTopic(Protocol):
         """Create the topic unless it exists; returns its number of partitions. Raises ApiError."""
 
     async def append(self, partition: int, batch: bytes) -> None:
-        """Return when the batch is committed as with acks=all. Raises ApiError."""
+        """Return when the batch is committed as with acks=all. Raises ApiError: it is not in the log; or Late."""
 
     def read_all(self, partition: int) -> Iterator[Buffer]:
         """Snapshot of every batch in the log; iterate it in a thread. OSError, ApiError."""
 
 
 class OffsetsWriter:
-    """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it has ended."""
+    """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it has ended.
 
-    def __init__(self, topic: OffsetsTopic, stored: Callable[[list[int], ErrorCode], None]) -> None:
+    ``late(write, error)`` is called before that if the append is late.
+    """
+
+    def __init__(
+        self,
+        topic: OffsetsTopic,
+        stored: Callable[[list[int], ErrorCode], None],
+        late: Callable[[list[int], ErrorCode], None],
+    ) -> None:
         self._topic = topic
         self._stored = stored
+        self._late = late
+        self._waiting = supervision.Tasks()
+        """For the commits of late batches."""
+        self._late_writes: Counter[int] = Counter()
+        """Their writes, by partition."""
         self._queues: dict[int, deque[StoreRecords]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -76,14 +105,36 @@ class OffsetsWriter:
                 while self._tasks:
                     await asyncio.wait(self._tasks.values())
         await supervision.cancel(self._tasks.values())
+        await self._waiting.cancel()
 
     async def _drain(self, partition: int) -> None:
         queue = self._queues[partition]
         while queue:
             stores = self._take(queue)
-            error = await self._append(partition, stores)
-            self._stored([store.write for store in stores], error)
+            writes = [store.write for store in stores]
+            if self._late_writes[partition] >= MOST_LATE:
+                self._stored(writes, ErrorCode.NOT_ENOUGH_REPLICAS)
+                continue
+            try:
+                error = await self._append(partition, stores)
+            except Late as late:
+                logger.warning("__consumer_offsets-%d: not committed in time: %s", partition, late)
+                self._late_writes[partition] += len(writes)
+                self._waiting.add(
+                    supervision.run("late writes of groups", self._wait(partition, writes, late.committed))
+                )
+                self._late(writes, late.code)
+            else:
+                self._stored(writes, error)
         del self._tasks[partition]
+
+    async def _wait(self, partition: int, writes: list[int], committed: Awaitable[bool]) -> None:
+        """Wait until late writes are committed. If this broker no longer leads, `unload` has ended them."""
+        try:
+            if await committed:
+                self._stored(writes, ErrorCode.NONE)
+        finally:
+            self._late_writes[partition] -= len(writes)
 
     @staticmethod
     def _take(queue: deque[StoreRecords]) -> list[StoreRecords]:
@@ -101,6 +152,8 @@ class OffsetsWriter:
         batch = build_batch(Record(key, value, now) for store in stores for key, value in store.records)
         try:
             await self._topic.append(partition, batch)
+        except Late:
+            raise
         except ApiError as error:
             logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
             return error.code

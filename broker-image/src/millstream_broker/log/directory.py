@@ -6,6 +6,7 @@
     .clean-logs                          ours: the state of each log then (see ``summaries``); removed at start
     .boot-id                             ours: the boot of the machine in which the logs here were last written
     .generation                          ours: a number that rises (see ``generations``)
+    .inventory                           ours: the logs of the broker in all its directories (see ``inventory``)
     recovery-point-offset-checkpoint     up to which offset each log is fsynced
     log-start-offset-checkpoint          starts moved by DeleteRecords
     cleaner-offset-checkpoint            up to which offset each log is compacted
@@ -23,6 +24,7 @@ until a restart has read its real contents. A disk that is merely full does not 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -74,6 +76,8 @@ class LogDir:
     cluster_id: str | None = None
     directory_id: str = ""
     """Empty before :meth:`own_id` if there was none."""
+    is_from_another_cluster: bool = False
+    """Whether it was another cluster's until now."""
     clean: bool = False
     same_boot: bool = False
     generation: int | None = None
@@ -83,6 +87,8 @@ class LogDir:
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     rolled: set[Log] = field(default_factory=set)
     """Logs with closed segments that may not be on the disk yet."""
+    moved: set[Log] = field(default_factory=set)
+    """Logs whose start has moved since :meth:`commit_starts`."""
     failure: OSError | None = None
     closing: bool = False
     """Begin no more fsyncs, except those of closing itself."""
@@ -194,14 +200,20 @@ class LogDir:
         self.cluster_id = properties.get("cluster.id")
         self.directory_id = properties.get("directory.id", "")
 
-    def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Check that it belongs to this broker, and mark a new one. Blocking. LogDirError."""
+    def identify(self, broker_id: int, cluster_id: str, *, moves: bool = False) -> None:
+        """Check that it belongs to this broker, and mark a new one. Blocking. LogDirError.
+
+        ``moves``: it may be another cluster's, and belongs to this one from now on.
+        """
         if self.broker_id is not None and self.broker_id != broker_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to broker.id={self.broker_id}, this is broker.id={broker_id}. "
                 "Set that broker.id, or give this broker its own log.dirs."
             )
-        if self.cluster_id is not None and self.cluster_id != cluster_id:
+        if moves and self.cluster_id not in (None, cluster_id):
+            logger.warning("%s: it belonged to cluster %s, now to %s", self.path, self.cluster_id, cluster_id)
+            self.broker_id, self.is_from_another_cluster = None, True
+        elif self.cluster_id is not None and self.cluster_id != cluster_id:
             raise LogDirError(
                 f"log.dirs: {self.path} belongs to cluster {self.cluster_id}, this is cluster {cluster_id}. "
                 "Join that cluster, or give this broker its own log.dirs."
@@ -337,7 +349,7 @@ class LogDir:
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets, and the ends of compacted parts. Blocking, any thread. OSError."""
-        with self._writing:
+        with self._writing, self._committing():
             points, starts, cleaned, claims = {}, {}, {}, []
             for key, log in self.all_logs().items():
                 if log.is_deleted:
@@ -355,6 +367,41 @@ class LogDir:
             self._store(checkpoints.CLEANER_OFFSETS, cleaned)
             for log, claimed in claims:
                 log.claimed = claimed
+
+    def commit_starts(self) -> None:
+        """Make the starts of all logs in ``moved`` durable, in one write. Blocking, any thread. OSError."""
+        try:
+            self._write_starts()
+        except OSError as error:
+            if is_failure(error):
+                raise
+            for log in self.moved.copy():  # a full disk has room then
+                log.remove_deleted_files()
+            self._write_starts()
+
+    def _write_starts(self) -> None:
+        with self._writing, self._committing():
+            logs = [(key, log) for key, log in self.all_logs().items() if not log.is_deleted]
+            starts = ((key, log.topic_id, log.moved_start()) for key, log in logs)
+            moved = {key: (topic_id, start) for key, topic_id, start in starts if start is not None}
+            self._store(checkpoints.LOG_START_OFFSETS, moved)
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Within it, all log starts are written: those of the logs in ``moved`` are durable at its end."""
+        moved: list[tuple[Log, int]] = []
+        try:
+            with contextlib.suppress(KeyError):  # another thread may take the last one
+                while True:
+                    log = self.moved.pop()
+                    moved.append((log, log.log_start_offset))
+                    log.sync_removals()
+            yield
+        except BaseException:
+            self.moved.update(log for log, _ in moved if not log.is_deleted)
+            raise
+        for log, start in moved:
+            log.start_is_durable(start)
 
     def write_high_watermarks(self, entries: Identified) -> None:
         """Write high watermarks, if they have changed. Blocking, any thread. OSError."""

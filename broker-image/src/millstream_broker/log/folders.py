@@ -1,4 +1,5 @@
-"""The folders of a log directory: ``TOPIC-N`` for each partition, and ``TOPIC-N.UUID-delete`` once it is deleted.
+"""The folders of a log directory: ``TOPIC-N`` for each partition, ``TOPIC-N.UUID-delete`` once it is deleted, and
+``TOPIC-N.TOPICID-stray`` if it fits no topic that coordination knows, and nobody has deleted it (see ``strays``).
 
 ``partition.metadata`` in a partition's folder names its topic's id, so that a new topic of the same name does not get
 the old one's records:
@@ -14,6 +15,7 @@ import os
 import re
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.topic_partition import TopicPartition
@@ -25,23 +27,52 @@ logger = logging.getLogger(__name__)
 PARTITION_METADATA = "partition.metadata"
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
+_STRAY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")
 _KEPT_OF_NAME = 200  # a file name has at most 255 bytes; ``.UUID-delete`` needs 40 of them
 
 
-def find(directory: Path) -> tuple[list[tuple[Path, TopicPartition]], list[Path]]:
-    """The folders of partitions, and of deleted ones. Blocking. OSError if the directory cannot be read."""
+class Folders(NamedTuple):
+    """The folders of a log directory; names of strays may be shortened."""
+
+    partitions: list[tuple[Path, TopicPartition]]
+    deleted: list[Path]
+    strays: list[tuple[Path, TopicPartition]]
+
+
+def find(directory: Path) -> Folders:
+    """The folders of partitions, of deleted ones, and of strays. Blocking. OSError if the directory cannot be read."""
     partitions: list[tuple[Path, TopicPartition]] = []
+    strays: list[tuple[Path, TopicPartition]] = []
     deleted = []
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir())
     for name in names:
         if _DELETED.fullmatch(name):
             deleted.append(directory / name)
+        elif match := _STRAY.fullmatch(name):
+            strays.append((directory / name, (match["topic"], int(match["partition"]))))
         elif match := _PARTITION.fullmatch(name):
             partitions.append((directory / name, (match["topic"], int(match["partition"]))))
         elif name != "lost+found":
             logger.warning("%s is not a partition's folder (TOPIC-NUMBER): left alone", directory / name)
-    return partitions, deleted
+    return Folders(partitions, deleted, strays)
+
+
+def has_data(directory: Path) -> bool:
+    """Whether the directory has a partition, or a stray. Blocking. OSError."""
+    with os.scandir(directory) as entries:
+        return any(
+            (_PARTITION.fullmatch(entry.name) or _STRAY.fullmatch(entry.name)) and entry.is_dir()
+            for entry in entries
+        )
+
+
+def name_when_stray(key: TopicPartition, topic_id: uuid.UUID | None) -> str:
+    """The number stays whole, because a stray is found again by its topic id and number."""
+    topic, partition = key
+    suffix = f"-{partition}"
+    marked = uuid.uuid4() if topic_id is None else topic_id
+    return f"{topic[: _KEPT_OF_NAME - len(suffix)]}{suffix}.{marked.hex}-stray"
 
 
 def name_when_deleted(key: TopicPartition) -> str:

@@ -431,7 +431,10 @@ class Log(LogState):
         self.segments.remove_deleted_files()
 
     def delete_records_before(self, offset: int) -> int:
-        """Move the start to ``offset``; returns the new start. The caller checks the high watermark."""
+        """Move the start to ``offset``; returns the new start. The caller checks the high watermark.
+
+        It is durable after `Home.commit_starts` (`durable_start`).
+        """
         if not 0 <= offset <= self.log_end_offset:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within 0 and {self.log_end_offset}"
@@ -441,6 +444,7 @@ class Log(LogState):
             self._drop_first(self.segments.index_of(self.log_start_offset))
         except OSError as error:
             raise self.failed(error) from error
+        self.keep_start()
         return self.log_start_offset
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:

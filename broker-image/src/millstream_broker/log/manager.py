@@ -5,7 +5,8 @@ partitions no longer count as ours, and :meth:`LogManager.get_or_create` does no
 caller must know which they are (:meth:`LogManager.let_go`).
 
 A log belongs to the topic id in its folder (see ``folders``). There is one log per name; only at the start there may
-be more, in several directories and of several topics, until :meth:`LogManager.release_others`.
+be more, in several directories and of several topics, until :meth:`LogManager.release_others`. A log is deleted only if
+the caller has seen its deletion; any other one that does not fit becomes a stray (see ``strays``).
 
 Threads. The loop's thread calls everything except these, which run in another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
@@ -34,7 +35,9 @@ from .compaction import Allowance, Compaction, due, give_up
 from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
+from .inventory import Inventory, Place
 from .log import Log
+from .strays import Stray, Strays, log_end
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +58,13 @@ class Found:
 
 
 class Released(NamedTuple):
-    """A deleted log whose folder still has its name."""
+    """A log that is not served any more, and whose folder still has its name."""
 
     home: LogDir
     key: TopicPartition
     log: Log
+    stray: str = ""
+    """Why it becomes a stray; empty if it was deleted."""
 
 
 class LogManager:
@@ -83,6 +88,10 @@ class LogManager:
         self.files = FileCache() if files is None else files
         self.offline: dict[Path, str] = {}
         """Unusable directories, which are no longer in ``dirs``, and the reasons."""
+        self.tree_in: Path | None = None
+        """The directory with the tree of a broker by itself."""
+        self.strays = Strays(self.files)
+        self.inventory = Inventory()
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -118,15 +127,32 @@ class LogManager:
         for home in self.dirs:
             home.unlock()
 
-    def identify(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directories belong to this broker, and mark new ones. Blocking."""
+    def identify(self, broker_id: int, cluster_id: str, *, moves: bool = False) -> None:
+        """Check that the directories belong to this broker, and mark new ones. Blocking.
+
+        ``moves``: directories of another cluster belong to this one from now on.
+        """
         for home in self.dirs:
-            home.identify(broker_id, cluster_id)
+            home.identify(broker_id, cluster_id, moves=moves)
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster of the data; None if all directories are new."""
-        return next((home.cluster_id for home in self.dirs if home.cluster_id is not None), None)
+        """The cluster of the data; None if all directories are new. Raises LogDirError if they disagree."""
+        found = {home.cluster_id: home.path for home in self.dirs if home.cluster_id is not None}
+        if len(found) > 1:
+            each = ", ".join(f"{path} belongs to cluster {cluster_id}" for cluster_id, path in found.items())
+            raise LogDirError(f"log.dirs: {each}. Name only directories of one cluster.")
+        return next(iter(found), None)
+
+    def has_data(self) -> bool:
+        """Whether any directory has a partition, served or not, or knows of one. Blocking. LogDirError."""
+        for home in self.dirs:
+            try:
+                if folders.has_data(home.path) or Inventory.has_any(home.path):
+                    return True
+            except OSError as error:
+                raise _broken(home, error) from error
+        return False
 
     def start(self, generations: Mapping[str, int] | None = None) -> list[Found]:
         """Open every log, in threads, verifying if necessary; returns the partitions found. Blocking.
@@ -138,31 +164,67 @@ class LogManager:
         for home in list(self.dirs):
             home.read_marks(boot, generations or {})
             try:
-                partitions, deleted = folders.find(home.path)
+                found = folders.find(home.path)
             except OSError as error:
                 self._leave_out(home, _broken(home, error))
                 continue
-            self._deleting += deleted
-            to_open += [(home, path, key) for path, key in partitions]
+            self._deleting += found.deleted
+            to_open += [(home, path, key) for path, key in found.partitions]
+            for path, key in found.strays:
+                self.strays.found(path, key)
         opened = self._open(to_open)
         for home, path, _, log in opened:
             if isinstance(log, OSError) and home in self.dirs:
                 logger.error("%s: cannot be opened: %s", path, describe(log))
                 self._leave_out(home, _broken(home, log))
         for home, path, key, log in opened:
-            if isinstance(log, OSError) or home not in self.dirs:
-                continue
-            for there in (other.logs[key] for other in self.dirs if key in other.logs):
-                if None in (there.topic_id, log.topic_id) or there.topic_id == log.topic_id:
-                    raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
-            self._add(home, key, log)
+            if not isinstance(log, OSError) and home in self.dirs and self._is_best(home, path, key, log):
+                self._add(home, key, log)
         for home in list(self.dirs):
             try:
                 home.opened()
                 home.mark_in_use(boot)
             except OSError as error:
                 raise _broken(home, error) from error
+        self._take_inventory()
         return [Found(*key, log.topic_id) for home in self.dirs for key, log in home.logs.items()]
+
+    def _take_inventory(self) -> None:
+        """Note the logs found, and find out which are missing."""
+        found = {
+            (log.topic_id, key[1]): Place(key[0], str(home.path))
+            for home in self.dirs
+            for key, log in home.logs.items()
+            if log.topic_id is not None
+        }
+        strays = {(one.topic_id, one.partition) for one in self.strays if one.topic_id is not None}
+        homes = {home.path: home for home in self.dirs}
+        self.inventory.failed = lambda directory, error: homes[directory].check(error)
+        self.inventory.begin(homes, found, strays)
+        for (topic_id, partition), place in self.inventory.missing.items():
+            logger.error(
+                "log.dirs: the log %s-%d (topic id %s) is missing: it was in %s",
+                place.topic,
+                partition,
+                topic_id,
+                place.directory,
+            )
+
+    def _is_best(self, home: LogDir, path: Path, key: TopicPartition, log: Log) -> bool:
+        """Whether no other log of the same partition is more complete; the one that is not becomes a stray."""
+        for other in self.dirs:
+            if (there := other.logs.get(key)) is None:
+                continue
+            if None in (there.topic_id, log.topic_id):
+                raise LogDirError(f"{path} and {there.directory} hold the same partition. Move one away.")
+            if there.topic_id == log.topic_id:
+                is_better = log_end(log) > log_end(there)
+                kept = path if is_better else there.directory
+                less = self._release(other, key) if is_better else Released(home, key, log)
+                less.log.give_up()
+                self._take_away(less._replace(stray=f"is less complete than {kept}, the same partition"))
+                return is_better
+        return True
 
     def _open(
         self, to_open: list[tuple[LogDir, Path, TopicPartition]]
@@ -283,6 +345,8 @@ class LogManager:
             return []
         self.dirs.remove(home)
         self.offline[home.path] = str(_broken(home, home.failure))
+        self.strays.forget(home.path)
+        self.inventory.leave(home.path)
         lost = []
         for key, log in home.all_logs().items():
             if self._homes.get(key) is home:
@@ -309,6 +373,13 @@ class LogManager:
         home = self._homes.get((topic, partition))
         return home.logs[topic, partition] if home is not None else None
 
+    def log_of(self, topic_id: uuid.UUID, topic: str, partition: int) -> Log | None:
+        """The log of that name if it is of this topic id, in whichever directory."""
+        for home in self.dirs:
+            if home.has((topic, partition), topic_id):
+                return home.logs[topic, partition]
+        return None
+
     def partitions(self) -> Mapping[TopicPartition, LogDir]:
         """Every partition and its directory."""
         return self._homes
@@ -318,7 +389,10 @@ class LogManager:
         key = (topic, partition)
         home = self._homes.get(key)
         if home is not None:
-            return self._identified(home, home.logs[key], topic_id)
+            return self._identified(home, key, topic_id)
+        homes = {home.path: home for home in self.dirs if home.failure is None}
+        if strays := self.strays.of(topic_id, partition, homes):
+            return self._take_back(key, strays, homes)
         problems = []
         for home in sorted(self.dirs, key=lambda each: len(each.logs)):
             if home.failure is not None:
@@ -331,9 +405,7 @@ class LogManager:
                     and topic_id is not None
                     and folders.read_topic_id(path) not in (None, topic_id)
                 ):
-                    self._put_aside(
-                        home, key, path.rename
-                    )  # a log of an older topic whose folder could not be renamed
+                    self.strays.add_folder(path, key, "belongs to another topic")
                     is_new = True
                 path.mkdir(exist_ok=True)
                 if topic_id is not None:  # before it has records
@@ -347,12 +419,32 @@ class LogManager:
                 home.check(error)
                 continue
             self._add(home, key, log)
+            self.inventory.add(topic_id, partition, Place(topic, str(home.path)))
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
 
-    @staticmethod
-    def _identified(home: LogDir, log: Log, topic_id: uuid.UUID | None) -> Log:
+    def _take_back(self, key: TopicPartition, strays: Collection[Stray], homes: Mapping[Path, LogDir]) -> Log:
+        """Blocking. LogDirError."""
+        home = homes[next(iter(strays)).path.parent]
+        try:
+            for one in homes:
+                path = one / f"{key[0]}-{key[1]}"
+                if path.exists():
+                    self.strays.add_folder(path, key, "is not the log in use")
+            log = self.strays.take_back(key, strays, self.config_of(key[0]), lambda path: homes[path.parent])
+        except OSError as error:
+            home.check(error)
+            raise LogDirError(
+                f"{home.path}: {key[0]}-{key[1]} cannot be opened: {describe(error)}"
+            ) from error
+        home = homes[log.directory.parent]
+        self._add(home, key, log)
+        self.inventory.add(log.topic_id, key[1], Place(key[0], str(home.path)))
+        return log
+
+    def _identified(self, home: LogDir, key: TopicPartition, topic_id: uuid.UUID | None) -> Log:
         """Assign a log without a topic id (its broker died while creating the folder) to its topic."""
+        log, (topic, partition) = home.logs[key], key
         if log.topic_id is None and topic_id is not None:
             try:
                 folders.write_topic_id(log.directory, topic_id)
@@ -360,16 +452,17 @@ class LogManager:
                 home.check(error)
                 raise LogDirError(f"{log.directory} cannot be written: {describe(error)}") from error
             log.topic_id = topic_id
+            self.inventory.add(topic_id, partition, Place(topic, str(home.path)))
         return log
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition: renames its folder now; :meth:`remove_deleted` removes it. Blocking."""
         self.put_aside(self.release([(topic, partition)]))
 
-    def release(self, keys: Iterable[TopicPartition]) -> list[Released]:
-        """Forget deleted partitions. Nothing may be opened under their names before :meth:`put_aside`."""
+    def release(self, keys: Iterable[TopicPartition], stray: str = "") -> list[Released]:
+        """Forget deleted partitions, or strays. Nothing may be opened under their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
-        return [self._release(home, key) for key, home in homes if home is not None]
+        return [self._release(home, key)._replace(stray=stray) for key, home in homes if home is not None]
 
     @staticmethod
     def _release(home: LogDir, key: TopicPartition) -> Released:
@@ -378,7 +471,7 @@ class LogManager:
         return Released(home, key, log)
 
     def release_others(self, key: TopicPartition, keep: Callable[[uuid.UUID | None], bool]) -> list[Released]:
-        """Forget those logs of a name whose topic ids are not to be kept. See :meth:`release`."""
+        """Forget those logs of a name whose topic ids are not to be kept: strays. See :meth:`release`."""
         released = []
         for home in self.dirs:
             if (log := home.logs.get(key)) is None:
@@ -386,32 +479,40 @@ class LogManager:
             if keep(log.topic_id):
                 self._homes[key] = home
             else:
-                released.append(self._release(home, key))
+                released.append(self._release(home, key)._replace(stray="belongs to another topic"))
                 if self._homes.get(key) is home:
                     del self._homes[key]
         return released
 
+    def delete_strays(self, topic_id: uuid.UUID, partition: int) -> None:
+        """The topic of this id was deleted: :meth:`remove_deleted` removes its strays."""
+        self._deleting += self.strays.delete(topic_id, partition)
+
     def put_aside(self, released: list[Released]) -> None:
-        """Rename the folders; :meth:`remove_deleted` removes them. Blocking, in any thread.
+        """Rename the folders; :meth:`remove_deleted` removes deleted ones. Blocking, in any thread.
 
         Empties the list, so that the logs are freed in this thread.
         """
         while released:
-            self._take_away(*released.pop())
+            self._take_away(released.pop())
 
-    def _take_away(self, home: LogDir, key: TopicPartition, log: Log) -> None:
+    def _take_away(self, one: Released) -> None:
+        home, key, log, stray = one
         home.rolled.discard(log)
+        home.moved.discard(log)
+        self.inventory.remove(log.topic_id, key[1])  # first: a log that is found again is noted again
         try:
-            self._put_aside(home, key, log.move)
-        except OSError as error:  # then the next start finds it and knows that its topic is being deleted
+            if stray:
+                self.strays.add(key, log, stray)
+            else:
+                target = home.path / folders.name_when_deleted(key)
+                log.move(target)
+                self._deleting.append(target)
+        except (
+            OSError
+        ) as error:  # then the next start finds it: as a stray, unless its topic is being deleted
             logger.error("%s: cannot be renamed: %s", log.directory, describe(error))
             home.check(error)
-
-    def _put_aside(self, home: LogDir, key: TopicPartition, move: Callable[[Path], object]) -> None:
-        """Rename a folder, so that it will be removed. OSError."""
-        target = home.path / folders.name_when_deleted(key)
-        move(target)
-        self._deleting.append(target)
 
     # -- periodic work ----------------------------------------------------------------------------------------
 

@@ -161,10 +161,14 @@ class Segments:
         self._hints.clear()
         self._closed_bytes = sum(segment.size for segment in self._list[:-1])
 
+    def sync_folder(self) -> None:
+        """Make created, renamed and removed files durable. Blocking, in any thread."""
+        fsync_directory(self.path)
+
     def remove_deleted_files(self) -> None:
         """Blocking, in any thread, in several at a time."""
         if self._deleted:  # first make their replacements durable
-            fsync_directory(self.path)
+            self.sync_folder()
         with contextlib.suppress(IndexError):  # another thread may take the last one
             while True:
                 path = self._deleted.pop()

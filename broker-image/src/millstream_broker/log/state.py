@@ -50,12 +50,20 @@ class Home(Protocol):
 
     rolled: set[Any]
     """Logs with closed segments that may not be on disk yet."""
+    moved: set[Any]
+    """Logs whose start has moved since `commit_starts`."""
 
     def fail(self, error: OSError) -> None:
         """Report that the disk is at fault. Any thread."""
 
+    def check(self, error: OSError) -> None:
+        """Handle an error outside a log. Any thread."""
+
     def checkpoint(self) -> None:
         """Write log starts and other offsets. Blocking, any thread. OSError."""
+
+    def commit_starts(self) -> None:
+        """Write the starts of the logs in `moved`. Blocking, any thread. OSError."""
 
 
 class LogState:
@@ -69,6 +77,7 @@ class LogState:
         "closed_at",
         "config",
         "durability",
+        "durable_start",
         "epochs",
         "first_dirty_offset",
         "last_high_watermark",
@@ -103,7 +112,8 @@ class LogState:
         self.config = config
         self.producers = producers
         self.epochs = epochs
-        self.log_start_offset = start
+        self.log_start_offset = self.durable_start = start
+        """No restart shows records before `durable_start`, not even after kill -9 or a power loss."""
         self.log_end_offset = end
         self.uncleanable = False  # compaction failed on it (see ``compaction.give_up``)
         self.first_dirty_offset = start  # compaction has not gone beyond this offset
@@ -160,6 +170,7 @@ class LogState:
         """Note the new end after the segments were truncated there."""
         self.log_end_offset = end
         self.log_start_offset = min(self.log_start_offset, end)
+        self.durable_start = min(self.durable_start, end)
         self.durability.offset = min(self.flushed_offset, end)
         self.first_dirty_offset = min(self.first_dirty_offset, end)
         self.producers = producers
@@ -191,13 +202,45 @@ class LogState:
     def progress(self) -> LogProgress:
         """The progress at one moment, limited to what a truncation leaves. In any thread."""
         with self.durability.lock:
-            start, limit = self.log_start_offset, self._claims_end
-            moved = start if start > self.segments.first_offset else None
+            limit = self._claims_end
             progress = LogProgress(
-                min(self.flushed_offset, limit), moved, min(self.first_dirty_offset, limit)
+                min(self.flushed_offset, limit), self.moved_start(), min(self.first_dirty_offset, limit)
             )
             self.claimed = max(self.claimed, progress.claims)
             return progress
+
+    # -- the start --------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Home | None:
+        """Its log directory."""
+        return self._home
+
+    def keep_start(self) -> None:
+        """Include the start in the next `Home.commit_starts`."""
+        if self._home is None:
+            self.durable_start = self.log_start_offset
+        else:
+            self._home.moved.add(self)
+
+    def moved_start(self) -> int | None:
+        """The start for the checkpoint; None if the first segment has it. Any thread."""
+        start = self.log_start_offset
+        return start if start > self.segments.first_offset else None
+
+    def sync_removals(self) -> None:
+        """Make the removal of segments durable, unless the checkpoint has the start. Blocking. OSError."""
+        if self.moved_start() is None:
+            try:
+                self.segments.sync_folder()
+            except FileNotFoundError:
+                if not self.is_deleted:  # otherwise the folder was renamed
+                    raise
+
+    def start_is_durable(self, start: int) -> None:
+        """The start is in the checkpoint, or is the first segment's. Any thread."""
+        with self.durability.lock:  # a truncation may have moved it down
+            self.durable_start = max(self.durable_start, min(start, self.log_start_offset))
 
     # -- failures ---------------------------------------------------------------------------------------------
 

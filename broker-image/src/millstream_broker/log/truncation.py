@@ -69,6 +69,7 @@ def start_anew(log: LogState, offset: int, now_ms: int) -> None:
         segments.remove_deleted_files()
         log.log_start_offset = log.first_dirty_offset = offset
         log.ends_at(offset, ProducerStateManager())
+        log.durable_start = offset
         log.durability.offset = offset
     log.forget_epochs_from(0)
 

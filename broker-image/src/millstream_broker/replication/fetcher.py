@@ -78,6 +78,8 @@ class Fetcher:
         self._followers: dict[TopicPartition, Follower] = {}
         self._unsent: dict[TopicPartition, None] = {}
         self._forgotten: set[TopicPartition] = set()
+        self._moved: set[TopicPartition] = set()
+        """Partitions whose log start has moved here, which the leader does not know yet."""
         self._later: dict[TopicPartition, float] = {}
         """Partitions that failed or are throttled, and the times of their next attempts."""
         self._session = (0, 0)
@@ -220,6 +222,8 @@ class Fetcher:
             await self._more.wait()
         now = asyncio.get_running_loop().time()
         self._take_back(now)
+        if self._moved:
+            self._report_starts()
         request = self._request([self._followers[key] for key in self._unsent], now)
         self._unsent.clear()
         self._forgotten.clear()
@@ -254,6 +258,14 @@ class Fetcher:
             self._forgotten.discard(key)
             self._unsent[key] = None
 
+    def _report_starts(self) -> None:
+        """Request again the partitions whose log start is durable by now."""
+        owing = {key: one for key in self._moved if (one := self._followers.get(key)) and one.owes_start}
+        self._moved = {*owing}
+        for key, follower in owing.items():
+            if follower.may_report_start and key not in self._later:
+                self._unsent[key] = None
+
     def _request(self, asked: list[Follower], now: float) -> FetchRequest:
         config = self._config
         most = config.integer("replica.fetch.max.bytes")
@@ -283,6 +295,7 @@ class Fetcher:
 
     async def _take(self, connection: Connection, response: FetchResponse) -> None:
         over = perf_counter() + TURN_S
+        has_records, committing = False, []
         for topic in response.responses:
             for data in topic.partitions:
                 key = topic.topic, data.partition_index
@@ -297,6 +310,11 @@ class Fetcher:
                     outcome = await asyncio.shield(follower.cutting)
                     if not self._is_asked(follower):
                         continue
+                if follower.owes_start:
+                    self._moved.add(key)
+                    if follower.committing is not None:
+                        committing.append(follower.committing)
+                has_records = has_records or bool(data.records)
                 if outcome is Outcome.GOES_ON and (until := self._held_back(follower, data)) is not None:
                     self._leave_out(key)
                     self._later[key] = until
@@ -308,6 +326,8 @@ class Fetcher:
                 if perf_counter() > over:
                     await asyncio.sleep(0)
                     over = perf_counter() + TURN_S
+        if committing and not has_records:  # the next request can report them; otherwise it comes soon anyway
+            await asyncio.wait(committing, timeout=PATIENCE_S)
 
     def _is_throttled(self, follower: Follower) -> bool:
         return follower.is_throttled and self._broker_id not in follower.record.isr

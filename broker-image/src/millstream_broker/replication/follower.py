@@ -27,6 +27,7 @@ from ..delayed_produce import DelayedProduce, Purgatory, repeated
 from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from .divergence import truncation_offset
+from .log_starts import LogStarts
 from .replica import Replica, wake
 
 log = logging.getLogger(__name__)
@@ -57,12 +58,32 @@ class Outcome(Enum):
 class Follower(Replica):
     """All calls are made on the loop."""
 
-    __slots__ = ("_held_back", "_problem", "cutting", "failures", "is_throttled", "purgatory")
+    __slots__ = (
+        "_held_back",
+        "_leader_start",
+        "_problem",
+        "_reported_start",
+        "_starts",
+        "committing",
+        "cutting",
+        "failures",
+        "is_throttled",
+        "purgatory",
+    )
 
     def __init__(
-        self, topic: TopicRecord, index: int, log: Log, high_watermark: int, waiting: Purgatory
+        self,
+        topic: TopicRecord,
+        index: int,
+        log: Log,
+        high_watermark: int,
+        waiting: Purgatory,
+        starts: LogStarts | None = None,
     ) -> None:
-        """`waiting` holds producers whose records this broker appended when it led."""
+        """`waiting` holds producers whose records this broker appended when it led.
+
+        `starts` makes moves of the log start durable.
+        """
         super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
         self._held_back = 0
         self.failures = 0
@@ -71,6 +92,11 @@ class Follower(Replica):
         """Whether the broker's throttle limits how fast it catches up."""
         self._problem = ""
         self.purgatory = waiting
+        self._starts = LogStarts() if starts is None else starts
+        self.committing: asyncio.Future[None] | None = None
+        """Ends when a moved log start has been written."""
+        self._leader_start = self._reported_start = 0
+        """The leader's log start, as far as this log reaches; this log's in the last request."""
         self.cutting: asyncio.Task[Outcome] | None = None
         """Truncates the log, in a thread; must not be cancelled."""
 
@@ -96,12 +122,13 @@ class Follower(Replica):
 
     def request(self, max_bytes: int) -> FetchPartition:
         log = self.log
+        self._reported_start = log.durable_start  # the leader acknowledges it to clients
         return FetchPartition(
             self.index,
             self.record.leader_epoch,
             log.log_end_offset,
             log.epochs.latest,
-            log.log_start_offset,
+            self._reported_start,
             max_bytes,
         )
 
@@ -143,10 +170,28 @@ class Follower(Replica):
             self.purgatory.passed(offset)
         if data.log_start_offset > self.log.log_start_offset:
             self.log.delete_records_before(min(data.log_start_offset, end))
+        self._leader_start = min(data.log_start_offset, end)
+        if self._leader_start > self.log.durable_start and self.committing is None:
+            self.committing = asyncio.get_running_loop().create_future()
+            self._starts.commit(self.log, self._committed)
         if self.failures:
             self._recovered()
         now = self.log.log_start_offset, end
         return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
+
+    def _committed(self) -> None:
+        if self.committing is not None:
+            self.committing.set_result(None)
+            self.committing = None
+
+    @property
+    def owes_start(self) -> bool:
+        """Whether the leader does not know yet that this log has moved its start, too."""
+        return self._leader_start > self._reported_start
+
+    @property
+    def may_report_start(self) -> bool:
+        return self.log.durable_start > self._reported_start
 
     def _truncate(self, leader_epoch: int, leader_end: int) -> Outcome:
         end = self.log.log_end_offset

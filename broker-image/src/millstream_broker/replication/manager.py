@@ -4,8 +4,9 @@
 among its replicas. It is led or followed, never both. Changes are applied one at a time, and always to the newest
 state.
 
-A log is deleted if its name belongs to another topic, or if a controller requests it (`stop_replicas`); a partition
-that is merely no longer mentioned stops being served.
+A log is deleted only if a controller requests it for its topic id (`stop_replicas`). A partition that is merely no
+longer mentioned stops being served. A log whose name belongs to another topic, or that fits nothing in coordination
+(`settle_strays`), becomes a stray (`log.strays`).
 
 State of a partition that is not served is kept by topic id, or in its log, and deleted with it. High watermarks
 outlive the process in `replication-offset-checkpoint` of each log directory.
@@ -19,19 +20,20 @@ import gc
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from time import time
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..admissions import Admissions
 from ..config import BrokerConfig, TopicConfig
-from ..coordination import ClusterState, PartitionRecord, TopicRecord
+from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
 from ..delayed_produce import Purgatory
 from ..effective_configs import EffectiveConfigs
 from ..inter_broker import InterBroker
@@ -46,11 +48,14 @@ from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
 from .isr import Isr
+from .log_starts import LogStarts
 from .partition import Partition, now_ms
 from .replicas import Replicas, topic_id
 from .throttle import is_listed
 
 TopicIdPartition = tuple[uuid.UUID, int]
+KnownTopics = Callable[[Collection[str]], Awaitable[Mapping[str, TopicRecord | None]]]
+"""Stored topics by name; None for one that does not exist; none for one that cannot be read."""
 T = TypeVar("T")
 RETRY_S = 1.0
 """Pause before retrying a state that could not be applied."""
@@ -60,6 +65,18 @@ MANY = 1000
 """Number of partitions that the garbage collector takes long to scan: a millisecond for fifty."""
 
 log = logging.getLogger(__name__)
+
+
+class Stop(NamedTuple):
+    """A controller's request to stop a replica."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    """Negative: any."""
+    delete: bool
+    topic_id: uuid.UUID
+    """Another topic of that name is left alone."""
 
 
 class Groups(Protocol):
@@ -108,19 +125,18 @@ class ReplicaManager:
         self._groups = groups
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
-        self._lost: set[TopicIdPartition] = set()
-        """Partitions in a log directory that is offline."""
+        self._lost: set[TopicIdPartition] = set(logs.inventory.missing)
+        """Partitions in a log directory that is offline, or whose logs are missing."""
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
+        self._starts = LogStarts()
         self._removals = supervision.Tasks()
         self._following = asyncio.Lock()
         self._is_closed = False
         self._catching_up: asyncio.Task[None] | None = None
         self._unsettled = 0
         """Number of opened partitions that the garbage collector still scans."""
-        self._strays: set[TopicPartition] = set()
-        """Logs without a topic that have been reported."""
 
     # Following coordination
 
@@ -177,13 +193,14 @@ class ReplicaManager:
         async for key in turns(gone):
             await self._cut_ends(key)
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        await self._delete([key for key in gone if key[0] in state.topics])
+        taken = [key for key in gone if key[0] in state.topics]
+        await self._remove(taken, stray="belongs to another topic than the present one of that name")
         return bool(gone)
 
-    async def _delete(self, keys: Iterable[TopicPartition]) -> None:
-        """Delete logs; before this returns, no other log of these names may be opened."""
+    async def _remove(self, keys: Iterable[TopicPartition], stray: str = "") -> None:
+        """Delete logs, or make them strays; before this returns, no other log of these names may be opened."""
         for some in portions(keys, AT_ONCE):
-            await self._put_aside(self._logs.release(some))
+            await self._put_aside(self._logs.release(some, stray))
 
     async def _put_aside(self, released: list[Released]) -> None:
         if released:
@@ -217,8 +234,37 @@ class ReplicaManager:
             elif (held := self._replicas.held(key)) is not None:
                 self._assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
-                new.append((topic, index))
+                self._look_for_replacement(topic, index)
+                if topic.partitions[index].leader != NO_LEADER or self._has_log(topic, index):
+                    new.append((topic, index))
         return new
+
+    def _has_log(self, topic: TopicRecord, index: int) -> bool:
+        """Whether there is a log to open, or one that is lost: without a leader no empty one is created."""
+        key, logs = (topic.name, index), self._logs
+        found = logs.get(*key)
+        return (
+            (found is not None and found.topic_id is None)
+            or logs.log_of(topic.topic_id, *key) is not None
+            or bool(logs.strays.of(topic.topic_id, index, {home.path for home in logs.dirs}))
+            or self._is_lost(topic, index)
+        )
+
+    def _look_for_replacement(self, topic: TopicRecord, index: int) -> None:
+        """A missing log may be copied anew once coordination relies on other replicas only."""
+        key, record, us = (topic.topic_id, index), topic.partitions[index], self._replicas.broker_id
+        place = self._logs.inventory.missing.get(key)
+        if place is None or key not in self._lost or place.directory in map(str, self._logs.offline):
+            return
+        if record.leader not in (NO_LEADER, us) and us not in record.isr:
+            log.warning(
+                "%s-%d: its log in %s is missing: it is copied anew from broker %d",
+                topic.name,
+                index,
+                place.directory,
+                record.leader,
+            )
+            self._lost.discard(key)
 
     def _was_removed(self, topic: TopicRecord, index: int) -> bool:
         key = topic.topic_id, index
@@ -270,7 +316,16 @@ class ReplicaManager:
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
         queue = self._admissions
         self._replicas.partitions[key] = Partition(
-            topic, index, opened, config, queue, isr, self._unwritable, waiting, self._raise_epoch
+            topic,
+            index,
+            opened,
+            config,
+            queue,
+            isr,
+            self._unwritable,
+            waiting,
+            self._raise_epoch,
+            self._starts,
         )
         if topic.name == OFFSETS_TOPIC:
             self._groups.lead(index)
@@ -302,7 +357,9 @@ class ReplicaManager:
             if (led := self._replicas.partitions.get(key)) is not None:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            follower = self._replicas.followers[key] = Follower(topic, index, opened, high_watermark, waiting)
+            follower = self._replicas.followers[key] = Follower(
+                topic, index, opened, high_watermark, waiting, self._starts
+            )
         self._fetchers.add(follower)
 
     async def _cut_ends(self, key: TopicPartition) -> None:
@@ -366,36 +423,56 @@ class ReplicaManager:
             isr,
             self._unwritable,
             raise_epoch=self._raise_epoch,
+            starts=self._starts,
         )
         partition.record = before.record if isr is None else isr.record
         self._replicas.partitions[topic.name, index] = partition
 
-    async def stop_replicas(
-        self, stops: Iterable[tuple[str, int, int, bool]]
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Stop replicas for a controller: topic, partition, leader epoch (negative: any), and whether to delete."""
+    async def stop_replicas(self, stops: Iterable[Stop]) -> dict[TopicPartition, ErrorCode]:
+        """Stop replicas for a controller."""
         errors: dict[TopicPartition, ErrorCode] = {}
         deleted: list[TopicPartition] = []
         async with self._following:
-            async for topic, index, epoch, delete in turns(stops):
-                key = topic, index
+            async for stop in turns(stops):
+                key = stop.topic, stop.partition
                 held = self._replicas.held(key)
-                if held is not None and 0 <= epoch < held.record.leader_epoch:
+                errors[key] = ErrorCode.NONE
+                if stop.delete and stop.leader_epoch == EPOCH_DURING_DELETE:
+                    self._logs.delete_strays(stop.topic_id, stop.partition)
+                if held is not None and held.topic_id != stop.topic_id:
+                    log.warning(
+                        "%s-%d: ignoring a request to stop it: it is for the topic id %s", *key, stop.topic_id
+                    )
+                    continue
+                if held is not None and 0 <= stop.leader_epoch < held.record.leader_epoch:
                     errors[key] = ErrorCode.FENCED_LEADER_EPOCH
                     continue
-                errors[key] = ErrorCode.NONE
                 await self._cut_ends(key)
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                if delete:
+                if stop.delete:
                     if held is not None and self._replicas.broker_id in held.record.replicas:
-                        self._removed[held.topic_id, index] = held.record.leader_epoch
+                        self._removed[held.topic_id, stop.partition] = held.record.leader_epoch
                     if key in self._replicas.unopened:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
-                    deleted.append(key)
-            await self._delete(deleted)
+                    if self._may_delete(stop):
+                        deleted.append(key)
+            await self._remove(deleted)
             self._fetchers.end_idle()
         self._remove_deleted()
         return errors
+
+    def _may_delete(self, stop: Stop) -> bool:
+        """Whether the log of that name is the one to delete."""
+        found = self._logs.get(stop.topic, stop.partition)
+        if found is None or found.topic_id in (None, stop.topic_id):
+            return found is not None
+        log.warning(
+            "%s: not deleted: its topic id is %s, the deleted topic's %s",
+            found.directory,
+            found.topic_id,
+            stop.topic_id,
+        )
+        return False
 
     def _remove_deleted(self) -> None:
         self._removals.add(supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted)))
@@ -432,7 +509,9 @@ class ReplicaManager:
                 continue
             self._replicas.unopened.pop(key, None)
             if self._is_lost(topic, index):  # its directory failed just before another one got an empty log
-                await self._delete([key])
+                made = logs.get(*key)
+                is_empty = made is None or not made.log_end_offset
+                await self._remove([key], stray="" if is_empty else "is not the log that was in use")
             opened = logs.get(*key)
             if opened is None:  # its directory has failed meanwhile
                 self._lost.add((topic.topic_id, index))
@@ -468,11 +547,20 @@ class ReplicaManager:
                 return failed
             try:
                 if self._is_lost(topic, index):
-                    raise LogDirError(f"its log directory is offline: {', '.join(map(str, logs.offline))}")
+                    raise LogDirError(self._why_lost(topic, index))
                 logs.get_or_create(topic.name, index, topic.topic_id)
             except LogDirError as error:
                 failed[topic.name, index] = str(error)
         return failed
+
+    def _why_lost(self, topic: TopicRecord, index: int) -> str:
+        place = self._logs.inventory.missing.get((topic.topic_id, index))
+        if place is None or place.directory in map(str, self._logs.offline):
+            return f"its log directory is offline: {', '.join(map(str, self._logs.offline))}"
+        return (
+            f"its log is missing: it was in {place.directory}. Put its folder, or that directory in log.dirs, back and"
+            " restart the broker; or delete the topic"
+        )
 
     def lose(self, logs: Iterable[Found], reason: str) -> None:
         """The directory of these logs has failed: treat it as if it had been missing at the start.
@@ -505,13 +593,44 @@ class ReplicaManager:
     def _is_lost(self, topic: TopicRecord, index: int) -> bool:
         return (topic.topic_id, index) in self._lost
 
-    def report_strays(self) -> None:
-        """Log the logs that belong to no topic, for example because it was deleted while their disk was missing."""
-        topics = self._replicas.wanted.topics
-        strays = {key for key in self._logs.partitions() if key[0] not in topics}
-        for key in sorted(strays - self._strays):
-            log.warning("the log %s-%d belongs to no topic: left alone", *key)
-        self._strays = strays
+    async def settle_strays(self, known: KnownTopics) -> None:
+        """Make strays of the logs that fit nothing in coordination. Raises CoordinationError.
+
+        `known` reads topics as they are stored. What this broker has been told is not enough: it may not know all yet.
+        """
+        unserved = {
+            key: one.topic_id
+            for key, one in self._logs.logs()
+            if self._replicas.held(key) is None and one.topic_id is not None
+        }
+        missing = dict(self._logs.inventory.missing)
+        names = {name for name, _ in unserved} | {place.topic for place in missing.values()}
+        topics = await known(names) if names else {}
+        for (of, index), place in missing.items():
+            if self._misfit((place.topic, index), of, topics):  # nobody misses it any more
+                self._logs.inventory.remove(of, index)
+                self._lost.discard((of, index))
+        strays = {key: why for key, of in unserved.items() if (why := self._misfit(key, of, topics))}
+        async with self._following:
+            for key, why in strays.items():
+                found = self._logs.get(*key)
+                if found is not None and found.topic_id == unserved[key] and self._replicas.held(key) is None:
+                    await self._remove([key], why)
+        await asyncio.to_thread(self._logs.strays.refresh)
+
+    def _misfit(
+        self, key: TopicPartition, of: uuid.UUID | None, topics: Mapping[str, TopicRecord | None]
+    ) -> str:
+        """Why a log of this name and topic id fits nothing; empty if it does, or if that is unknown."""
+        if key[0] not in topics:
+            return ""
+        topic = topics[key[0]]
+        if topic is None or topic.topic_id != of or key[1] >= len(topic.partitions):
+            return "belongs to no topic that coordination knows"
+        record = topic.partitions[key[1]]
+        if self._replicas.broker_id not in (*record.replicas, *record.removing):
+            return "is of a partition that has no replica on this broker"
+        return ""
 
     # High watermarks
 
@@ -540,6 +659,7 @@ class ReplicaManager:
         for key in list(self._replicas.followers):
             await self._cut_ends(key)
         await self._removals.ended()
+        await self._starts.close()
         await self.write_watermarks()
 
 

@@ -41,6 +41,7 @@ from ..log.validator import Admitted, check_mirrored
 from ..mirrored_topics import EPOCHS_ABOVE, check_start, read_only
 from ..refusals import Refusals
 from .isr import Isr
+from .log_starts import LogStarts
 from .replica import FetchWaiter, Replica, wake
 
 AT_ONCE_BYTES = 4096
@@ -67,6 +68,7 @@ class Partition(Replica):
         "_raise_epoch",
         "_refusals",
         "_secured",
+        "_starts",
         "_undeleted",
         "_unflushed",
         "_unreplicated",
@@ -88,8 +90,9 @@ class Partition(Replica):
         unwritable: Callable[[], None] = lambda: None,
         waiting: Purgatory | None = None,
         raise_epoch: Callable[[Partition, int], None] = lambda partition, epoch: None,
+        starts: LogStarts | None = None,
     ) -> None:
-        """`queue` takes batches that cannot be appended at once.
+        """`queue` takes batches that cannot be appended at once, `starts` makes moves of the log start durable.
 
         `unwritable` is called if the disk takes no records and another replica might lead instead, `raise_epoch` if
         this leader needs at least that leader epoch; it may be called again until `lead` has it.
@@ -111,6 +114,7 @@ class Partition(Replica):
         self._ended: ErrorCode | None = None
         """The reason why this broker no longer leads the partition."""
         self._undeleted = Purgatory()
+        self._starts = LogStarts() if starts is None else starts
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
         self._look_at_epoch()
@@ -441,7 +445,10 @@ class Partition(Replica):
             self._unwritable()
 
     def delete_records_before(self, offset: int, timeout_ms: int) -> Delayed | None:
-        """Move the start of the log; returns the wait for the followers' moves, None without any. Raises ApiError."""
+        """Move the start of the log. Raises ApiError.
+
+        Returns the wait until the move is durable on all live replicas, None if it is already.
+        """
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if self._move_start(offset):
@@ -449,19 +456,28 @@ class Partition(Replica):
         return self._undeleted.add(offset - 1, Delayed(), timeout_ms)
 
     def _move_start(self, offset: int) -> bool:
-        """Move the start of the log; returns whether all live followers have moved theirs."""
+        """Move the start of the log; returns whether all live replicas have moved theirs."""
         self.log.delete_records_before(offset)
         for waiter in tuple(self.waiters):
             waiter.committed()
+        if self.log.durable_start < offset:
+            self._starts.commit(self.log, lambda: self._start_written(offset))
         if self.low_watermark >= offset:
             return True
         wake(self.followers, 0)
         return False
 
+    def _start_written(self, offset: int) -> None:
+        """The log start is durable, up to `offset` at least; or it could not be written."""
+        if self._undeleted:
+            self._undeleted.passed(self.low_watermark)
+            if self.log.durable_start < offset:
+                self._undeleted.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+
     @property
     def low_watermark(self) -> int:
-        """No live replica has records before it."""
-        start = self.log.log_start_offset
+        """No live replica has records before it, nor after a crash."""
+        start = self.log.durable_start
         return start if self.isr is None else self.isr.low_watermark(start)
 
     @property
@@ -546,7 +562,7 @@ class Partition(Replica):
         """End all waits with an error."""
         self._unflushed.fail(code)
         self._unreplicated.fail(code)
-        self._undeleted.fail(code)
+        self._undeleted.refuse(code)
         wake(self.waiters, 0)
         wake(self.followers, 0)
 

@@ -2,13 +2,16 @@
 
 Kafka's v3, from the time of ZooKeeper (KIP-570 added the leader epoch; Kafka 4 dropped the request). A request with an
 older leader epoch than the replica's gets FENCED_LEADER_EPOCH. Epoch -2 means that the topic is being deleted,
-and -1 that the epoch is unknown: both apply whatever the replica's epoch.
+and -1 that the epoch is unknown: both apply whatever the replica's epoch. `topic_id` is ours: a log of another topic id
+is not deleted.
 """
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from .api import Api
-from .schema import Struct, array, boolean, int16, int32, int64, string
+from .schema import Struct, array, boolean, int16, int32, int64, string, uuid_
 
 EPOCH_DURING_DELETE = -2
 
@@ -22,6 +25,7 @@ class StopReplicaPartitionState(Struct):
 class StopReplicaTopicState(Struct):
     topic_name: str = string()
     partition_states: list[StopReplicaPartitionState] = array(StopReplicaPartitionState)
+    topic_id: UUID = uuid_(tag=10000)
 
 
 class StopReplicaRequest(Struct):

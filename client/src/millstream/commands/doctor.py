@@ -27,7 +27,7 @@ from millstream.words import count
 @common
 @click.pass_obj
 def doctor(settings: Settings, clock: bool, config_file: str | None) -> None:
-    """Say why a cluster cannot be reached: names, ports, TLS, versions, SASL, advertised addresses, clocks.
+    """Say why a cluster cannot be reached: names, ports, TLS, versions, SASL, advertised addresses, strays, clocks.
 
     The exit status is 1 if a step has a problem.
     """

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from . import ports, processes, zookeeper
 from .folder import DataFolder
 from .processes import Daemon, StartFailed
 
+JOURNAL = "coordination.journal"
+"""What a broker without ZooKeeper knows of its topics."""
 HTTP = "http"
 HTTP_PORT = 9404
 START_TRIES = 3
@@ -87,13 +90,41 @@ class LocalCluster:
     def refusal(self) -> Problem | None:
         """The reason why the Cluster cannot run here."""
         there = sorted(int(entry.name) for entry in self.folder.glob("[0-9]*") if entry.name.isdigit())
-        if not there or there[-1] < len(self.brokers):
+        if there and there[-1] >= len(self.brokers):
+            return Problem(
+                Reason.SCALE_DOWN_REFUSED,
+                f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
+                f"{self.folder}, and the local runtime cannot remove brokers",
+            )
+        return self._lost_tree(there)
+
+    def _lost_tree(self, brokers: Sequence[int]) -> Problem | None:
+        """The problem if brokers have topics, and ZooKeeper, or the journal of a single broker, does not know them."""
+        holders = [broker for broker in brokers if _has_topics(self.folder / str(broker))]
+        if not holders:
             return None
-        return Problem(
-            Reason.SCALE_DOWN_REFUSED,
-            f"spec.brokers.replicas: {len(self.brokers)} is not allowed: {there[-1] + 1} brokers have data in "
-            f"{self.folder}, and the local runtime cannot remove brokers",
-        )
+        data = self.folder / str(holders[0])
+        has_journal = any((self.folder / str(broker) / JOURNAL).exists() for broker in brokers)
+        if self.cluster.spec.zookeeper is not None and has_journal:
+            return Problem(
+                Reason.INVALID_SPEC,
+                f"spec.zookeeper: not allowed: {data} has the topics of a Cluster without ZooKeeper, which would be"
+                " lost: leave spec.zookeeper out, or give the Cluster another name and mirror into it",
+            )
+        if self.cluster.spec.zookeeper is None and not has_journal:
+            return Problem(
+                Reason.INVALID_SPEC,
+                f"spec.zookeeper: required: {data} has topics, and no {JOURNAL}: put spec.zookeeper back, or restore"
+                " the file",
+            )
+        tree = self.folder / "zookeeper"
+        if self.has_zookeeper and not any(tree.glob("version-2/*")):
+            return Problem(
+                Reason.ZOOKEEPER_NOT_READY,
+                f"{tree} has no data, and {data} has topics, which a new ZooKeeper does not know: restore {tree}, or"
+                f" remove {self.folder} to start without records",
+            )
+        return None
 
     def stop(self) -> int:
         """Stop its processes, brokers before ZooKeeper, and forget them and their ports; return how many ran."""
@@ -296,6 +327,11 @@ def _ask(admin: KafkaAdmin) -> tuple[list[PartitionReplicas] | None, BrokersStat
         return admin.replicas(min_isr=True), admin.brokers()
     except AdminError:
         return None, None
+
+
+def _has_topics(folder: Path) -> bool:
+    """Whether a broker's folder has a partition, or a stray of one."""
+    return any(re.search(r"-[0-9]+(\.[0-9a-f]{32}-stray)?$", entry.name) for entry in folder.glob("*-*"))
 
 
 def _ready(data: Path, port: int) -> dict[str, str] | None:

@@ -391,7 +391,7 @@ class Pass:
         ends = find_ends(self.services.admins.at(self.services.address_of(cluster)), load, rerun)
         if isinstance(ends, Problem):
             return ends
-        return runs.begin(load, asks, ends, self.services.now())
+        return runs.begin(load, asks, ends, self.services.now(), self.services.nonce())
 
     def _start(self, load: BatchLoad, begun: BatchLoad) -> bool:
         cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)

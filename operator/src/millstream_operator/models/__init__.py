@@ -43,6 +43,7 @@ from .load import (
     ScheduleStatus,
     Unsettled,
     Until,
+    Written,
 )
 from .mirror import (
     LastPromotion,
@@ -108,6 +109,7 @@ __all__ = [
     "Unsettled",
     "Until",
     "Workload",
+    "Written",
     "decode_as",
     "encode_status",
 ]

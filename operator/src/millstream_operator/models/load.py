@@ -193,6 +193,16 @@ class Unsettled(Status, frozen=True):
     offsets: tuple[OffsetRange, ...]
 
 
+class Written(Status, frozen=True):
+    """The runs whose rows may be the last in the table, by their ids. Each run must find one of them there."""
+
+    path: str
+    run: str | None = None
+    """The last run that succeeded with records; None before the first, and after an upgrade from an older release."""
+    since: tuple[str, ...] = ()
+    """Runs that have begun since, and may have published."""
+
+
 class ScheduleStatus(Status, frozen=True):
     """``since``: scheduled times up to this one are done."""
 
@@ -210,6 +220,7 @@ class BatchLoadStatus(Status, frozen=True):
     runs: tuple[Run, ...] | None = None
     committed: Committed | None = None
     unsettled: Unsettled | None = None
+    written: Written | None = None
     asked: Asked | None = None
     rerun_id: str | None = None
     schedule: ScheduleStatus | None = None

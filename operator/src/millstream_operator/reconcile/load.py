@@ -12,12 +12,16 @@ the same run. The runner (a Job, a SparkApplication, a local process) reports as
 created again, from the same offsets. The job itself writes the rows of a run once, however often it is started.
 
 A failed run may have published its rows, and died before it could report this. So the next run of the same
-positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them.
+positions repeats it, with its offsets and the name of its rows (`Run.id`), and either finds the rows or writes them. A
+run that does not repeat it fences it: the job makes sure that its driver, wherever it is, can no longer commit.
+
+The status may be older than the table, or the table another one. So each run names the last one that the table must
+have (`written`); the job compares.
 
 Invariants: the offsets of a run never change; a run that ended stays ended; one run at a time; only a success advances
-the committed offsets, to the end of its range, where the next range begins. Run names count up and contain the start of
-the load's uid (NAME-0001-1a2b3c4d), as do the names of a run's Job and ConfigMap: a load that is deleted and recreated
-under its name shares nothing with its predecessor's runs.
+the committed offsets, to the end of its range, where the next range begins. Run names count up and end with a nonce
+(NAME-0001-1a2b3c4d), as do the names of a run's Job and ConfigMap: a load that is deleted and created again under its
+name, or whose status is restored from an older copy, shares nothing with the runs before.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from ..models import (
     Run,
     ScheduleStatus,
     Unsettled,
+    Written,
 )
 from ..resources.load import follows_unsettled, run_id
 from .load_ranges import (
@@ -57,8 +62,8 @@ from .load_ranges import (
 from .problem import Problem
 
 MAX_ERROR = 4096
-UID_DIGITS = 8
-"""Characters of the uid in the name of a run."""
+MOST_SINCE = 15
+"""Number of earlier runs that are kept in `status.written.since`."""
 MOST_RANGES = 32
 """Number of partitions whose range is kept for a run that is no longer the last."""
 
@@ -116,14 +121,14 @@ def with_status(load: BatchLoad, status: BatchLoadStatus) -> BatchLoad:
     return replace(load, status=status)
 
 
-def next_run_name(load: BatchLoad) -> str:
+def next_run_name(load: BatchLoad, nonce: str) -> str:
     run = load.status.last_run
     number = _number(load, run.name) if run and run.name else 0
-    return f"{load.name}-{number + 1:04d}-{load.metadata.uid[:UID_DIGITS]}"
+    return f"{load.name}-{number + 1:04d}-{nonce}"
 
 
 def _number(load: BatchLoad, run: str) -> int:
-    """The number in a run's name; names of older releases contain no uid."""
+    """The number in a run's name; older releases' names end with it, or with the load's uid."""
     return int(run.removeprefix(f"{load.name}-").partition("-")[0])
 
 
@@ -240,14 +245,14 @@ def request(load: BatchLoad, now: datetime, *, retry: bool = False) -> Request |
 
 
 def begin(
-    load: BatchLoad, asks: Request, partitions: Partitions, now: datetime
+    load: BatchLoad, asks: Request, partitions: Partitions, now: datetime, nonce: str
 ) -> BatchLoadStatus | Problem | Waiting:
-    """The status of a load whose run begins now, or why none begins."""
+    """The status of a load whose run begins now, or why none begins; ``nonce`` is random, for the run's name."""
     if in_flight(load.status):
         when = rfc3339(asks.scheduled or now)
         stopped = Seen(RunState.FAILED, error=f"stopped by spec.schedule.concurrencyPolicy Replace at {when}")
         load = with_status(load, end(load, stopped, now))
-    status, name = load.status, next_run_name(load)
+    status, name = load.status, next_run_name(load, nonce)
     again = None if asks.trigger is Trigger.RERUN else _repeats(load, partitions)
     if again is not None:
         offsets: tuple[OffsetRange, ...] | Problem = again.offsets
@@ -266,7 +271,7 @@ def begin(
         return Waiting(found, wanted)
     if again is None and found < wanted and asks.trigger is Trigger.SCHEDULE:
         offsets = empty(offsets)  # too few: the next run will load them
-    run = _run(load, asks, name, again, offsets, now)
+    run = _run(load, asks, name, again.id if again is not None else name, offsets, now)
     status = _pinned(load, asks, run, offsets)
     if records(offsets) == 0:  # nothing for Spark to do
         nothing = Seen(RunState.SUCCEEDED, rows=0, corrupt_records=0, bytes=0)
@@ -286,14 +291,14 @@ def _run(
     load: BatchLoad,
     asks: Request,
     name: str,
-    again: Unsettled | None,
+    run_id: str,
     offsets: tuple[OffsetRange, ...],
     now: datetime,
 ) -> Run:
     rerun = load.spec.rerun if asks.trigger is Trigger.RERUN else None
     return Run(
         name=name,
-        id=again.id if again is not None else name,
+        id=run_id,
         trigger=asks.trigger.value,
         request_id=rerun.request_id if rerun is not None else None,
         scheduled_time=rfc3339(asks.scheduled) if asks.scheduled is not None else None,
@@ -314,6 +319,8 @@ def _pinned(load: BatchLoad, asks: Request, run: Run, offsets: tuple[OffsetRange
         kept = ranges if len(ranges) <= MOST_RANGES else None
         earlier = (replace(before, offsets=kept), *earlier)
     status = replace(status, last_run=run, offsets=offsets, runs=_kept(load, earlier))
+    if records(offsets):
+        status = replace(status, written=_with_begun(load, run))
     if asks.trigger is Trigger.RERUN:
         return replace(status, rerun_id=run.request_id)
     if asks.scheduled is not None:
@@ -346,10 +353,30 @@ def _repeats(load: BatchLoad, partitions: Partitions) -> Unsettled | None:
     return last
 
 
+def _with_begun(load: BatchLoad, run: Run) -> Written:
+    """`status.written` with a run that may publish from now on."""
+    known, path = load.status.written, table_name(load)
+    if known is None or known.path != path:
+        known = Written(path=path)
+    others = [one for one in known.since if one != run.id]
+    return replace(known, since=(*others[-MOST_SINCE:], run.id or ""))
+
+
+def _with_end(written: Written | None, run: str, seen: Seen, count: int) -> Written | None:
+    """`status.written` with the end of a run."""
+    if written is None or run not in written.since:
+        return written
+    if seen.state is RunState.SUCCEEDED and count:
+        return replace(written, run=run, since=())
+    if seen.reason is Reason.FENCED:
+        return replace(written, since=tuple(one for one in written.since if one != run))
+    return written
+
+
 def _refused_rerun(load: BatchLoad, name: str, problem: Problem, now: datetime) -> BatchLoadStatus:
     """Record an impossible rerun as a failed run: it must not block others."""
     asks = Request(Trigger.RERUN)
-    run = _run(load, asks, name, None, (), now)
+    run = _run(load, asks, name, name, (), now)
     status = _pinned(load, asks, run, ())
     seen = Seen(RunState.FAILED, error=problem.message, reason=problem.reason)
     return end(with_status(load, status), seen, now)
@@ -425,7 +452,8 @@ def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
         reason=None if succeeded else _why(seen).value,
         log=seen.log or None,
     )
-    status = replace(status, last_run=run)
+    written = _with_end(status.written, run_id(load), seen, run.records or 0)
+    status = replace(status, last_run=run, written=written)
     if run.trigger == Trigger.RERUN:
         return status
     asked, offsets = status.asked or _asked(load), status.offsets or ()
@@ -438,6 +466,11 @@ def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
             else None
         )
         return replace(status, committed=committed, unsettled=left)
+    if (
+        seen.reason is Reason.FENCED
+    ):  # it has not published, and never will: the next run begins at once, anew
+        left = status.unsettled if follows_unsettled(load) else None
+        return replace(status, asked=replace(asked, generation=0), unsettled=left)
     if follows_unsettled(load):
         return status  # the next run must look for the rows of that one, too
     last = Unsettled(id=run_id(load), path=asked.path, positions=asked.positions, offsets=offsets)

@@ -80,7 +80,7 @@ def _begun(services: Services, load: BatchLoad, asks: Request) -> BatchLoadStatu
     partitions = find_ends(services.admins.at(services.address_of(cluster)), load, rerun)
     if isinstance(partitions, Problem):
         return partitions
-    return runs.begin(load, asks, partitions, services.now())
+    return runs.begin(load, asks, partitions, services.now(), services.nonce())
 
 
 def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:

@@ -23,6 +23,7 @@ from ..resources.owned import digest
 from .problem import Problem, shown
 
 MOST_NAMED = 10  # partitions in a message
+MOST_LISTED = 50  # offsets in a message
 MOST_BYTES = 400_000
 """Limit of a run's ranges as JSON. A status has up to three such lists, and Kubernetes stores 1.5 MiB."""
 
@@ -163,33 +164,57 @@ def _continued(committed: Committed, partitions: Partitions) -> dict[Key, int] |
         return Problem(
             Reason.OFFSETS_GONE,
             f"offsets {shown(gone, MOST_NAMED)} were deleted by retention before they were loaded;"
-            f" {_go_on('Earliest')}",
+            f" {_without_repeats(loaded, partitions)}",
         )
     if cut:
         return Problem(
             Reason.OFFSETS_GONE,
-            f"{shown(cut, MOST_NAMED)}, where the last successful run ended: records were lost; {_go_on('Earliest')}",
+            f"{shown(cut, MOST_NAMED)}, where the last successful run ended: records were lost, and later ones have"
+            f" offsets that were loaded before; {_without_repeats(loaded, partitions)}; lower an offset to load records"
+            " that came after the loss",
         )
     return begins
 
 
 def _replaced(committed: Committed, partitions: Partitions) -> Problem | None:
     there = {topic: ends.topic_id for (topic, _), ends in partitions.items()}
+    same = {
+        (one.topic, one.partition): one.offset
+        for one in committed.offsets
+        if not one.topic_id or there.get(one.topic) in (None, one.topic_id)
+    }
     for one in committed.offsets:
         now = there.get(one.topic)
         if one.topic_id and now and one.topic_id != now:
             return Problem(
                 Reason.TOPIC_REPLACED,
                 f"topic {one.topic} was deleted and created again: its id is {now}, and was {one.topic_id} when the "
-                f"last successful run ended; {_go_on('Earliest')}",
+                f"last successful run ended; {_without_repeats(same, partitions)}; if the new topic has records that"
+                " were loaded before, give the offsets after them",
             )
     return None
 
 
-def _go_on(position: str) -> str:
+def _without_repeats(loaded: Mapping[Key, int], partitions: Partitions) -> str:
+    """How to continue without loading a record twice: at the end of what was loaded, as far as that is in the logs."""
+    begins = {
+        key: min(max(loaded.get(key, ends.earliest), ends.earliest), ends.latest)
+        for key, ends in sorted(partitions.items())
+    }
+    listed = ", ".join(
+        f"{{topic: {topic}, partition: {partition}, offset: {offset}}}"
+        for (topic, partition), offset in list(begins.items())[:MOST_LISTED]
+    )
+    more = (
+        ", and so on: for each partition its offset in status.committed, or its first one if that is larger"
+        if len(begins) > MOST_LISTED
+        else ""
+    )
+    twice = sum(offset - partitions[key].earliest for key, offset in begins.items() if key in loaded)
+    beware = f"; position Earliest would load up to {twice:,} offsets a second time" if twice else ""
     return (
-        f"to load the present records, set spec.from to {{position: {position}, requestId: ...}} with a new "
-        "requestId"
+        "to continue, set spec.from to {position: Offsets, requestId: ..., offsets: ["
+        f"{listed}{more}]}} with a new requestId{beware}"
     )
 
 

@@ -46,6 +46,8 @@ REASONS = {
         Reason.OFFSETS_GONE,
         Reason.CONFLICTING_TABLE,
         Reason.ALREADY_LOADED,
+        Reason.TABLE_REPLACED,
+        Reason.FENCED,
         Reason.CORRUPT_RECORDS,
         Reason.OUTPUT_NOT_WRITABLE,
         Reason.INVALID_SPEC,

@@ -7,7 +7,7 @@ with its partitions, replicas and configuration, and a key is reset only if this
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -45,9 +45,16 @@ class TopicPlan:
 
 
 def plan_topic(
-    name: str, spec: TopicSpec, observed: TopicState | None, config_keys: Iterable[str] = ()
+    name: str,
+    spec: TopicSpec,
+    observed: TopicState | None,
+    config_keys: Iterable[str] = (),
+    strays: Collection[int] = (),
 ) -> TopicPlan:
-    """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before."""
+    """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before;
+    ``strays``: the brokers that keep logs of the topic that it had, although the cluster does not know it."""
+    if observed is None and strays:
+        return TopicPlan(problem=_kept(name, strays))
     if is_replica(observed) and KEY not in {*spec.config, *config_keys}:  # else this resource has made it one
         return TopicPlan()
     if observed is None:
@@ -58,6 +65,20 @@ def plan_topic(
         change=ConfigChange(to_set, to_reset) if to_set or to_reset else None,
         partitions=spec.partitions if (spec.partitions or 0) > observed.partitions else None,
         problem=fewer_partitions(spec.partitions, observed.partitions),
+    )
+
+
+def _kept(name: str, brokers: Collection[int]) -> Problem:
+    where = (
+        f"broker {next(iter(brokers))}"
+        if len(brokers) == 1
+        else f"brokers {', '.join(map(str, sorted(brokers)))}"
+    )
+    return Problem(
+        Reason.STRAY_LOGS,
+        f"the cluster has lost topic {name}, and {where} still {'has' if len(brokers) == 1 else 'have'} its records, as"
+        " strays: restore the cluster's ZooKeeper, and they are its logs again; or remove the strays' folders, and the"
+        " topic is created empty",
     )
 
 
@@ -93,12 +114,29 @@ def problem_of(refusal: Refusal) -> Problem:
     return Problem(REASONS.get(refusal.error, Reason.REFUSED), str(refusal))
 
 
+def replaced(topic: Topic, observed: TopicState | None) -> str:
+    """A warning that the topic is another one than the resource had; until the next change of the spec."""
+    before = topic.status.topic_id
+    if observed is not None and before and observed.topic_id != before:
+        return (
+            f"the topic was deleted and created again: its id was {before}, and is {observed.topic_id}; the former"
+            " records are not in it. This warning stays until spec changes"
+        )
+    for one in topic.status.conditions or ():
+        is_warning = one.type == ConditionType.WARNING.value and one.reason == Reason.TOPIC_REPLACED.value
+        if is_warning and one.observed_generation == topic.metadata.generation:
+            return one.message
+    return ""
+
+
 def said(topic: Topic, cluster: Cluster, observed: TopicState | None, replication: Replication) -> list[Said]:
     """The conditions other than Ready."""
     said: list[Said] = []
     if progress := replication.progress.get(topic.topic_name):
         said.append((ConditionType.REBALANCING, True, Reason.REASSIGNING, progress))
-    if not is_replica(observed) and (words := warning(topic.spec, cluster, observed)):
+    if words := replaced(topic, observed):
+        said.append((ConditionType.WARNING, True, Reason.TOPIC_REPLACED, words))
+    elif not is_replica(observed) and (words := warning(topic.spec, cluster, observed)):
         said.append((ConditionType.WARNING, True, Reason.MINIMUM_ISR, words))
     return said
 

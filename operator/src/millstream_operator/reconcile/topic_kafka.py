@@ -58,9 +58,15 @@ def _bring_about(
         observed = admin.topics(names)
         active = [topic for topic in topics if not is_paused(topic)]
         plans = dict.fromkeys(names, TopicPlan())
+        lost = any(topic.status.topic_id and topic.topic_name not in observed for topic in active)
+        strays = admin.strays() if lost else {}
         for topic in active:
             plans[topic.topic_name] = plan_topic(
-                topic.topic_name, topic.spec, observed.get(topic.topic_name), topic.status.config_keys or ()
+                topic.topic_name,
+                topic.spec,
+                observed.get(topic.topic_name),
+                topic.status.config_keys or (),
+                strays.get(topic.status.topic_id or "", ()),
             )
         topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]
         refused = carry_out(admin, plans)

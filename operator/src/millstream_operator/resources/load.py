@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from ..models import API_VERSION, BatchLoad
-from ..models.load import SparkDriver, SparkExecutor
+from ..models.load import SparkDriver, SparkExecutor, Written
 from ..quantity import parse_quantity
 from ..references import without_references
 from .images import Images, SparkRole
@@ -126,6 +126,7 @@ def run_file(load: BatchLoad, bootstrap: str, *, result: str, output_path: str |
             for part in load.status.offsets or ()
         ],
         **({"topicIds": topic_ids} if topic_ids else {}),
+        "fence": _fence(load),
         "value": value(load),
         **reading(load),
         "output": output_of(load, output_path or output.path),
@@ -164,13 +165,43 @@ def _begins_a_table(load: BatchLoad) -> bool:
     Its status decides: a load that was deleted and created again does not know its predecessor's rows.
     """
     status, run = load.status, load.status.last_run
-    if load.spec.from_.request_id is not None or run is None:
+    decided = load.spec.from_.request_id is not None
+    if run is None:
         return False
     if run.trigger == "Rerun":
-        return status.committed is None
+        return status.committed is None and not decided
     if status.asked is None:
         return False
-    return status.committed is None or status.committed.path != status.asked.path or follows_unsettled(load)
+    if status.committed is None or status.committed.path != status.asked.path:
+        return not decided
+    if status.committed.from_ != status.asked.from_:  # who edits `from` may load records twice
+        return follows_unsettled(load) and not decided
+    return follows_unsettled(load) or (_written(load) is None and not decided)
+
+
+def _fence(load: BatchLoad) -> Manifest:
+    """RUN.json's fence: the run must follow the last run of its table, if it goes on from there."""
+    written = _written(load)
+    if written is None:
+        return {}
+    failed = [run for run in written.since if run != run_id(load)]
+    return {"after": written.run, **({"failed": failed} if failed else {})}
+
+
+def _written(load: BatchLoad) -> Written | None:
+    """The runs that the table must end with; None if this run may find any."""
+    committed, asked, written, run = (
+        load.status.committed,
+        load.status.asked,
+        load.status.written,
+        load.status.last_run,
+    )
+    if committed is None or written is None or written.run is None or written.path != committed.path:
+        return None
+    rerun = run is not None and run.trigger == "Rerun"
+    if not rerun and (asked is None or (asked.path, asked.from_) != (committed.path, committed.from_)):
+        return None
+    return written
 
 
 def follows_unsettled(load: BatchLoad) -> bool:

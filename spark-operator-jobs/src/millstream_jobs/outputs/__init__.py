@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from millstream_jobs.files import PosixFiles, files_below
 from millstream_jobs.outputs.delta import DeltaOutput
 from millstream_jobs.outputs.iceberg import IcebergOutput
-from millstream_jobs.outputs.output import Committed, Output, OutputError
+from millstream_jobs.outputs.output import Committed, Fenced, Output, OutputError
 from millstream_jobs.outputs.parquet import FolderOutput, ObjectsOutput
 from millstream_jobs.outputs.session import configure
 from millstream_jobs.run import Run
 
-__all__ = ["Committed", "Output", "OutputError", "open_output"]
+__all__ = ["Committed", "Fenced", "Output", "OutputError", "open_output"]
 
 
 def open_output(spark: SparkSession, run: Run) -> Output:

@@ -21,7 +21,7 @@ import re
 import uuid
 from contextlib import AbstractContextManager
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -30,10 +30,14 @@ from millstream_jobs.outputs.objects import staging_path
 from millstream_jobs.outputs.output import (
     OWNER,
     Committed,
+    FenceMark,
     Mark,
     OutputError,
+    State,
+    TableId,
     added_columns,
     cannot_write,
+    check_not_fenced,
     check_owner,
     check_partitions,
     decode_mark,
@@ -41,13 +45,14 @@ from millstream_jobs.outputs.output import (
     in_files,
     nullable,
     replaced_rows,
+    state_of,
 )
-from millstream_jobs.run import Output, Run
+from millstream_jobs.run import OffsetRange, Output, Run
 
 LOCK = "_delta_log/.millstream.lock"
 FIRST = f"_delta_log/{0:020}.json"
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint\..*parquet)")
-OWN = ("_delta_log/", "_staging/", "_rewinds/", ".")
+OWN = ("_delta_log/", "_staging/", "_rewinds/", "_millstream/", ".")
 """Files allowed in the folder before the table exists: killed drivers leave them, and Delta's readers ignore them."""
 
 
@@ -65,9 +70,8 @@ class DeltaOutput:
     def find(self) -> Committed | None:
         if not self._exists():
             return None
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._table}")
-        named = history.where(F.col("userMetadata").contains(self._run.name))
-        for row in named.select("userMetadata", "operationMetrics").collect():
+        for row in self._history(self._run.name):
+            check_not_fenced(row["userMetadata"], self._run.name)
             mark = decode_mark(row["userMetadata"], self._run)
             if mark is not None:
                 self._files.delete(self._run_staging)
@@ -75,11 +79,41 @@ class DeltaOutput:
                 return Committed(mark.attempt, mark.rows, mark.corrupt_records, size and int(size))
         return None
 
+    def _history(self, run: str) -> list[Row]:
+        """The commits whose metadata names a run."""
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._table}")
+        named = history.where(F.col("userMetadata").contains(run))
+        return list(named.select("userMetadata", "operationMetrics").collect())
+
+    def identity(self) -> TableId:
+        return TableId(str(self._detail()["id"]))
+
+    def state(self, run: str) -> State:
+        found = (state_of(row["userMetadata"], run) for row in self._history(run))
+        return next((state for state in found if state), "")
+
+    def fence(self, run: str, offsets: tuple[OffsetRange, ...], by: str) -> None:
+        """An empty transaction with the run's txnAppId."""
+        with alone(self._run.output):
+            if self.state(run):
+                return
+            schema = self._spark.read.format("delta").load(self._path).schema
+            writer = self._spark.createDataFrame([], schema).write.format("delta").mode("append")
+            writer = writer.option("txnAppId", run).option("txnVersion", "1")
+            try:
+                writer.option("userMetadata", encode_mark(FenceMark(run, by))).save(self._path)
+            except Exception:
+                if not self.state(run):  # the run itself commits, or another driver fences it
+                    raise
+
+    def _detail(self) -> Row:
+        return self._spark.sql(f"DESCRIBE DETAIL {self._table}").collect()[0]
+
     def prepare(self, schema: StructType) -> None:
         run = self._run
         if not self._exists():
             self._create(schema)
-        detail = self._spark.sql(f"DESCRIBE DETAIL {self._table}").collect()[0]
+        detail = self._detail()
         owner = (detail["properties"] or {}).get(OWNER, "")
         check_owner(
             run, owner, f"ALTER TABLE {self._table} SET TBLPROPERTIES ('{OWNER}' = '{run.output.owner}')"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -29,8 +30,11 @@ from millstream_jobs.files import Files, PosixFiles, files_below, one_at_a_time
 from millstream_jobs.outputs.output import (
     OWNER,
     Committed,
+    Fenced,
     Mark,
     OutputError,
+    State,
+    TableId,
     added_columns,
     cannot_write,
     check_owner,
@@ -40,13 +44,16 @@ from millstream_jobs.outputs.output import (
     in_files,
     nullable,
     replaced_rows,
+    state_of,
 )
 from millstream_jobs.outputs.session import catalog_name
-from millstream_jobs.run import Output, Run
+from millstream_jobs.run import OffsetRange, Output, Run
 
 PARTITIONS = "millstream.partition-by"
 ATTEMPT = "millstream-attempt"
 MARK = "millstream-run"
+FENCE = "fence by "
+"""Begins the attempt of a snapshot without rows that fences a run."""
 COMMITS = 5
 """How often to repeat a Replace because others committed in between."""
 CORRUPT = "_corrupt_record"
@@ -69,21 +76,60 @@ class IcebergOutput:
     def find(self) -> Committed | None:
         if not self._exists():
             return None
-        summary = F.col("s.summary")
-        snapshots = self._metadata("snapshots").alias("s")
-        history = self._metadata("history").where("is_current_ancestor").select("snapshot_id")
-        wap_id = F.coalesce(*(summary.getItem(key) for key in ("published-wap-id", "wap.id", MARK)))
-        found = (
-            snapshots.join(history, "snapshot_id", "left_semi")
-            .where(wap_id.contains(self._run.name))
-            .select("snapshot_id", "parent_id", "summary", wap_id.alias("wap_id"))
-            .collect()
-        )
+        found = self._published(self._run.name)
         snapshot = next((row for row in found if decode_mark(row["wap_id"], self._run) is not None), None)
         if snapshot is None:
             return None
+        if (by := self._attempt_of(snapshot)).startswith(FENCE):
+            raise Fenced(self._run.name, by.removeprefix(FENCE))
         rows = int(snapshot["summary"].get("added-records", "0"))
         return Committed(self._attempt_of(snapshot), rows, self._count_corrupt(snapshot), _bytes_of(snapshot))
+
+    def _published(self, run: str) -> list[Row]:
+        """The snapshots in the table's history whose wap.id names a run."""
+        history = self._metadata("history").where("is_current_ancestor").select("snapshot_id")
+        return list(self._named(run).join(history, "snapshot_id", "left_semi").collect())
+
+    def _named(self, run: str) -> DataFrame:
+        """The snapshots whose wap.id names a run, staged ones included."""
+        summary = F.col("summary")
+        wap_id = F.coalesce(*(summary.getItem(key) for key in ("published-wap-id", "wap.id", MARK)))
+        named = self._metadata("snapshots").where(wap_id.contains(run))
+        return named.select("snapshot_id", "parent_id", "summary", wap_id.alias("wap_id"))
+
+    def identity(self) -> TableId:
+        """A catalog may be restored without the files: so the number of the last commit tells more than the id."""
+        jvm: Any = self._spark._jvm
+        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self._spark._jsparkSession, self._table
+        )
+        return TableId(str(table.uuid().toString()), int(table.operations().current().lastSequenceNumber()))
+
+    def state(self, run: str) -> State:
+        for snapshot in self._published(run):
+            if state_of(snapshot["wap_id"], run):
+                return "fenced" if self._attempt_of(snapshot).startswith(FENCE) else "committed"
+        return ""
+
+    def fence(self, run: str, offsets: tuple[OffsetRange, ...], by: str) -> None:
+        """Publish an empty snapshot with the run's wap.id, which is that of its offsets."""
+        if offsets:
+            wap_ids = {encode_mark(Mark(run, offsets))}
+        else:
+            wap_ids = {row["wap_id"] for row in self._named(run).collect() if state_of(row["wap_id"], run)}
+        for wap_id in sorted(wap_ids):
+            with alone(self._run.output):
+                if self.state(run):
+                    return
+                attempt = f"{FENCE}{by}"
+                empty = self._spark.createDataFrame([], self._spark.table(self._table).schema)
+                self._stage_by_wap_id(empty, wap_id, attempt)
+                staged = self._staged(attempt, wap_id)
+                try:
+                    self._publish(staged)
+                except Exception:
+                    if not self.state(run):  # the run itself commits, or another driver fences it
+                        raise
 
     def prepare(self, schema: StructType) -> None:
         try:
@@ -141,12 +187,8 @@ class IcebergOutput:
             if self._run.output.mode == "Replace":
                 self._stage_on_branch(rows)
             else:
-                self._stage_by_wap_id(rows)
-        staged = self._staged()
-        if staged is None:
-            raise OutputError(
-                f"output.table: {self._run.output.table}: what was staged was expired meanwhile"
-            )
+                self._stage_by_wap_id(rows, self._wap_id, self.attempt)
+        staged = self._staged(self.attempt)
         return self._rows_of(staged).withColumnsRenamed({there: name for name, there in STORED.items()})
 
     def commit(self, rows: int, corrupt_records: int) -> Committed:
@@ -154,16 +196,18 @@ class IcebergOutput:
             committed = self.find()
             if committed is not None:
                 return committed
-            staged = self._staged()
-            assert staged is not None
+            staged = self._staged(self.attempt)
             own = Committed(self.attempt, rows, corrupt_records, _bytes_of(staged))
             if self._run.output.mode == "Replace":
                 return self._fast_forward(own)
-            self._spark.sql(
-                f"CALL `{self._catalog}`.system.cherrypick_snapshot"
-                f"('{self._run.output.table}', {staged['snapshot_id']})"
-            )
+            self._publish(staged)
         return own
+
+    def _publish(self, staged: Row) -> None:
+        self._spark.sql(
+            f"CALL `{self._catalog}`.system.cherrypick_snapshot"
+            f"('{self._run.output.table}', {staged['snapshot_id']})"
+        )
 
     def discard(self) -> None:
         """Do nothing: the next expire_snapshots and remove_orphan_files remove files that no branch names."""
@@ -172,10 +216,10 @@ class IcebergOutput:
                 if self._exists():
                     self._drop_branch()
 
-    def _stage_by_wap_id(self, rows: DataFrame) -> None:
-        self._spark.conf.set("spark.wap.id", self._wap_id)
+    def _stage_by_wap_id(self, rows: DataFrame, wap_id: str, attempt: str) -> None:
+        self._spark.conf.set("spark.wap.id", wap_id)
         try:
-            rows.writeTo(self._table).option(f"snapshot-property.{ATTEMPT}", self.attempt).append()
+            rows.writeTo(self._table).option(f"snapshot-property.{ATTEMPT}", attempt).append()
         finally:
             self._spark.conf.unset("spark.wap.id")
 
@@ -198,9 +242,9 @@ class IcebergOutput:
             committed = self.find()
             if committed is not None:
                 return committed
-            staged = self._staged()
-            if not again or staged is None:
+            if not again:
                 raise
+            staged = self._staged(self.attempt)
             self._stage_on_branch(self._rows_of(staged))
             return self._fast_forward(own, again - 1)
         self._drop_branch()
@@ -226,10 +270,15 @@ class IcebergOutput:
     def _metadata(self, name: str) -> DataFrame:
         return self._spark.table(f"{self._table}.{name}")
 
-    def _staged(self) -> Row | None:
-        """The snapshot that this attempt has staged, the last one when there are several."""
-        own = self._metadata("snapshots").where(F.col("summary").getItem(ATTEMPT) == self.attempt)
-        return next(iter(own.orderBy(F.col("committed_at").desc()).limit(1).collect()), None)
+    def _staged(self, attempt: str, wap_id: str = "") -> Row:
+        """The snapshot that an attempt has staged, the last one when there are several."""
+        summary = F.col("summary")
+        own = self._metadata("snapshots").where(summary.getItem(ATTEMPT) == attempt)
+        if wap_id:
+            own = own.where(summary.getItem("wap.id") == wap_id)
+        for row in own.orderBy(F.col("committed_at").desc()).limit(1).collect():
+            return row
+        raise OutputError(f"output.table: {self._run.output.table}: what was staged was expired meanwhile")
 
     def _attempt_of(self, snapshot: Row) -> str:
         """The attempt that staged a snapshot; "" if the snapshot it was cherry-picked from has expired."""

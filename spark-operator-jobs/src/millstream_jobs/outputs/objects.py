@@ -17,13 +17,14 @@ Each is then moved to its final name; one that is no longer staged was moved bef
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from msgspec import Struct
 
 from millstream_jobs.files import Files
-from millstream_jobs.outputs.output import OutputError, check_offsets, is_data
+from millstream_jobs.outputs.output import Fenced, OutputError, check_offsets, is_data
 from millstream_jobs.run import OffsetRange, Run
 
 PARALLEL_RENAMES = 8  # each takes a while in an object store
@@ -43,6 +44,8 @@ class Manifest(Struct, frozen=True, rename="camel"):
     rows: int
     corrupt_records: int
     files: tuple[StagedFile, ...] = ()
+    fenced_by: str = ""
+    """The later run that has fenced this one, which has no rows then."""
 
 
 def manifest_path(run: str) -> str:
@@ -61,17 +64,39 @@ def encode(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def find_manifest(files: Files, run: Run) -> Manifest | None:
-    """The run's manifest, if an attempt has committed one; OutputError if it belongs to another run."""
-    path = manifest_path(run.name)
+def read_manifest(files: Files, path: str) -> Manifest | None:
+    """The manifest at a path, if there is one; OutputError if it is not a manifest."""
     if not files.exists(path):
         return None
     try:
-        manifest = msgspec.json.decode(files.read(path), type=Manifest)
+        return msgspec.json.decode(files.read(path), type=Manifest)
     except msgspec.DecodeError as error:
         raise OutputError(f"output.path: {path} there is no manifest of a run: {error}") from None
-    check_offsets(manifest.offsets, run)
+
+
+def manifest_of(files: Files, path: str, run: Run) -> Manifest | None:
+    """The run's manifest at a path, if an attempt has committed one; OutputError if it belongs to another run."""
+    manifest = read_manifest(files, path)
+    if manifest is not None:
+        if manifest.fenced_by:
+            raise Fenced(run.name, manifest.fenced_by)
+        check_offsets(manifest.offsets, run)
     return manifest
+
+
+def find_manifest(files: Files, run: Run) -> Manifest | None:
+    return manifest_of(files, manifest_path(run.name), run)
+
+
+def fence(files: Files, run: str, attempt: str, by: str) -> None:
+    """Take the run's name, unless an attempt has committed."""
+    with contextlib.suppress(FileExistsError):
+        files.create(manifest_path(run), encode(fence_of(run, attempt, by)))
+
+
+def fence_of(run: str, attempt: str, by: str) -> Manifest:
+    """Without offsets, so that a driver of an older release takes it for another run's."""
+    return Manifest(run, attempt, (), 0, 0, fenced_by=by)
 
 
 def commit(files: Files, run: Run, attempt: str, rows: int, corrupt_records: int) -> Manifest:

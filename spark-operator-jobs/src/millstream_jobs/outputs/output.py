@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timezone
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +36,29 @@ class Misfit(OutputError):
     reason = "InvalidSpec"
 
 
+class Fenced(OutputError):
+    """A later run has taken the run's name in the table: it can never commit, and has not."""
+
+    reason = "Fenced"
+    final = True
+
+    def __init__(self, run: str, by: str) -> None:
+        super().__init__(
+            f"output.path: {run} was fenced by {by}, a later run of the load: nothing was published, and never will be"
+        )
+
+
+State = Literal["committed", "fenced", ""]
+"""A run in the table: its rows, or that it can never commit; "" while neither is decided."""
+
+
+class TableId(Struct, frozen=True, array_like=True):
+    """Which table it is. ``version`` grows with each commit; 0 if the table's files tell all there is to know."""
+
+    id: str = ""
+    version: int = 0
+
+
 class Committed(Struct, frozen=True):
     """A run in the table, and its successful attempt.
 
@@ -55,7 +78,20 @@ class Output(Protocol):
     """Names this attempt among all those of the run."""
 
     def find(self) -> Committed | None:
-        """The run's commit, by any driver. OutputError if a run of this name had other offsets."""
+        """The run's commit, by any driver. Fenced if it can never commit; OutputError if a run of this name had other
+        offsets."""
+        ...
+
+    def identity(self) -> TableId:
+        """The table's identity, once it is prepared."""
+        ...
+
+    def state(self, run: str) -> State:
+        """Whether a run of any name has committed, or can never commit."""
+        ...
+
+    def fence(self, run: str, offsets: tuple[OffsetRange, ...], by: str) -> None:
+        """Take the name of a run in the table, unless it has committed; ``offsets`` are its own, if known."""
         ...
 
     def prepare(self, schema: StructType) -> None:
@@ -90,7 +126,14 @@ class Mark(Struct, frozen=True, forbid_unknown_fields=True):
     corrupt_records: int = 0
 
 
-def encode_mark(mark: Mark) -> str:
+class FenceMark(Struct, frozen=True, forbid_unknown_fields=True):
+    """A fenced run in a table's own history."""
+
+    run: str
+    fenced_by: str
+
+
+def encode_mark(mark: Mark | FenceMark) -> str:
     return msgspec.json.encode(mark).decode()
 
 
@@ -104,6 +147,26 @@ def decode_mark(text: str | None, run: Run) -> Mark | None:
         return None
     check_offsets(mark.offsets, run)
     return mark
+
+
+def state_of(text: str | None, run: str) -> State:
+    """What a mark says about a run."""
+    for kind, state in _STATES:
+        try:
+            mark = msgspec.json.decode(text or "", type=kind)
+        except msgspec.DecodeError:
+            continue
+        return state if mark.run == run else ""
+    return ""
+
+
+_STATES: tuple[tuple[type[Mark] | type[FenceMark], State], ...] = ((Mark, "committed"), (FenceMark, "fenced"))
+
+
+def check_not_fenced(text: str | None, run: str) -> None:
+    """Fenced if this is the mark of the run's fence."""
+    if state_of(text, run) == "fenced":
+        raise Fenced(run, msgspec.json.decode(text or "", type=FenceMark).fenced_by)
 
 
 def check_offsets(published: tuple[OffsetRange, ...], run: Run) -> None:

@@ -2,6 +2,7 @@
 
     load_run=RUN/date=…/part-….parquet   the table: a run is a value of its first partition column
     load_run=RUN/_millstream.json        the run's manifest (on S3: _millstream/RUN.json)
+    _millstream/runs/NUMBER.json         the claims of a load's runs (`claims`)
     _millstream/table.json               the table's owner, columns and partitions
     _staging/RUN/ATTEMPT/…               an attempt's files; readers ignore names that begin with "_"
 
@@ -30,16 +31,17 @@ from millstream_jobs.outputs.objects import Manifest, final_folder, staging_path
 from millstream_jobs.outputs.output import (
     Committed,
     OutputError,
+    State,
+    TableId,
     added_columns,
     cannot_write,
-    check_offsets,
     check_owner,
     check_partitions,
     in_files,
     is_data,
     nullable,
 )
-from millstream_jobs.run import Run
+from millstream_jobs.run import OffsetRange, Run
 
 TABLE = "_millstream/table.json"
 MANIFEST = "_millstream.json"
@@ -102,6 +104,19 @@ class ParquetOutput:
     def discard(self) -> None:
         self._files.delete(self._staging)
 
+    def identity(self) -> TableId:
+        """What there is to know is in the folder."""
+        return TableId()
+
+    def state(self, run: str) -> State:
+        manifest = objects.read_manifest(self._files, self._manifest_path(run))
+        if manifest is None:
+            return ""
+        return "fenced" if manifest.fenced_by else "committed"
+
+    def _manifest_path(self, run: str) -> str:
+        raise NotImplementedError
+
     def _committed(self, manifest: Manifest) -> Committed:
         size = sum(size for name, size in self._files.sizes(self._final).items() if is_data(name))
         return Committed(manifest.attempt, manifest.rows, manifest.corrupt_records, size)
@@ -113,14 +128,9 @@ class FolderOutput(ParquetOutput):
         self._posix = files
 
     def find(self) -> Committed | None:
-        path = f"{self._final}/{MANIFEST}"
-        if not self._files.exists(path):
+        manifest = objects.manifest_of(self._files, self._manifest_path(self._run.name), self._run)
+        if manifest is None:
             return None
-        try:
-            manifest = msgspec.json.decode(self._files.read(path), type=Manifest)
-        except msgspec.DecodeError as error:
-            raise OutputError(f"output.path: {path} there is no manifest of a run: {error}") from None
-        check_offsets(manifest.offsets, self._run)
         self._files.delete(staging_path(self._run.name))
         return self._committed(manifest)
 
@@ -132,6 +142,17 @@ class FolderOutput(ParquetOutput):
         committed = self.find()
         assert committed is not None
         return committed
+
+    def fence(self, run: str, offsets: tuple[OffsetRange, ...], by: str) -> None:
+        """A folder with a manifest only, renamed as that of the run would be."""
+        folder = f"{staging_path(run)}/fence-{self.attempt}"
+        manifest = objects.fence_of(run, self.attempt, by)
+        self._files.create(f"{folder}/{MANIFEST}", objects.encode(manifest))
+        self._posix.rename_folder(folder, final_folder(run))
+        self._files.delete(staging_path(run))  # a driver that still writes there fails
+
+    def _manifest_path(self, run: str) -> str:
+        return f"{final_folder(run)}/{MANIFEST}"
 
 
 class ObjectsOutput(ParquetOutput):
@@ -162,6 +183,12 @@ class ObjectsOutput(ParquetOutput):
         manifest = objects.commit(self._files, self._run, self.attempt, rows, corrupt_records)
         objects.finish(self._files, manifest)
         return self._committed(manifest)
+
+    def fence(self, run: str, offsets: tuple[OffsetRange, ...], by: str) -> None:
+        objects.fence(self._files, run, self.attempt, by)
+
+    def _manifest_path(self, run: str) -> str:
+        return objects.manifest_path(run)
 
 
 def _encode(table: Table) -> bytes:

@@ -28,7 +28,7 @@ def main() -> None:
                 try:
                     result = load(spark, read_run(Path(line.strip())))
                 except (BadRun, JobError) as error:
-                    result = Result("Failed", error=str(error))
+                    result = Result("Failed", error=str(error), reason=error.reason)
                 except (Py4JError, PySparkException, OSError) as error:
                     result = Result("Failed", error=root_cause(error))
                 print(result.encode().decode().strip(), file=channel, flush=True)

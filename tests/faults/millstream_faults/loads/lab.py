@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -72,6 +73,15 @@ class Loading(Protocol):
 
     def strike(self, kind: Kind, seconds: float) -> bool:
         """Strike, wait, undo. False if there was no target, as while a driver or executor starts."""
+
+    def copy(self, kind: Kind, output: Mapping[str, Any]) -> None:
+        """Before the round's records are produced: copy what the kind names."""
+
+    def restore(self, kind: Kind, produce: Callable[[], None]) -> str:
+        """After the run: put the copy in place, load, and undo that; what went wrong, or "".
+
+        ``produce`` makes other records, if the log was restored, too.
+        """
 
 
 class DriverDied(Exception):
@@ -182,23 +192,51 @@ class Lab:
         self._driver: Driver | None = None
         self._second: Driver | None = None
         self._run = out
+        self._described: dict[str, Any] = {}
         self._outcome = Outcome()
+        self._last: dict[str, str] = {}
+        """The run whose rows each table got last, by its format."""
+        self._next: str | None = None
+        """The run that has loaded the records in the place of the round's own."""
 
     @property
     def bootstrap(self) -> str:
         return self.broker.bootstrap
 
     def prepare(self, kind: Kind | None, run: dict[str, Any]) -> None:
-        self._run = self.out / f"{run['output']['format']}-{run['name']}.json"
-        self._run.write_text(json.dumps(run))
+        self._next = None
+        self._described = self._fenced(run)
+        self._run = self._write(self._described)
         self._outcome = Outcome()
         self._living()  # a new driver takes a while to start, which does not count
-        if kind is Kind.SECOND_DRIVER and self._second is None:
+        if kind in (Kind.SECOND_DRIVER, Kind.LEFT_BEHIND) and self._second is None:
             folder = self.out / "second"
             folder.mkdir(exist_ok=True)
             self._second = Driver(folder, self._environment)
 
+    @property
+    def _older(self) -> Path:
+        """The copy of the table from before the run."""
+        return self.out / "older"
+
+    def _fenced(self, run: dict[str, Any], *failed: str) -> dict[str, Any]:
+        """The run as an operator describes it, which knows the table's last run, and those that failed since."""
+        last = self._last.get(run["output"]["format"])
+        output = run["output"] if last and not failed else {**run["output"], "mode": "New"}
+        return {**run, "output": output, "fence": {"after": last, "failed": failed} if last else {}}
+
+    def _write(self, run: dict[str, Any]) -> Path:
+        path = self.out / f"{run['output']['format']}-{run['name']}.json"
+        path.write_text(json.dumps(run))
+        return path
+
     def load(self) -> Outcome:
+        outcome = self._load()
+        if outcome.rows is not None:
+            self._last[self._described["output"]["format"]] = self._next or self._described["name"]
+        return outcome
+
+    def _load(self) -> Outcome:
         outcome = self._outcome
         while outcome.rows is None and outcome.attempts < ATTEMPTS:
             outcome.attempts += 1
@@ -212,8 +250,11 @@ class Lab:
                 continue
             if answer["state"] == "Succeeded":
                 outcome.rows = answer["rows"]
+                self._next = None
             else:
                 outcome.errors.append(answer["error"])
+                if self._next is not None and answer["reason"] == "Fenced":
+                    outcome.rows = sum(part["until"] - part["from"] for part in self._described["offsets"])
         return outcome
 
     def _living(self) -> Driver:
@@ -265,6 +306,50 @@ class Lab:
             self._outcome.errors.append(f"second driver: {answer['error']}")
         return True
 
+    def _leave_behind(self) -> bool:
+        """The driver stalls, while the second driver loads the next run of an edited load; then it goes on."""
+        driver, second = self._driver, self._second
+        if driver is None or second is None or not driver.signal(signal.SIGSTOP, executors=False):
+            return False
+        run = self._described
+        following = self._fenced({**run, "name": f"{run['name']}-edited"}, run["name"])
+        try:
+            second.begin(self._write(following))
+            answer = second.answer(SECOND_S)
+            if answer["state"] == "Succeeded":
+                self._next = following["name"]
+            elif answer["reason"] != "AlreadyLoaded":
+                self._outcome.errors.append(f"second driver: {answer['error']}")
+        except (DriverDied, TimeoutError) as error:
+            second.end()
+            self._second = None
+            self._outcome.errors.append(f"second driver: {str(error) or 'it died'}")
+        finally:
+            driver.signal(signal.SIGCONT, executors=False)
+        return True
+
+    def copy(self, kind: Kind, output: Mapping[str, Any]) -> None:
+        if kind is Kind.RESTORED_TABLE:
+            shutil.copytree(output["path"], self._older)
+
+    def restore(self, kind: Kind, produce: Callable[[], None]) -> str:
+        run = {**self._described, "name": f"{self._described['name']}-restored"}
+        table = Path(run["output"]["path"])
+        newer = self.out / "newer"
+        if kind is Kind.RESTORED_TABLE:
+            self._bury()  # a driver remembers its tables
+            run = self._fenced(run)
+            table.rename(newer)
+            self._older.rename(table)
+        driver = self._living()
+        driver.begin(self._write(run))
+        answer = driver.answer(ATTEMPT_S)
+        if kind is Kind.RESTORED_TABLE:
+            self._bury()
+            shutil.rmtree(table)
+            newer.rename(table)
+        return "" if answer.get("reason") == "TableReplaced" else f"{kind.text}: {answer}"
+
     def _acts(self, kind: Kind) -> tuple[Callable[[], object], Callable[[], object]]:
         driver = self._driver
 
@@ -279,6 +364,8 @@ class Lab:
 
         if kind is Kind.SECOND_DRIVER:
             return self._load_beside, nothing
+        if kind is Kind.LEFT_BEHIND:
+            return self._leave_behind, nothing
         if kind is Kind.KILL_DRIVER:
             return to(signal.SIGKILL), nothing
         if kind is Kind.STALL_DRIVER:

@@ -28,7 +28,7 @@ from ..draws import Fault, draw
 from ..options import add_rounds, parsed
 from .lab import Lab, Loading
 from .operated import OperatedLab
-from .plan import BY_DRIVER, BY_OPERATOR, IN_S3, Kind
+from .plan import BY_OPERATOR, IN_FOLDER, IN_S3, RESTORED, Kind
 from .tables import PARTITIONS, Reader, Table
 
 FORMATS = ("Parquet", "Delta", "Iceberg")
@@ -87,13 +87,15 @@ class Rounds:
 
     def _round(self, number: int, fault: Fault[Kind] | None) -> float:
         """Run one round; return the run's time in s."""
+        if fault is not None and fault.kind in RESTORED:
+            self._lab.copy(fault.kind, self._output)
         self._produce(number)
         self._lab.prepare(fault.kind if fault else None, self._run(number))
         reader = Reader(self._table)
         begun = time.monotonic()
         striking = None
         with reader.reading():
-            if fault is not None:
+            if fault is not None and fault.kind not in RESTORED:
                 self._ended.clear()
                 striking = threading.Thread(target=self._strike, args=(fault.moment * self._usual, fault))
                 striking.start()
@@ -102,7 +104,11 @@ class Rounds:
             taken = time.monotonic() - begun
             if striking is not None:
                 striking.join()
-        said = self._judge(number, reader, outcome.rows)
+        wrong = ""
+        if fault is not None and fault.kind in RESTORED:
+            wrong = self._lab.restore(fault.kind, lambda: self._produce(-1))
+            self.struck[fault.kind.text, False] += 1
+        said = self._judge(number, reader, outcome.rows, wrong)
         what = f"{fault.kind.text} at {fault.moment:.0%} for {fault.seconds} s" if fault else "no fault"
         told = "".join(f"; {error}" for error in outcome.errors)
         print(
@@ -118,8 +124,9 @@ class Rounds:
         if self._lab.strike(fault.kind, fault.seconds):
             self.struck[fault.kind.text, is_during] += 1
 
-    def _judge(self, number: int, reader: Reader, rows: int | None) -> str:
-        found = [] if rows == PARTITIONS * RECORDS else [f"the run reports {rows} rows"]
+    def _judge(self, number: int, reader: Reader, rows: int | None, wrong: str) -> str:
+        found = [wrong] if wrong else []
+        found += [] if rows == PARTITIONS * RECORDS else [f"the run reports {rows} rows"]
         found += [self._table.wrong(number + 1), *sorted(reader.half)]
         if self._lab.s3 is None:
             found += [f"a reader failed: {error}" for error in reader.errors]
@@ -167,9 +174,9 @@ def main(given: list[str]) -> int:
             rounds.go(wanted.rounds)
             violations += rounds.violations
             struck += rounds.struck
-    print(f"{'struck':16}{'in a run':>10}{'after it':>10}")
+    print(f"{'struck':20}{'in a run':>10}{'after it':>10}")
     for kind in sorted({kind for kind, _ in struck}):
-        print(f"{kind:16}{struck[kind, True]:10}{struck[kind, False]:10}")
+        print(f"{kind:20}{struck[kind, True]:10}{struck[kind, False]:10}")
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")
@@ -192,4 +199,4 @@ def _laboratory(wanted: argparse.Namespace, out: Path) -> Iterator[tuple[Loading
         lab = stack.enter_context(contextlib.closing(Lab(out, broker, s3, catalog)))
         if lab.gate:
             stack.callback(lab.gate.shut)
-        yield lab, IN_S3 if s3 else BY_DRIVER
+        yield lab, IN_S3 if s3 else IN_FOLDER

@@ -177,6 +177,9 @@ class Store(Protocol):
     ) -> list[list[Any] | MultiError | Unavailable]:
         """Send many multis, in order; each succeeds or fails independently."""
 
+    async def sync(self) -> None:
+        """After it, reads return at least what any broker had written when it was called."""
+
 
 def with_parents(paths: Iterable[str]) -> list[str]:
     """These paths and all their parents except the root, each once, parents first."""

@@ -31,7 +31,7 @@ from millstream_process import supervision
 
 from ...log.files import write_atomically
 from ...slices import turn, turns
-from .. import CoordinationError
+from .. import OVERRIDE, CoordinationError
 from . import (
     Create,
     Delete,
@@ -185,6 +185,9 @@ class FileStore:
             raise failure
         return found
 
+    async def sync(self) -> None:
+        pass
+
     def _begin(self, operations: Sequence[Operation]) -> asyncio.Future[list[Any]]:
         """Complete when it is written; MultiError, CoordinationError."""
         if self._is_closed:
@@ -315,8 +318,9 @@ def _transactions(path: Path, data: bytes) -> Iterator[dict[str, Any]]:
     good = next((number for number, value in enumerate(values) if value is None), len(values))
     if any(value is not None for value in values[good:]):
         raise CoordinationError(
-            f"{path}: cannot be read: line {good + 1} is damaged. Restore the file from a copy, or move it away:"
-            " then the broker continues with the topics whose logs it has, without their configuration."
+            f"{path}: cannot be read: line {good + 1} is damaged. Restore the file from a copy. Without one, move it"
+            f" away and start the broker once with {OVERRIDE}=true: it continues with the topics whose logs it has,"
+            " without their configuration, and deletes none of their records until they are configured."
         )
     if not good:
         raise CoordinationError(f"{path}: cannot be read: it is empty, or its first line is damaged")

@@ -269,6 +269,9 @@ class ZooKeeperStore:
 
         return await self._in_flight(multis, send, finish)
 
+    async def sync(self) -> None:
+        await self._call(self._client.sync_async, self._at("/"))
+
     def _commit(self, operations: Sequence[Operation]) -> AsyncResult:
         transaction = self._client.transaction()
         for one in operations:

@@ -1,0 +1,161 @@
+"""The logs that a broker has, noted in each of its log directories (``.inventory``), so that a missing one is noticed.
+
+    1 7                                               format, and the number of the start that wrote the file
+    + xdtBv0jTQdu-G2qGMFiTmA 3 flights /var/lib/a     topic id, partition, topic, log directory
+    - xdtBv0jTQdu-G2qGMFiTmA 3                        it was deleted, or is a stray
+
+A directory may be taken out of ``log.dirs``, not be mounted, or lose a single folder. The broker then has no log of a
+partition that it had one of. That partition is not new: an empty log in its place would vouch for records that it
+lacks.
+
+Each start writes the file anew, with the logs found and those that are missing, in every directory. Of several files,
+those of the latest start count: a directory that was away has an older one. Nothing is fsynced. After a crash of the
+machine the directory does not vouch for its logs anyway (``generations``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
+
+from .files import write_atomically
+
+FILE_NAME = ".inventory"
+FORMAT = 1
+SLACK = 1000
+"""Number of changes after which the file is written anew, if it has grown to several times its contents."""
+
+logger = logging.getLogger(__name__)
+
+TopicIdPartition = tuple[uuid.UUID, int]
+
+
+class Place(NamedTuple):
+    """The name of a log's topic, and its log directory."""
+
+    topic: str
+    directory: str
+
+
+class Inventory:
+    """All calls are blocking, in any thread. What cannot be written is logged, and passed to ``failed``."""
+
+    def __init__(self) -> None:
+        self.is_known = False
+        """Whether the directories had an inventory at the start."""
+        self.missing: dict[TopicIdPartition, Place] = {}
+        """The logs that no directory had at the start."""
+        self.failed: Callable[[Path, OSError], None] = lambda directory, error: None
+        self._logs: dict[TopicIdPartition, Place] = {}
+        self._directories: list[Path] = []
+        self._start = 0
+        self._lock = threading.Lock()
+        self._changes = 0
+
+    @staticmethod
+    def has_any(directory: Path) -> bool:
+        """Whether the directory's file names a log."""
+        noted = _read(directory)
+        return noted is not None and bool(noted[1])
+
+    def begin(
+        self,
+        directories: Iterable[Path],
+        found: Mapping[TopicIdPartition, Place],
+        strays: Container[TopicIdPartition] = (),
+    ) -> None:
+        """Read the files of these directories, and write them anew with the logs found there."""
+        self._directories = list(directories)
+        noted = [read for one in self._directories if (read := _read(one)) is not None]
+        latest = max((start for start, _ in noted), default=0)
+        for start, logs in noted:
+            if start == latest:
+                self._logs |= {one: place for one, place in logs.items() if one not in strays}
+        self.is_known = bool(noted)
+        self.missing = {one: place for one, place in self._logs.items() if one not in found}
+        self._logs |= found
+        self._start = latest + 1
+        with self._lock:
+            self._write_anew()
+
+    def add(self, topic_id: uuid.UUID | None, partition: int, place: Place) -> None:
+        if topic_id is None:
+            return
+        self.missing.pop((topic_id, partition), None)
+        if self._logs.get((topic_id, partition)) != place:
+            self._logs[topic_id, partition] = place
+            self._append(_line(topic_id, partition, place))
+
+    def remove(self, topic_id: uuid.UUID | None, partition: int) -> None:
+        if topic_id is not None and self._logs.pop((topic_id, partition), None) is not None:
+            self.missing.pop((topic_id, partition), None)
+            self._append(f"- {uuid_text(topic_id)} {partition}\n")
+
+    def _append(self, line: str) -> None:
+        with self._lock:
+            self._changes += 1
+            if self._changes > SLACK + 4 * len(self._logs):
+                self._write_anew()
+                return
+            for directory in self._directories:
+                try:
+                    with open(directory / FILE_NAME, "a", encoding="utf-8") as file:
+                        file.write(line)
+                except OSError as error:
+                    self._failed(directory, error)
+
+    def _write_anew(self) -> None:
+        lines = [_line(*one, place) for one, place in self._logs.items()]
+        data = "".join([f"{FORMAT} {self._start}\n", *lines]).encode()
+        for directory in self._directories:
+            try:
+                write_atomically(str(directory / FILE_NAME), data, sync=False)
+            except OSError as error:
+                self._failed(directory, error)
+        self._changes = 0
+
+    def _failed(self, directory: Path, error: OSError) -> None:
+        logger.warning("%s: cannot write %s: %s", directory, FILE_NAME, error.strerror)
+        self.failed(directory, error)
+
+    def leave(self, directory: Path) -> None:
+        """The directory is offline; its logs stay noted in the others."""
+        with self._lock:
+            self._directories = [one for one in self._directories if one != directory]
+
+
+def _line(topic_id: uuid.UUID, partition: int, place: Place) -> str:
+    return f"+ {uuid_text(topic_id)} {partition} {place.topic} {place.directory}\n"
+
+
+def _read(directory: Path) -> tuple[int, dict[TopicIdPartition, Place]] | None:
+    """The number of the start, and the logs; None if there is no file that can be used."""
+    path = directory / FILE_NAME
+    try:
+        head, *lines = path.read_text("utf-8").splitlines()
+        version, start = map(int, head.split())
+        if version != FORMAT:
+            raise ValueError(f"format {version} is not known")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be used: %s", path, error)
+        return None
+    logs: dict[TopicIdPartition, Place] = {}
+    for line in lines:
+        try:
+            sign, topic_id, partition, *place = line.split(" ", 4)
+            key = uuid_from(topic_id), int(partition)
+            if sign == "+":
+                logs[key] = Place(*place)
+            elif sign == "-":
+                logs.pop(key, None)
+        except (ValueError, TypeError):  # a line that a crash has cut off
+            continue
+    return start, logs

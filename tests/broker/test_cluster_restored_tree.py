@@ -1,0 +1,147 @@
+"""Real brokers whose ZooKeeper is restored from an older copy: their logs decide, and no record is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millstream_harness.cluster import ClusterProcesses, until
+from millstream_harness.cluster_load import PATIENT, Writer, holds
+from millstream_harness.wire import Wire
+from millstream_harness.zookeeper import ZooKeeperProcess
+from millstream_kafka.protocol.alter_partition_reassignments import (
+    API,
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
+    server = ZooKeeperProcess(tmp_path / "zookeeper").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def cluster(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path, zookeeper=zookeeper) as cluster:
+        yield cluster
+
+
+def create(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> Writer:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    new = NewTopic(name, 1, replica_assignment=[list(replicas)], config=settings)
+    admin.create_topics([new])[name].result(30)
+    cluster.await_in_sync(name, len(replicas))
+    return Writer(cluster, name)
+
+
+def move(cluster: ClusterProcesses, name: str, *replicas: int) -> None:
+    asked = ReassignableTopic(name, [ReassignablePartition(0, list(replicas))])
+    with Wire(cluster.brokers[cluster.controller()].bootstrap) as wire:
+        answer = wire.call(API, 0, AlterPartitionReassignmentsRequest(20_000, [asked]))
+    assert answer.error_code == 0
+    until(lambda: cluster.partitions(name)[0].replica_nodes == list(replicas), f"{name} is moved")
+    for number, one in cluster.brokers.items():
+        if number not in replicas:
+            until(lambda one=one: not (one.data / f"{name}-0").exists(), "the old log is deleted")  # type: ignore[misc]
+
+
+def stop_all(cluster: ClusterProcesses) -> None:
+    for one in cluster.brokers.values():
+        if one.process is not None:
+            one.stop(20)
+
+
+def copy(zookeeper: ZooKeeperProcess) -> Path:
+    zookeeper.stop(20)
+    target = zookeeper.folder / "copy"
+    shutil.copytree(zookeeper.data, target)
+    zookeeper.start()
+    return target
+
+
+def restore(zookeeper: ZooKeeperProcess, copied: Path) -> None:
+    zookeeper.kill()
+    shutil.rmtree(zookeeper.data)
+    shutil.copytree(copied, zookeeper.data)
+    zookeeper.start()
+
+
+def test_a_restored_zookeeper_costs_no_record(cluster: ClusterProcesses, zookeeper: ZooKeeperProcess) -> None:
+    """In the copy all are in sync and `moved` is at broker 1. Since then broker 3 was out, and `moved` went to 2."""
+    kept = create(cluster, "kept", 3, 1, 2)
+    moved = create(cluster, "moved", 1, min_insync_replicas="1")
+    gone = create(cluster, "gone", 1, 2, 3)
+    for writer in (kept, moved, gone):
+        writer.write(100)
+    copied = copy(zookeeper)
+    for name in ("kept", "gone"):
+        cluster.await_in_sync(name)
+    move(cluster, "moved", 2)
+    later = create(cluster, "later", 1, 2, 3)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
+    admin.delete_topics(["gone"])["gone"].result(30)
+    cluster.brokers[3].stop(20)
+    cluster.await_in_sync("kept", 2)
+    for writer in (kept, moved, later):
+        writer.write(100)
+    stop_all(cluster)
+    restore(zookeeper, copied)
+    third = cluster.brokers[3]
+    third.start()
+    until(lambda: cluster.partitions("kept", third)[0].leader_id == -1, "it knows that nobody leads")
+    assert "was restored from an older copy" in third.said()
+    for number in (1, 2):
+        cluster.brokers[number].start()
+    cluster.await_in_sync("kept")
+    assert cluster.leader("moved") is cluster.brokers[2]
+    cluster.await_in_sync("moved", 2)
+    for writer in (kept, moved):
+        holds(cluster, writer)
+        writer.write(50)
+        holds(cluster, writer)
+    for one in cluster.brokers.values():
+        until(lambda one=one: list(one.data.glob("later-0.*-stray")), "what the copy lacks is a stray")  # type: ignore[misc]
+    cluster.await_in_sync("gone")
+    stop_all(cluster)
+    for one in cluster.brokers.values():
+        one.start()
+    cluster.await_in_sync("kept")
+    assert all(one.said().count("was restored from an older copy") == 1 for one in cluster.brokers.values())
+    holds(cluster, kept)
+
+
+def test_a_zookeeper_restored_while_brokers_run_costs_no_record(
+    cluster: ClusterProcesses, zookeeper: ZooKeeperProcess
+) -> None:
+    """Brokers that see it end. Started again, they compare their logs."""
+    kept = create(cluster, "kept", 3, 1, 2)
+    kept.write(100)
+    copied = copy(zookeeper)
+    cluster.await_in_sync("kept")
+    cluster.brokers[3].stop(20)
+    cluster.await_in_sync("kept", 2)
+    kept.write(100)
+    restore(zookeeper, copied)
+    cluster.brokers[
+        3
+    ].start()  # until it writes, ZooKeeper refuses the others' sessions, which have seen more
+    for number in (1, 2):
+        one = cluster.brokers[number]
+        until(lambda one=one: "restored from an older copy: it has" in one.said(), "it ends", 60)  # type: ignore[misc]
+        one.process.wait(60)
+        one.start()
+    cluster.await_in_sync("kept")
+    holds(cluster, kept)
+    kept.write(50)
+    holds(cluster, kept)
