@@ -10,8 +10,7 @@ import pytest
 import millstream_jobs
 
 EXCEPTIONS = {"iceberg.py": ["self._spark._jvm", "self._spark._jsparkSession"]}
-"""By module. No SQL tells a table's id and the number of its last commit; Iceberg's own helper, which Spark users call by
-the JVM, does."""
+"""By module. No SQL tells a table's id and the number of its last commit; Iceberg's own helper does, in the JVM."""
 SOURCES = sorted(Path(millstream_jobs.__file__).parent.rglob("*.py"))
 
 
