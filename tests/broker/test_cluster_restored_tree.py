@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
+from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT, Writer, holds
 from millstream_harness.wire import Wire
@@ -34,6 +37,19 @@ def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperProcess]:
 def cluster(zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[ClusterProcesses]:
     with ClusterProcesses(tmp_path, zookeeper=zookeeper) as cluster:
         yield cluster
+
+
+@contextlib.contextmanager
+def written(zookeeper: ZooKeeperProcess) -> Iterator[Callable[[], object]]:
+    """A function that changes the tree: ZooKeeper refuses sessions that have seen more changes than it has."""
+    tree = KazooClient(zookeeper.connect)
+    tree.start(60)
+    try:
+        tree.ensure_path("/changed")
+        yield lambda: tree.set("/changed", b"")
+    finally:
+        tree.stop()
+        tree.close()
 
 
 def create(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) -> Writer:
@@ -133,14 +149,18 @@ def test_a_zookeeper_restored_while_brokers_run_costs_no_record(
     cluster.await_in_sync("kept", 2)
     kept.write(100)
     restore(zookeeper, copied)
-    cluster.brokers[
-        3
-    ].start()  # until it writes, ZooKeeper refuses the others' sessions, which have seen more
-    for number in (1, 2):
-        one = cluster.brokers[number]
-        until(lambda one=one: "restored from an older copy: it has" in one.said(), "it ends", 60)  # type: ignore[misc]
-        one.process.wait(60)
-        one.start()
+    cluster.brokers[3].start()
+    with written(zookeeper) as write:
+        for number in (1, 2):
+            one = cluster.brokers[number]
+
+            def has_seen_it(one: BrokerProcess = one) -> bool:
+                write()
+                return "was restored from an older copy: " in one.said()
+
+            until(has_seen_it, "it ends")
+            one.process.wait(60)
+            one.start()
     cluster.await_in_sync("kept")
     holds(cluster, kept)
     kept.write(50)

@@ -23,7 +23,7 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
 )
 from millstream_mirror.committed import Position, commit, positions_of
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
 

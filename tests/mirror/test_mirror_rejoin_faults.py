@@ -25,6 +25,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
+from millstream_mirror.config import SET_ASIDE
+from millstream_mirror.set_aside import AS_THEY_ARE, FOREVER
 
 pytestmark = [
     pytest.mark.soak,
@@ -78,6 +80,12 @@ def fail_over(
     return lost
 
 
+def make_set_aside(west: InProcessCluster, topic: str) -> None:
+    new = NewTopic(topic + SET_ASIDE, PARTITIONS, 3, config={**FOREVER, **AS_THEY_ARE})
+    admin(west).create_topics([new])[new.topic].result(30)
+    west.await_in_sync(new.topic)
+
+
 def all_are_equal(west: InProcessCluster, east: InProcessBroker, topic: str) -> None:
     """Every replica equals the source, byte for byte."""
     for partition in range(PARTITIONS):
@@ -125,6 +133,7 @@ def test_followers_cut_their_logs_too(
         for one in west.brokers.values()
         if one is not west.leader(topic) and one is not west.leader(topic, 1)
     )
+    make_set_aside(west, topic)  # the worker would wait for all brokers
     away.kill()  # it returns with the old end when the others have the new one
     until(lambda: all(len(one.isr_nodes) == 2 for one in west.partitions(topic)), "it left the ISRs")
     start_mirror(

@@ -12,7 +12,7 @@ from millstream_harness.kube import Namespace, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 KIND = "topics.millstream.dev"
 

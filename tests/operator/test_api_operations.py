@@ -19,7 +19,7 @@ from millstream_operator import __version__
 from millstream_operator.hooks import VERSION
 from millstream_operator.status import FINALIZER
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs/operations.md").read_text()

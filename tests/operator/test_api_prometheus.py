@@ -26,7 +26,7 @@ from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
 from millstream_operator.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/millstream"

@@ -36,7 +36,7 @@ from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
 from millstream_operator.services import Services
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = "here"

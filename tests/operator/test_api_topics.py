@@ -18,7 +18,7 @@ from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import NewTopic
 from millstream_operator.status import FINALIZER
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 KIND = "topic.millstream.dev"
 NewNamespace = Callable[[], Namespace]

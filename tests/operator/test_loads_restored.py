@@ -21,7 +21,7 @@ from millstream_harness.spark_loads import read_table
 from millstream_operator.local.processes import wait_for
 
 pytestmark = [
-    pytest.mark.process,
+    pytest.mark.soak,
     pytest.mark.timeout(600),
 ]
 START_S = 60.0

@@ -15,7 +15,7 @@ from millstream_harness.mirror_groups import commit, follows
 from millstream_operator.local.processes import wait_for
 from millstream_operator.local.runtime import Outcome
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[2]
 

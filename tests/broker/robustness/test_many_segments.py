@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.coordination import OVERRIDE
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
 from millstream_broker.log.manager import LogManager
@@ -110,7 +111,9 @@ def look(broker: BrokerProcess, how: str, begun: float) -> None:
 
 @pytest.mark.timeout(300 + SEGMENTS // 50)
 def test_many_segments(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, {"log.segment.bytes": str(SEGMENT_BYTES), "log.retention.ms": "-1"})
+    adopts = {OVERRIDE: "true"}  # the log has no journal
+    settings = {"log.segment.bytes": str(SEGMENT_BYTES), "log.retention.ms": "-1", **adopts}
+    broker = BrokerProcess(tmp_path, settings)
     write_segments(broker.data)
     begun = time.monotonic()
     with broker:

@@ -111,7 +111,15 @@ class Guard:
         sys.addaudithook(self._look)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        return (yield from self._guarded(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        return (yield from self._guarded(item))
+
+    def _guarded(self, item: pytest.Item) -> Iterator[None]:
+        """Not the teardown: after the last test it also ends what other tests have started for a whole session."""
         self._runs_unit_test = tier_of(item) == UNIT
         try:
             return (yield)
