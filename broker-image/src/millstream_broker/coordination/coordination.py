@@ -273,14 +273,7 @@ class Coordination:
         for directory, shown in self._shown.items():
             if stored.get(directory, 0) < shown:
                 return f"it has generation {stored.get(directory, 0)} of log directory {directory}, it had {shown}"
-        epoch = await nodes.get(tree.CONTROLLER_EPOCH)
-        known, seen = (
-            0 if epoch is None else tree.controller_epoch_from(epoch.data),
-            self._fencing.controller.controller_epoch,
-        )
-        if known < seen:
-            return f"it has controller epoch {known}, it had {seen}"
-        return await self._older_state(nodes)
+        return await self._fencing.contradicted(nodes) or await self._older_state(nodes)
 
     async def _older_state(self, nodes: Store) -> str:
         """A partition whose stored state is older than the one that this broker knows; only those that concern it."""

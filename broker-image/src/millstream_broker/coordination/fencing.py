@@ -51,16 +51,36 @@ class Fencing:
             await self._read()
         self.check(claimed, broker_epoch, own_epoch)
 
+    async def contradicted(self, nodes: Store) -> str:
+        """Why the tree is older than the known controller, empty if it is not: an epoch belongs to one broker."""
+        known, stored = self.controller, await _stored(nodes)
+        if stored.controller_epoch < known.controller_epoch:
+            return f"it has controller epoch {stored.controller_epoch}, it had {known.controller_epoch}"
+        if (
+            stored.controller_epoch == known.controller_epoch
+            and NO_LEADER not in (stored.broker_id, known.broker_id)
+            and stored != known
+        ):
+            return (
+                f"it has controller epoch {stored.controller_epoch} of broker {stored.broker_id}, it was broker"
+                f" {known.broker_id}'s"
+            )
+        return ""
+
     async def _read(self) -> None:
-        """Read both nodes, which are written together, as of one time."""
-        epoch = await self._nodes.get(tree.CONTROLLER_EPOCH)
-        while epoch is not None:
-            node = await self._nodes.get(tree.CONTROLLER)
-            again = await self._nodes.get(tree.CONTROLLER_EPOCH)
-            if again is not None and again.version == epoch.version:
-                if node is not None:
-                    self.elected(
-                        Elected(tree.controller_epoch_from(epoch.data), tree.controller_from(node.data))
-                    )
-                return
-            epoch = again
+        stored = await _stored(self._nodes)
+        if stored.broker_id != NO_LEADER:
+            self.elected(stored)
+
+
+async def _stored(nodes: Store) -> Elected:
+    """Both nodes, which are written together, as of one time; NO_LEADER while there is no controller."""
+    epoch = await nodes.get(tree.CONTROLLER_EPOCH)
+    while epoch is not None:
+        node = await nodes.get(tree.CONTROLLER)
+        again = await nodes.get(tree.CONTROLLER_EPOCH)
+        if again is not None and again.version == epoch.version:
+            broker_id = NO_LEADER if node is None else tree.controller_from(node.data)
+            return Elected(tree.controller_epoch_from(epoch.data), broker_id)
+        epoch = again
+    return Elected(0, NO_LEADER)
