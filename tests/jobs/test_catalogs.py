@@ -105,7 +105,7 @@ def load_twice_into_s3(server: S3Server, bootstrap: str, folder: Path, catalog: 
         "fence": {},
         "output": {
             "format": "Iceberg",
-            "path": f"s3a://{BUCKET}/{catalog['type']}",
+            "path": f"s3a://{BUCKET}/{catalog['type']}/{topic}",
             "table": ICEBERG_TABLE,
             "partitionBy": ["date"],
             "catalog": catalog,
