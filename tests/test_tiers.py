@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from millstream_harness.tiers import (
     in_share,
     recorded,
     share,
+    tier_names,
     tier_of,
     tiers_in,
 )
@@ -56,7 +58,7 @@ def test_shares_have_each_file_once_and_take_equally_long() -> None:
 def test_all_fifths_of_soak_together_are_everything() -> None:
     files = files_in(ROOT)
     assert len(files) > 300
-    parts = [chosen(files, TIERS, soak=f"{number}/5") for number in range(1, 6)]
+    parts = [chosen(files, TIERS, soak=(number, 5)) for number in range(1, 6)]
     for part in parts:
         assert {(file, tier) for file, of in files.items() for tier in of if tier != SOAK} <= pairs(part)
     soak = Counter(file for part in parts for file, tier in pairs(part) if tier == SOAK)
@@ -65,7 +67,7 @@ def test_all_fifths_of_soak_together_are_everything() -> None:
 
 def test_all_shards_together_are_everything_once() -> None:
     files = files_in(ROOT)
-    parts = [chosen(files, TIERS, shard=f"{number}/3") for number in range(1, 4)]
+    parts = [chosen(files, TIERS, shard=(number, 3)) for number in range(1, 4)]
     assert Counter(pair for part in parts for pair in pairs(part)) == Counter(pairs(files))
 
 
@@ -88,9 +90,16 @@ def test_the_text_of_each_file_is_right(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "0/5", "6/5", "1/", "/5", "a/b", "-1/5", "1/5/5", "1.0/5"])
 def test_a_share_is_k_of_n(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected K/N, such as 2/5"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"expected K/N, such as 2/5"):
         share(text)
     assert share("5/5") == (5, 5)
+
+
+@pytest.mark.parametrize("text", ["", "units", "unit,", "unit, process", "e2e"])
+def test_a_tier_has_a_name(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is none of unit, process, soak"):
+        tier_names(text)
+    assert tier_names("process,unit") == ("process", "unit")
 
 
 def test_a_failure_that_stands_or_has_a_cause_gets_no_second_run() -> None:

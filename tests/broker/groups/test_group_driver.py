@@ -252,6 +252,7 @@ async def test_a_load_that_fails_by_a_defect_logs_where_it_happened(
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert bool(record.exc_info) == is_a_defect
+    assert "ing in 0.1 s" in record.getMessage(), "a defect is tried again at the same pace"
 
 
 async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.tiers import (
-    PROCESS,
     RECORD,
-    SOAK,
+    TESTS,
     TIERS,
     UNIT,
     Durations,
@@ -21,20 +20,25 @@ from millstream_harness.tiers import (
     recorded,
     runs_once,
     share,
+    tier_names,
     tier_of,
 )
 
 STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec"}
 """Events of Python's audit hooks that start a process."""
-TESTS = (UNIT, PROCESS, SOAK)
-"""The tiers in tests/."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
-    group.addoption("--tiers", metavar="TIER,…", help=f"run only these of {', '.join(TESTS)}")
-    group.addoption("--soak", metavar="K/N", help="of the soak tests, run only share K of N")
-    group.addoption("--shard", metavar="K/N", help="of all these, run only share K of N")
+    group.addoption(
+        "--tiers",
+        type=tier_names,
+        default=TESTS,
+        metavar="TIER,…",
+        help=f"run only these of {', '.join(TESTS)}",
+    )
+    group.addoption("--soak", type=share, metavar="K/N", help="of the soak tests, run only share K of N")
+    group.addoption("--shard", type=share, metavar="K/N", help="of all these, run only share K of N")
     group.addoption("--failures", type=Path, metavar="FILE", help="write the tests that fail into FILE")
     group.addoption(
         "--record-durations", action="store_true", help=f"write the seconds of each file into {RECORD.name}"
@@ -58,18 +62,10 @@ class Tiers:
     """Marks each test with its tier; leaves out what the options do not choose, where it can without importing it."""
 
     def __init__(self, config: pytest.Config) -> None:
-        tiers = (config.getoption("--tiers") or "").split(",") if config.getoption("--tiers") else TESTS
-        if wrong := [tier for tier in tiers if tier not in TESTS]:
-            raise pytest.UsageError(f"--tiers: {wrong[0]!r} is none of {', '.join(TESTS)}")
-        shares = {name: config.getoption(name) or "" for name in ("--soak", "--shard")}
-        for name, text in shares.items():
-            try:
-                assert not text or share(text)
-            except ValueError as error:
-                raise pytest.UsageError(f"{name}: {error}") from None
+        tiers, soak, shard = (config.getoption(name) for name in ("--tiers", "--soak", "--shard"))
         self._root = config.rootpath
-        self._files = files_in(self._root) if tiers != TESTS or any(shares.values()) else {}
-        self._chosen = chosen(self._files, tiers, *shares.values())
+        self._files = files_in(self._root) if tiers != TESTS or soak or shard else {}
+        self._chosen = chosen(self._files, tiers, soak, shard)
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         if not self._files or not collection_path.is_relative_to(self._root):

@@ -6,6 +6,7 @@ marker at a function puts that one there. CONTRIBUTING.md says which tier a test
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections import defaultdict
@@ -17,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 UNIT, PROCESS, SOAK, E2E = "unit", "process", "soak", "e2e"
+TESTS = (UNIT, PROCESS, SOAK)
+"""The tiers in tests/."""
 RECORD = ROOT / "tests" / "durations.json"
 """Seconds by tier and file, as ``make durations`` wrote them."""
 UNRECORDED_S = 2.0
@@ -29,6 +32,8 @@ _OF_TEST = re.compile(r"@pytest\.mark\.(unit|process|soak)\b")
 
 Seconds = dict[str, dict[str, float]]
 """By tier and file."""
+Share = tuple[int, int]
+"""K and N of ``K/N``."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,20 @@ def recorded() -> Seconds:
     return found
 
 
-def share(text: str) -> tuple[int, int]:
-    """K and N of ``K/N``; raises ValueError."""
+def tier_names(text: str) -> tuple[str, ...]:
+    """The tiers of an option's value, such as ``unit,process``."""
+    found = tuple(text.split(","))
+    if wrong := [tier for tier in found if tier not in TESTS]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is none of {', '.join(TESTS)}")
+    return found
+
+
+def share(text: str) -> Share:
+    """The share that an option's value names."""
     number, slash, count = text.partition("/")
     if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
         return int(number), int(count)
-    raise ValueError(f"{text!r} is no share: expected K/N, such as 2/5, with K from 1 to N")
+    raise argparse.ArgumentTypeError(f"{text!r} is no share: expected K/N, such as 2/5, with K from 1 to N")
 
 
 def in_share(files: Mapping[str, float], number: int, count: int) -> set[str]:
@@ -104,7 +117,10 @@ def in_share(files: Mapping[str, float], number: int, count: int) -> set[str]:
 
 
 def chosen(
-    files: Mapping[str, Collection[str]], tiers: Collection[str], soak: str = "", shard: str = ""
+    files: Mapping[str, Collection[str]],
+    tiers: Collection[str],
+    soak: Share | None = None,
+    shard: Share | None = None,
 ) -> dict[str, set[str]]:
     """The tiers to run of each file: of the soak tests, only share ``soak``; of all that, only share ``shard``."""
     seconds = recorded()
@@ -117,11 +133,11 @@ def chosen(
 
     kept = {file: {tier for tier in of if tier in tiers} for file, of in files.items()}
     if soak:
-        some = in_share(took(file for file, of in kept.items() if SOAK in of), *share(soak))
+        some = in_share(took(file for file, of in kept.items() if SOAK in of), *soak)
         kept = {file: of if file in some else of - {SOAK} for file, of in kept.items()}
     kept = {file: of for file, of in kept.items() if of}
     if shard:
-        some = in_share(took(kept), *share(shard))
+        some = in_share(took(kept), *shard)
         kept = {file: of for file, of in kept.items() if file in some}
     return kept
 

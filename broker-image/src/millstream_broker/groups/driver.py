@@ -102,7 +102,9 @@ class GroupDriver:
         """Load the groups of this partition of __consumer_offsets, because this broker leads it from now on."""
         if partition in self._loads or not self._coordinator.begin_load(partition):
             return
-        self._loads[partition] = supervision.keep("loading of groups", partial(self._load, partition))
+        self._loads[partition] = supervision.keep(
+            "loading of groups", partial(self._load, partition), pause_s=RETRY_S
+        )
 
     def resign(self, partition: int) -> None:
         """Another broker leads it: waiting callers get NOT_COORDINATOR; loads and queued writes are abandoned."""
