@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from millstream_harness.background_loop import background_loop
 from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.in_process_cluster import InProcessCluster, LoopCluster
 from millstream_harness.jumping_clock import jumping_clock, now
+from millstream_harness.ledger import Load, check
 from millstream_harness.loop_broker import LoopBroker
 from millstream_harness.members import until
 from millstream_harness.scenario import eventually
@@ -255,6 +257,28 @@ def test_a_broker_serves_clients_that_block(tmp_path: Path) -> None:
         broker.restart()
         with Wire(broker.bootstrap) as wire:
             assert wire.end_offset("t") == 1
+
+
+def test_a_killed_broker_has_what_it_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what arrived while its files were copied, and is readable at once afterwards."""
+    copy = shutil.copytree
+
+    def copy_slowly(*arguments: Any) -> object:
+        copied = copy(*arguments)
+        time.sleep(0.3)
+        return copied
+
+    broker = InProcessBroker(tmp_path).keep_port()
+    with broker:
+        with Wire(broker.bootstrap) as wire:
+            wire.create("t")
+        monkeypatch.setattr(shutil, "copytree", copy_slowly)
+        with Load(broker.bootstrap, "t") as load:
+            load.until(50)
+            broker.kill()
+            broker.start()
+            load.until(load.ledger.count + 50)
+        check(broker.bootstrap, "t", [load])
 
 
 def test_a_disk_is_restored_from_a_copy(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from millstream_harness.broker import BrokerProcess
 from millstream_harness.daemon import Daemon
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.ledger import Load
@@ -78,16 +77,16 @@ class Reader(Daemon):
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
+def mortal(tmp_path: Path) -> Iterator[InProcessBroker]:
     config = {"group.initial.rebalance.delay.ms": "100", "offsets.topic.num.partitions": "3"}
-    broker = BrokerProcess(tmp_path / "mortal", config).keep_port().start()
+    broker = InProcessBroker(tmp_path / "mortal", config).keep_port().start()
     yield broker
     broker.kill()
 
 
 @pytest.mark.timeout(400)
 def test_a_group_moves_there_and_back_and_there_at_last(
-    mortal: BrokerProcess, east: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
+    mortal: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic, group = unique("moving"), unique("app")
     create(mortal, topic, PARTITIONS)

@@ -114,11 +114,12 @@ class Server(Shared):
         await self.large_of_brokers.close()
 
     def close(self) -> None:
-        """Stop listening and close every connection."""
+        """Stop listening and close every connection. A second call changes nothing."""
         if self._sweep is not None:
             self._sweep.cancel()
         for _, sock in self._listeners:
-            self.loop.remove_reader(sock)
-            sock.close()
+            if sock.fileno() >= 0:
+                self.loop.remove_reader(sock)
+                sock.close()
         for connection in list(self.connections):
             connection.close()

@@ -44,9 +44,16 @@ class Activity:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it in the context of this activity."""
+        return await asyncio.get_running_loop().create_task(work, context=self._context())
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call it in the context of this activity, in this step of the loop."""
+        return self._context().run(function)
+
+    def _context(self) -> contextvars.Context:
         context = contextvars.copy_context()
         context.run(Activity.current.set, self)
-        return await asyncio.get_running_loop().create_task(work, context=context)
+        return context
 
     def count(self, threads: int) -> None:
         self._threads += threads

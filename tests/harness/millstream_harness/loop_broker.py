@@ -147,9 +147,10 @@ class LoopBroker:
     async def kill(self, *, keeps_data: bool = True) -> None:
         """Leave what SIGKILL leaves: the files as they are in this moment, and a session that nobody ends.
 
-        The moment is one in which no thread works for the broker: files are copied then, and sockets closed. The
+        The moment is one in which no thread works for the broker: sockets are closed then, and files copied. The
         copies replace whatever becomes of the files while the rest is cleared away. Without ``keeps_data`` the files
-        are of no use afterwards.
+        are of no use afterwards. With its sockets the broker can acknowledge nothing that the copies lack: requests
+        that arrive meanwhile would otherwise be served before the loop runs any task.
         """
         if self._running is None:
             return
@@ -158,7 +159,9 @@ class LoopBroker:
         if keeps_data:
             async with asyncio.timeout(QUIET_S):
                 await activity.quiet()
-            # From here on one step of the loop, up to the next `await`:
+        # From here on one step of the loop, up to the next `await`:
+        activity.call(broker.server.close)
+        if keeps_data:
             copies = {
                 path: path.with_name(f"{path.name}.killed") for path in broker.logs.paths if path.exists()
             }
