@@ -24,6 +24,7 @@ from kafka.errors import (
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     DescribeConfigsRequest,
+    DescribeLogDirsRequest,
     IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import IsolationLevel
@@ -105,30 +106,39 @@ class KafkaAdmin(KafkaConnection):
 
     def held(self, brokers: Collection[int]) -> dict[int, int]:
         """The number of replicas on each of these brokers, as the broker itself reports it (KIP-113); no strays."""
-        answer = self.call(lambda client: client.describe_log_dirs(brokers=list(brokers)))
         return {
-            broker["broker"]: sum(
-                len(topic["partitions"])
-                for log_dir in broker["log_dirs"]
-                for topic in log_dir["topics"]
-                if stray_id(topic["name"]) is None
-            )
-            for broker in answer
+            broker: sum(len(topic.partitions) for topic in logs if stray_id(topic.name) is None)
+            for broker, logs in self._logs(brokers).items()
         }
 
     def strays(self) -> dict[str, set[int]]:
         """The brokers that keep strays of a topic, by its id; see ``stray_id``."""
+        found: dict[str, set[int]] = {}
         try:
-            answer = self.call(lambda client: client.describe_log_dirs())
+            for broker, logs in self._logs(self.brokers().racks).items():
+                for topic in logs:
+                    if (topic_id := stray_id(topic.name)) is not None:
+                        found.setdefault(uuid_text(topic_id), set()).add(broker)
         except NotSupported:
             return {}
-        found: dict[str, set[int]] = {}
-        for broker in answer:
-            for log_dir in broker["log_dirs"]:
-                for topic in log_dir["topics"]:
-                    if (topic_id := stray_id(topic["name"])) is not None:
-                        found.setdefault(uuid_text(topic_id), set()).add(broker["broker"])
         return found
+
+    def _logs(self, brokers: Collection[int]) -> dict[int, list[Any]]:
+        """Everything in the log directories of these brokers, by topic.
+
+        kafka-python's ``describe_log_dirs`` asks only for the topics of the metadata, of which strays are none.
+        """
+        request = DescribeLogDirsRequest(topics=None)
+        return self.call(
+            lambda client: {
+                broker: [
+                    topic
+                    for log_dir in client._manager.run(client._manager.send, request, broker).results
+                    for topic in log_dir.topics
+                ]
+                for broker in brokers
+            }
+        )
 
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]]) -> dict[tuple[str, int], Refusal]:
         """Begin to move replicas (KIP-455); returns what was refused. The brokers complete the moves: see
