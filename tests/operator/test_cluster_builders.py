@@ -96,10 +96,10 @@ def test_the_brokers_configuration() -> None:
     assert broker_config(cluster(config={"log.retention.hours": "2"})) == {
         "log.retention.hours": "2",
         "log.dirs": "/var/lib/millstream",
-        "listeners": "INTERNAL://0.0.0.0:9092,REPLICATION-9091://0.0.0.0:9091",
+        "listeners": "INTERNAL://:9092,REPLICATION-9091://:9091",
         "listener.security.protocol.map": "INTERNAL:PLAINTEXT,REPLICATION-9091:PLAINTEXT",
         "inter.broker.listener.name": "REPLICATION-9091",
-        "http.listener": "0.0.0.0:9404",
+        "http.listener": ":9404",
     }
     assert properties({"b": "two\nlines\\", "a": " x"}) == "a=\\ x\nb=two\\nlines\\\\\n"
 
@@ -275,6 +275,7 @@ def test_a_broker_has_an_address_that_outlives_its_pods() -> None:
     services = broker_services(cluster(**THREE, listeners=[{**INTERNAL, "port": 9095}]), 2)
     assert [one["metadata"]["name"] for one in services] == ["east-broker0", "east-broker1"]
     assert services[1]["spec"] == {
+        "ipFamilyPolicy": "PreferDualStack",
         "type": "ClusterIP",
         "selector": {
             "millstream.dev/cluster": "east",
@@ -318,7 +319,7 @@ def test_brokers_of_before_they_had_a_listener_of_their_own_are_upgraded(
 def test_the_brokers_own_listener_steps_aside_for_one_that_has_its_port() -> None:
     """An Internal listener's port cannot change: a Cluster from before 9091 was reserved keeps it."""
     wanted = cluster(**THREE, listeners=[{**INTERNAL, "port": 9091}, {**EXTERNAL, "port": 9090}])
-    listeners = "INTERNAL://0.0.0.0:9091,OUT_SIDE://0.0.0.0:9090,REPLICATION-9091://0.0.0.0:9089"
+    listeners = "INTERNAL://:9091,OUT_SIDE://:9090,REPLICATION-9091://:9089"
     assert broker_config(wanted)["listeners"] == listeners
     own = build.config_map(wanted, 1, {("out-side", 0): Address(None, 30094)}, None)["data"]
     assert "=REPLICATION-9091://${env:POD_IP}:9089,INTERNAL://" in own["broker-0.properties"]
@@ -340,7 +341,7 @@ def test_an_external_listener_has_a_service_for_each_broker() -> None:
         {"name": "kafka", "port": 9094, "targetPort": "out-side", "nodePort": 30096}
     ]
     assert broker_config(wanted)["listeners"] == (
-        "INTERNAL://0.0.0.0:9092,OUT_SIDE://0.0.0.0:9094,REPLICATION-9091://0.0.0.0:9091"
+        "INTERNAL://:9092,OUT_SIDE://:9094,REPLICATION-9091://:9091"
     )
 
 

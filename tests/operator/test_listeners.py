@@ -142,6 +142,25 @@ def test_an_overridden_address_is_in_the_brokers_own_file() -> None:
     assert listeners.endswith(",PUBLIC://broker-2.example.com:9094")
 
 
+def test_ipv6_addresses_are_in_brackets() -> None:
+    wanted = cluster(advertisedHost="fd00::7")
+    address = advertised(wanted, 2, live())
+    assert address is not None
+    listeners = own_config(wanted, 2, {("public", 2): address})["advertised.listeners"]
+    assert listeners.endswith(",PUBLIC://[fd00::7]:9094")
+    assert bootstrap_addresses(wanted.spec.listeners[1], address, [], []) == "[fd00::7]:9094"
+    node_port = cluster(type="NodePort").spec.listeners[1]
+    assert bootstrap_addresses(node_port, Address(None, 31000), ["fd00::1"], []) == "[fd00::1]:31000"
+
+
+def test_services_have_addresses_of_both_families_where_there_are_both() -> None:
+    """A load balancer's provider may support one family only, so it keeps the cluster's default."""
+    (of_nodes,) = bootstrap_services(cluster(type="NodePort")).values()
+    assert of_nodes["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+    (balanced,) = bootstrap_services(cluster()).values()
+    assert "ipFamilyPolicy" not in balanced["spec"]
+
+
 def test_two_brokers_cannot_advertise_one_address() -> None:
     one, other = Address("kafka.example.com", 9094), Address("kafka.example.com", 9095)
     assert shared_address({("a", 0): one, ("a", 1): other, ("b", 0): one}) is None

@@ -219,7 +219,7 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
 def test_a_port_that_another_process_had_for_a_moment_is_tried_again() -> None:
     """It was free when it was chosen, taken when the broker wanted it, and is free again."""
     failures = [
-        "http.listener=127.0.0.1:9404: cannot listen there: Address already in use. Stop that process",
+        "http.listener=127.0.0.1:9404: cannot listen there: Address already in use. Stop the process",
         "",
     ]
     owner: Any = SimpleNamespace(data=SimpleNamespace(stop=lambda key: None), state=SimpleNamespace(ports={}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -205,6 +206,32 @@ async def test_prometheus_gets_them_by_http() -> None:
         assert "millstream_operator_queue_due 7.0" in text
         assert "process_resident_memory_bytes" in text
         assert "_created" not in text
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+async def test_health_is_served_to_both_families(host: str) -> None:
+    stuck = False
+
+    def health() -> dict[str, int]:
+        if stuck:
+            raise scrape.Unhealthy("stuck")
+        return {"reconciles": 3}
+
+    runner = await scrape.serve_health(f"http://{host}:0/healthz", health)
+    try:
+        port = runner.addresses[0][1]
+
+        def get(address: str) -> bytes:
+            with urllib.request.urlopen(f"http://{address}:{port}/healthz", timeout=60) as answer:
+                return bytes(answer.read())
+
+        for address in ("127.0.0.1", "[::1]"):
+            assert await asyncio.to_thread(get, address) == b'{"work": {"reconciles": 3}}'
+        stuck = True
+        with pytest.raises(HTTPError, match="500"):
+            await asyncio.to_thread(get, "127.0.0.1")
     finally:
         await runner.cleanup()
 

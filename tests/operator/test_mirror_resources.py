@@ -29,7 +29,7 @@ def test_the_workers_file() -> None:
         "mode": "Aggregate",
         "naming": "Prefixed",
         "onGap": "SkipToEarliest",
-        "http": "0.0.0.0:9404",
+        "http": ":9404",
     }
     following = a_mirror(groups={"include": [".*"], "exclude": ["test"]}, onGap="Stop")
     file = resources.mirror_file(following, *mirror_rules.endpoints_of(following, BOOTSTRAPS))

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
+from millstream_process.listening import is_wildcard
+
 from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
 
@@ -28,7 +30,7 @@ class Addresses:
         told = []
         for listener in bound:
             one = by_name.get(listener.name, listener)
-            host = socket.gethostname() if one.host in ("", "0.0.0.0", "::") else one.host
+            host = socket.gethostname() if is_wildcard(one.host) else one.host
             told.append(replace(one, host=host, port=one.port or listener.port))
         return tuple(told)
 
@@ -40,7 +42,7 @@ def _check(config: BrokerConfig, listeners: list[Listener], advertised: list[Lis
     for listener in advertised:
         if listener.name not in names:
             raise ConfigError(f"advertised.listeners={listener}: {listener.name} is not among `listeners`")
-        if listener.host in ("", "0.0.0.0", "::"):
+        if is_wildcard(listener.host):
             raise ConfigError(
                 f"advertised.listeners={listener}: expected an address that clients can connect to"
             )

@@ -10,8 +10,8 @@ without the one that holds the cluster's tree, the broker cannot continue: `fail
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 import resource
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ApiError
 from millstream_process import supervision
+from millstream_process.listening import host_port, why_not
 from millstream_process.loop import stalls
 
 from . import api, background, handlers, joining
@@ -349,7 +350,7 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
         undoing.pop_all()
     where = ",".join(str(listener) for listener in record.listeners)
     return broker, (
-        f"ready: broker.id={record.broker_id} listeners={where} http={addresses.http[0]}:{http_port}"
+        f"ready: broker.id={record.broker_id} listeners={where} http={host_port(addresses.http[0], http_port)}"
         f" cluster.id={coordination.cluster_id}"
     )
 
@@ -405,15 +406,16 @@ async def _serve_probes(probes: Probes, addresses: Addresses) -> int:
     try:
         return await probes.server.start(host, port)
     except OSError as error:
-        raise _cannot_listen("http.listener", f"{host}:{port}", f"{host}:0", error) from None
+        raise _cannot_listen("http.listener", host_port(host, port), host_port(host, 0), error) from None
 
 
 def _cannot_listen(key: str, where: object, free: object, error: OSError) -> StartError:
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return StartError(
-        f"{key}={where}: cannot listen there: {reason}."
-        f" Stop that process, or choose another address; --override {key}={free} takes any free port."
+    hint = (
+        f" --override {key}={free} takes any free port."
+        if error.errno in (errno.EADDRINUSE, errno.EACCES)
+        else ""
     )
+    return StartError(f"{key}={where}: cannot listen there: {why_not(error)}{hint}")
 
 
 def _log_dirs(config: BrokerConfig) -> list[Path]:

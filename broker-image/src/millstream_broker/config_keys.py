@@ -61,7 +61,8 @@ BROKER_KEYS = _table(
         "listeners",
         LIST,
         ["PLAINTEXT://127.0.0.1:9092"],
-        "Addresses to listen on: NAME://HOST:PORT, comma-separated.",
+        "Addresses to listen on: NAME://HOST:PORT, comma-separated. Without a host (also 0.0.0.0 or [::]): every "
+        "address, IPv4 and IPv6.",
     ),
     Key("advertised.listeners", LIST, [], "Addresses for clients, where they differ from `listeners`."),
     Key(
@@ -71,7 +72,12 @@ BROKER_KEYS = _table(
         "Security protocol of each listener name.",
     ),
     Key("inter.broker.listener.name", STRING, None, "Listener for other brokers; default: the first."),
-    Key("http.listener", STRING, "127.0.0.1:9404", "HOST:PORT of /healthz, /readyz and /metrics."),
+    Key(
+        "http.listener",
+        STRING,
+        "127.0.0.1:9404",
+        "HOST:PORT of /healthz, /readyz, /metrics; hosts as in `listeners`.",
+    ),
     Key(
         "log.format",
         STRING,

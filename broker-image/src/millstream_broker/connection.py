@@ -35,6 +35,7 @@ from millstream_kafka.protocol import MalformedRequest, mirror_append
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct, TooManyElements
+from millstream_process.listening import host_port
 
 from .handlers import CloseConnection, Handlers, RequestContext, error_response
 from .inter_broker import Authenticator
@@ -156,7 +157,7 @@ class ClientConnection:
         self._server = server
         self._sock = sock
         self.host: str = address[0]
-        self.peer = f"{address[0]}:{address[1]}"
+        self.peer = host_port(address[0], address[1])
         self.listener_name = listener_name
         self.authenticator = Authenticator()
         self.active_at = server.loop.time()

@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from millstream_process import listening
+
 from .config import BrokerConfig, Listener
 from .connection import ClientConnection, Shared
 from .handlers import Handlers
@@ -28,15 +30,7 @@ Listening = tuple[Listener, socket.socket]
 
 def bind(listener: Listener) -> Listening:
     """Take the port. Nothing is accepted yet. Raises OSError."""
-    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((listener.host, listener.port))
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
+    sock = listening.bind(listener.host, listener.port)
     return replace(listener, port=sock.getsockname()[1]), sock
 
 
@@ -82,15 +76,16 @@ class Server(Shared):
                 self.loop.remove_reader(sock)
                 self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener_name)
                 return
-            if refusal := self._refusal(address[0]):
-                log.warning("refused a connection from %s: %s", address[0], refusal)
+            host, port = listening.plain_host(address[0]), address[1]
+            if refusal := self._refusal(host):
+                log.warning("refused a connection from %s: %s", host, refusal)
                 accepted.close()
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.stats.connections_accepted += 1
-            self.connections.add(ClientConnection(self, accepted, address, listener_name))
+            self.connections.add(ClientConnection(self, accepted, (host, port), listener_name))
 
     def _refusal(self, host: str) -> str | None:
         config = self._config

@@ -4,7 +4,7 @@
      "sources": [{"name": "west", "bootstrap": "host:9092"}], "target": {"bootstrap": "host:9092"},
      "topics": {"include": ["orders.*"], "exclude": []}, "groups": {"include": [".*"], "exclude": []},
      "configs": {"include": [".*"], "exclude": []},
-     "mode": "Aggregate", "naming": "Same", "onGap": "SkipToEarliest", "http": "0.0.0.0:9404", "logFormat": "plain"}
+     "mode": "Aggregate", "naming": "Same", "onGap": "SkipToEarliest", "http": ":9404", "logFormat": "plain"}
 
 An error names the field, its value and what is allowed:
 

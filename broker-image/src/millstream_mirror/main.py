@@ -17,6 +17,7 @@ from pathlib import Path
 
 from millstream_kafka import __version__
 from millstream_process import logs
+from millstream_process.listening import host_port, why_not
 from millstream_process.loop import loop_factory
 
 from .config import MirrorConfig, parse
@@ -58,8 +59,8 @@ async def _run(config: MirrorConfig, owner: Owner | None) -> int:
     try:
         ready = await worker.start()
     except OSError as error:
-        where = f"{config.http_host}:{config.http_port}"
-        return _say(f"http: {where}: cannot listen there: {error.strerror or error}", 1)
+        where = host_port(config.http_host, config.http_port)
+        return _say(f"http: {where}: cannot listen there: {why_not(error)}", 1)
     running = asyncio.create_task(worker.run())
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, running.cancel)

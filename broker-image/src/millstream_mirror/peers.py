@@ -23,6 +23,7 @@ from typing import Self
 
 from millstream_kafka.client import parse_bootstrap
 from millstream_process import supervision
+from millstream_process.listening import is_wildcard
 
 from .owner import Owner, owner_from
 
@@ -33,7 +34,6 @@ MOST_WATCHED = 8
 MAX_ANSWER_BYTES = 1024
 MAX_HOST, MAX_INSTANCE = 255, 64
 """Limits in characters."""
-WILDCARDS = ("", "0.0.0.0", "::")
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Doorplate:
 
     async def encoded(self) -> bytes:
         """The metadata with which this process joins; the host is empty if its address is unknown."""
-        host = self.host if self.host not in WILDCARDS else await self._towards_target()
+        host = await self._towards_target() if is_wildcard(self.host) else self.host
         owner = [self.owner.as_json()] if self.owner is not None else []
         return json.dumps([host, self.port, self.instance, *owner]).encode()
 

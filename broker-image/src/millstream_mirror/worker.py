@@ -6,6 +6,7 @@ import asyncio
 import json
 
 from millstream_process.http import HttpServer, Response
+from millstream_process.listening import host_port
 from millstream_process.loop import stalls
 
 from .config import MirrorConfig
@@ -34,7 +35,7 @@ class MirrorWorker:
         """Listen; return the ready line. Raises OSError."""
         host, port = self.config.http_host, self.config.http_port
         port = self.doorplate.port = await self._http.start(host, port)
-        return f"ready: mirror={self.config.name} http={host}:{port}"
+        return f"ready: mirror={self.config.name} http={host_port(host, port)}"
 
     async def run(self) -> None:
         """Run until cancelled. Raises MirrorRefused."""

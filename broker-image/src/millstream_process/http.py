@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from . import supervision
+from . import listening, supervision
 
 MAX_HEAD_BYTES = 8192
 TIMEOUT_S = 5.0
@@ -47,7 +47,9 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises OSError."""
-        self._server = await asyncio.start_server(self._serve, host or None, port, limit=MAX_HEAD_BYTES)
+        self._server = await asyncio.start_server(
+            self._serve, sock=listening.bind(host, port), limit=MAX_HEAD_BYTES
+        )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 

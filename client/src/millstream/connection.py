@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from millstream.addresses import host_port
 from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
 from millstream.retriable import is_retriable
 
@@ -110,7 +111,7 @@ class Cluster:
 
     def _check_advertised(self, brokers: Iterable[tuple[str, int]]) -> None:
         """Raises Unreachable if all of the addresses that the brokers advertise lead nowhere."""
-        advertised = {f"{host}:{port}": _why_unreachable(host, port) for host, port in brokers}
+        advertised = {host_port(host, port): _why_unreachable(host, port) for host, port in brokers}
         if advertised and all(advertised.values()):
             said = ", ".join(f"{address} ({reason})" for address, reason in advertised.items())
             raise Unreachable(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millstream import sasl, tls
+from millstream.addresses import host_port
 from millstream.clocks import clocks
 from millstream.connection import Cluster
 from millstream.errors import MillstreamError
@@ -76,7 +77,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
         f"cluster {metadata.cluster_id}, {count(len(metadata.brokers), 'broker')}",
     )
     for broker in sorted(metadata.brokers.values(), key=lambda one: one.id):
-        where = f"{broker.host}:{broker.port}"
+        where = host_port(broker.host, broker.port)
         reason = _connects(broker.host, broker.port)
         problem = (
             f"broker {broker.id} advertises it: {reason}; set advertised.listeners to what clients reach"
@@ -89,7 +90,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
 
 
 def _address(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
-    where = f"{host}:{port}"
+    where = host_port(host, port)
     try:
         found = sorted({str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except (socket.gaierror, UnicodeError) as error:
@@ -121,7 +122,7 @@ def _connects(host: str, port: int) -> str:
 
 
 def _plaintext(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
-    where = f"{host}:{port}"
+    where = host_port(host, port)
     try:
         with socket.create_connection((host, port), TIMEOUT_S) as sock:
             versions, mechanisms = _asked(sock)
@@ -139,7 +140,7 @@ def _plaintext(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Find
 
 
 def _tls(host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
-    where = f"{host}:{port}"
+    where = host_port(host, port)
     try:
         context = tls.context(config)
     except (OSError, ValueError) as error:
@@ -248,7 +249,7 @@ def _call(
 
 def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
     """Logs that the broker keeps although no topic has them; nothing if there are none, or it does not list them."""
-    where = f"{host}:{port}"
+    where = host_port(host, port)
     try:
         with contextlib.ExitStack() as opened:
             sock = opened.enter_context(socket.create_connection((host, port), TIMEOUT_S))
@@ -310,7 +311,7 @@ def _clocks(cluster: Cluster, metadata: Any) -> Iterator[Finding]:
     try:
         for clock in clocks(cluster):
             broker = metadata.brokers.get(clock.broker)
-            where = cluster.bootstrap if broker is None else f"{broker.host}:{broker.port}"
+            where = cluster.bootstrap if broker is None else host_port(broker.host, broker.port)
             if clock.unknown:
                 problem = f"the time of broker {clock.broker} cannot be read: {clock.unknown}"
             elif abs(clock.ahead_s) > CLOCK_LIMIT_S:

@@ -46,6 +46,7 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
+from . import addresses
 from .kafka_records import AdminError, NotSupported
 
 CONNECT_TIMEOUT_S = 5.0
@@ -257,9 +258,8 @@ def _close(client: KafkaAdminClient | KafkaNetClient) -> None:
 def _listens(bootstrap: str) -> bool:
     """Whether any of the addresses accepts a connection."""
     for address in bootstrap.split(","):
-        host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+            socket.create_connection(addresses.split(address), CONNECT_TIMEOUT_S).close()
             return True
     return False
 

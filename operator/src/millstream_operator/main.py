@@ -111,10 +111,10 @@ def metrics_address(text: str) -> tuple[str, int] | None:
     type=click.Choice([ids.value for ids in UserIds]),
     help="User of the pods: that of the images, or the one that the platform assigns (OpenShift).",
 )
-@click.option("--liveness", default="http://0.0.0.0:8080/healthz", help="URL of the liveness probe.")
+@click.option("--liveness", default="http://:8080/healthz", help="URL of the liveness probe.")
 @click.option(
     "--metrics",
-    default="0.0.0.0:8081",
+    default=":8081",
     callback=lambda _context, _option, value: metrics_address(value),
     help="HOST:PORT of /metrics; empty for none.",
 )
@@ -221,14 +221,16 @@ async def operate(
     async def login(**_: Any) -> kopf.ConnectionInfo | None:
         return services.kube.credentials()
 
-    @kopf.on.probe(registry=registry, id="work")
-    async def work(**_: Any) -> dict[str, Any]:
+    def work() -> dict[str, Any]:
         health = runner.health()
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
-            raise kopf.PermanentError(f"work has been waiting for {health['overdueSeconds']} s")
+            raise scrape.Unhealthy(f"work has been waiting for {health['overdueSeconds']} s")
         if (health["longestLookSeconds"] or 0) > STUCK_AFTER_S:
-            raise kopf.PermanentError(f"one look has taken {health['longestLookSeconds']} s")
+            raise scrape.Unhealthy(f"one look has taken {health['longestLookSeconds']} s")
         return health
+
+    # Ours, as kopf serves its own in one address family only.
+    probed = await scrape.serve_health(liveness, work) if liveness else None
 
     logger.info("millstream-operator %s watches %s", __version__, ", ".join(namespaces) or "all namespaces")
     services.obey(leadership.check)
@@ -246,7 +248,6 @@ async def operate(
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
-            liveness_endpoint=liveness,
             stop_flag=stop,
         )
     finally:
@@ -255,8 +256,8 @@ async def operate(
         results = await asyncio.gather(work_task, return_exceptions=True)
         services.admins.close()
         services.outside.close()
-        if scraped is not None:
-            await scraped.cleanup()
+        for served in filter(None, (scraped, probed)):
+            await served.cleanup()
         await asyncio.to_thread(leadership.release)
     if ended and isinstance(results[0], Exception):
         raise results[0]

@@ -26,7 +26,7 @@ class Wire:
 
     def __init__(self, bootstrap: str, client_id: str = "wire") -> None:
         host, port = bootstrap.split(",")[0].split("://")[-1].rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
         self.client_id = client_id
         self._number = 0
         self._sent: list[tuple[Api[Any, Any], int, int]] = []

@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
 
 class BrokerError(ConnectionError):
     def __init__(self, host: str, port: int, problem: str) -> None:
-        super().__init__(f"{host}:{port}: {problem}")
+        super().__init__(f"{f'[{host}]' if ':' in host else host}:{port}: {problem}")
         self.host = host
         self.port = port
         self.problem = problem

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from millstream.addresses import host_port
 from millstream.clusters import describe_cluster
 from millstream.options import Settings, common
 from millstream.output import ids, show, show_table
@@ -42,7 +43,7 @@ def cluster_info(settings: Settings) -> None:
         asdict(found),
         ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS"),
         [
-            (one.broker, f"{one.host}:{one.port}", one.rack, one.leaders, one.replicas)
+            (one.broker, host_port(one.host, one.port), one.rack, one.leaders, one.replicas)
             for one in found.brokers
         ],
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..addresses import host_port
 from ..conditions import ConditionType, Reason
 from ..kafka_records import ConfigChange
 from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
@@ -240,7 +241,7 @@ def listener_status(
         for broker in range(cluster.spec.brokers.replicas):
             address = outside.known.get((listener.name, broker))
             if address is not None and (host := address.host or hosts.get(broker)):
-                brokers.append(f"{host}:{address.port}")
+                brokers.append(host_port(host, address.port))
         nodes = [host for _, host in sorted(hosts.items())]
         if where := bootstrap_addresses(listener, outside.bootstraps[listener.name], nodes, brokers):
             status = ListenerStatus(name=listener.name, bootstrap=where, addresses=tuple(brokers) or None)

@@ -11,6 +11,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
+from ..addresses import host_port
 from ..admission import refusal
 from ..conditions import ConditionType, Reason
 from ..kube import KubeError, Manifest
@@ -263,7 +264,7 @@ def _pods(services: Services, mirror: MirrorMaker) -> list[Manifest]:
 def _addresses(pods: Sequence[Manifest]) -> list[str]:
     """The addresses of the remaining workers."""
     return [
-        f"{pod['status']['podIP']}:{resources.HTTP_PORT}"
+        host_port(pod["status"]["podIP"], resources.HTTP_PORT)
         for pod in pods
         if (pod.get("status") or {}).get("podIP") and "deletionTimestamp" not in pod["metadata"]
     ]

@@ -52,7 +52,11 @@ def _addresses(endpoint: Endpoint) -> set[str]:
     found = set()
     for address in filter(None, endpoint.bootstrap.lower().split(",")):
         host, _, port = address.strip().rpartition(":")
-        host = "127.0.0.1" if host == "localhost" else host.removesuffix(".").removesuffix(".cluster.local")
+        host = (
+            "127.0.0.1"
+            if host in ("localhost", "[::1]")
+            else host.removesuffix(".").removesuffix(".cluster.local")
+        )
         found.add(f"{host.removesuffix('.svc')}:{port}")
     return found
 

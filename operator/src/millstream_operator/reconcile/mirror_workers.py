@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from .. import addresses
 from .mirror import WorkerReport
 
 CONNECT_S, WHOLE_S = 1.0, 3.0
@@ -39,8 +40,7 @@ def ask(address: str) -> WorkerReport | None:
 def _answer(address: str) -> bytes:
     """Head and body, up to the end of the connection. Raises OSError, ValueError."""
     until = time.monotonic() + WHOLE_S
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as connection:
+    with socket.create_connection(addresses.split(address), CONNECT_S) as connection:
         connection.sendall(f"GET /status HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
         answer = bytearray()
         while (left := until - time.monotonic()) > 0:

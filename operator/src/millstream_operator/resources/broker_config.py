@@ -14,9 +14,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from ..addresses import host_port
 from ..models import Cluster
 from .listeners import (
     REPLICATION,
+    Address,
     Addresses,
     all_listeners,
     broker_host,
@@ -104,7 +106,7 @@ def broker_config(cluster: Cluster) -> dict[str, str]:
         "log.dirs": DATA,
         **_listeners(ports),
         "inter.broker.listener.name": REPLICATION,
-        "http.listener": f"0.0.0.0:{HTTP_PORT}",
+        "http.listener": f":{HTTP_PORT}",
     }
     if connect := connect_of(cluster):
         config["zookeeper.connect"] = connect
@@ -120,8 +122,14 @@ def own_config(cluster: Cluster, broker: int, addresses: Addresses) -> dict[str,
     ]
     for listener in external_listeners(cluster):
         address = addresses[listener.name, broker]
-        advertised.append(f"{kafka_name(listener)}://{address.host or '${env:HOST_IP}'}:{address.port}")
+        advertised.append(f"{kafka_name(listener)}://{_advertised(address)}")
     return {"advertised.listeners": ",".join(advertised)}
+
+
+def _advertised(address: Address) -> str:
+    return (
+        f"${{env:HOST_IP}}:{address.port}" if address.host is None else host_port(address.host, address.port)
+    )
 
 
 def files(
@@ -172,7 +180,7 @@ def listeners_hash(cluster: Cluster) -> str:
 
 def _listeners(ports: Mapping[str, int]) -> dict[str, str]:
     return {
-        "listeners": ",".join(f"{name}://0.0.0.0:{port}" for name, port in ports.items()),
+        "listeners": ",".join(f"{name}://:{port}" for name, port in ports.items()),
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
     }
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..addresses import host_port
 from ..models import Cluster, Listener
 from ..models.listeners import BROKER, BrokerAddress
 from .owned import Manifest, selector, service
@@ -207,9 +208,10 @@ def shared_address(addresses: Addresses) -> str | None:
     for (listener, broker), address in sorted(addresses.items(), key=lambda entry: entry[0]):
         other = seen.setdefault((listener, address), broker)
         if other != broker and address.host is not None:
+            where = host_port(address.host, address.port)
             return (
-                f"listener {listener}: brokers {other} and {broker} both advertise {address.host}:{address.port}, "
-                f"so clients could not tell them apart: put {BROKER} into advertisedHost, or name both in brokers"
+                f"listener {listener}: brokers {other} and {broker} both advertise {where}, so"
+                f" clients could not tell them apart: put {BROKER} into advertisedHost, or name both in brokers"
             )
     return None
 
@@ -228,4 +230,4 @@ def bootstrap_addresses(
         return ",".join(brokers)
     host = listener.bootstrap.host or bootstrap.host
     hosts = dict.fromkeys(nodes) if host is None else (host,)
-    return ",".join(f"{host}:{bootstrap.port}" for host in hosts)
+    return ",".join(host_port(host, bootstrap.port) for host in hosts)

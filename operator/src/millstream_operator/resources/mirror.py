@@ -71,7 +71,7 @@ def mirror_file(
     mirror: MirrorMaker,
     sources: Sequence[Endpoint],
     target: Endpoint,
-    http: str = f"0.0.0.0:{HTTP_PORT}",
+    http: str = f":{HTTP_PORT}",
     secrets: str = SECRETS,
 ) -> Manifest:
     """mirror.json: everything that a worker needs to know. ``secrets``: the folder with files SECRET/KEY."""

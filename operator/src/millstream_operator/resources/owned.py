@@ -94,12 +94,14 @@ def metadata(cluster: Cluster, name: str, component: str = "broker") -> Manifest
 def service(
     cluster: Cluster, name: str, spec: Manifest, ports: Mapping[str, int], component: str = "broker"
 ) -> Manifest:
+    """A Service, with addresses of both families where Kubernetes has both."""
     entries = [{"name": port, "port": number, "targetPort": number} for port, number in ports.items()]
+    families = {} if spec.get("type") == "LoadBalancer" else {"ipFamilyPolicy": "PreferDualStack"}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(cluster, name, component),
-        "spec": {**spec, "ports": entries},
+        "spec": {**families, **spec, "ports": entries},
     }
 
 
