@@ -16,10 +16,11 @@ from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.kafka_admin import KafkaAdmin
 from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, ConfigChange, NewTopic, Partition
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
-from millstream_operator.reconcile.cluster import Look
+from millstream_operator.reconcile.cluster import Look, live_config
 from millstream_operator.reconcile.cluster_kafka import View, configure_live, scale, spread
 from millstream_operator.reconcile.replication import Replication
 from millstream_operator.reconcile.replication_kafka import replicate
+from millstream_operator.reconcile.topic import plan_topic
 
 pytestmark = pytest.mark.process
 
@@ -142,6 +143,39 @@ def test_configuration_is_set_on_running_brokers_and_taken_back(admin: KafkaAdmi
     assert look.problem is not None
     assert look.problem.reason is Reason.INVALID_CONFIG
     assert "min.insync.replicas" in look.problem.message
+
+
+SPELT = {
+    "cleanup.policy": "compact, delete",
+    "min.cleanable.dirty.ratio": "0.50",
+    "unclean.leader.election.enable": "True",
+    "retention.ms": " 604800000",
+}
+
+
+def test_settings_in_another_spelling_are_not_written_again(
+    brokers: InProcessCluster, admin: KafkaAdmin
+) -> None:
+    topic = resource("Topic", "spelt", clusterRef={"name": "east"}, partitions=1, config=SPELT)
+    assert isinstance(topic, Topic)
+    plan = plan_topic("spelt", topic.spec, None)
+    assert plan.create is not None
+    assert admin.create_topics([plan.create]) == {"spelt": None}
+    until("its settings", lambda: set(admin.topics(["spelt"])["spelt"].config) == set(SPELT))
+    assert plan_topic("spelt", topic.spec, admin.topics(["spelt"])["spelt"]).empty
+
+    wanted = a_cluster(
+        config={
+            "log.retention.ms": " 5000",
+            "log.cleanup.policy": "compact, delete",
+            "compression.type": "zstd ",
+        }
+    )
+    assert configure_live(wanted, View(admin), Look())
+    until("those of the brokers", lambda: set(wanted.spec.config) <= set(admin.brokers_config()))
+    assert live_config(wanted, admin.brokers_config()) == ConfigChange({})
+    assert admin.change_brokers_config(ConfigChange({}, tuple(wanted.spec.config))) is None
+    until("none of them", lambda: not set(wanted.spec.config) & set(admin.brokers_config()))
 
 
 def test_offsets_come_from_every_leader_while_leaders_change(

@@ -9,6 +9,7 @@ import pytest
 
 from millstream_operator.admission import decode
 from millstream_operator.conditions import Reason
+from millstream_operator.config_values import ConfigValue
 from millstream_operator.kafka_records import ConfigChange, NewTopic, TopicState
 from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec
 from millstream_operator.reconcile.topic import TopicPlan, plan_topic, warning
@@ -69,6 +70,32 @@ def test_one_that_is_as_it_should_be_needs_nothing() -> None:
     plan = plan_topic("flights", wanted, state(config={"retention.ms": "1000"}), ["retention.ms"])
     assert plan == TopicPlan()
     assert plan.empty
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "there", "is_same"),
+    [
+        ("LIST", "compact, delete", "compact,delete", True),
+        ("LIST", "delete,delete", "delete", True),
+        ("LIST", "delete", "compact,delete", False),
+        ("DOUBLE", "0.50", "0.5", True),
+        ("DOUBLE", "0.0001", "1.0E-4", True),
+        ("DOUBLE", "0_1", "1.0", False),
+        ("BOOLEAN", "True", "true", True),
+        ("BOOLEAN", "false", "true", False),
+        ("LONG", " 604800000", "604800000", True),
+        ("LONG", "+5", "5", True),
+        ("INT", "1_000", "1000", False),
+        ("STRING", "zstd ", "zstd", True),
+        ("STRING", "0.50", "0.5", False),
+        ("", "lz4", "lz4", True),
+    ],
+)
+def test_settings_are_compared_as_brokers_parse_them(
+    kind: str, wanted: str, there: str, is_same: bool
+) -> None:
+    found = state(config={"a.key": ConfigValue(there, kind)})
+    assert plan_topic("flights", spec(partitions=3, config={"a.key": wanted}), found).empty == is_same
 
 
 def test_an_adopted_topic_keeps_configuration_that_the_resource_does_not_name() -> None:

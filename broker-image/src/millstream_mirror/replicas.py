@@ -34,6 +34,7 @@ from millstream_kafka.protocol.metadata import MetadataResponseTopic
 from millstream_kafka.protocol.schema import ZERO_UUID
 
 from .config import MirrorConfig, Source
+from .config_values import parsed
 from .promoted import PromotedTopics
 from .rejoin import Rejoiner
 from .standing import replaced
@@ -60,8 +61,8 @@ logger = logging.getLogger(__name__)
 class Configuration:
     own: Mapping[str, str]
     """The settings of the topic itself."""
-    keys: frozenset[str]
-    """Every key that its cluster knows."""
+    types: Mapping[str, int]
+    """The type of every key that its cluster knows."""
 
 
 class ReplicaKeeper(TopicKeeper):
@@ -255,7 +256,7 @@ class ReplicaKeeper(TopicKeeper):
             if error is ErrorCode.NONE:
                 found[result.resource_name] = Configuration(
                     {one.name: one.value for one in result.configs if _is_own(one) and one.value is not None},
-                    frozenset(one.name for one in result.configs),
+                    {one.name: one.config_type for one in result.configs},
                 )
             elif error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ApiError(error, f"configuration of topic {result.resource_name}")
@@ -297,10 +298,13 @@ def differences(
     """Changes that bring the target's settings to the source's; None deletes a setting.
 
     Only settings that follow the source and that the target knows."""
-    wanted = {key: value for key, value in source.own.items() if key in target.keys and follows(key)}
+    wanted = {key: value for key, value in source.own.items() if key in target.types and follows(key)}
     there = {key: value for key, value in target.own.items() if follows(key)}
     changes: dict[str, str | None] = {key: None for key in there if key not in wanted}
-    changes |= {key: value for key, value in wanted.items() if there.get(key) != value}
+    for key, value in wanted.items():
+        kind = target.types[key]
+        if key not in there or parsed(value, kind) != parsed(there[key], kind):
+            changes[key] = value
     return changes
 
 

@@ -16,7 +16,14 @@ import uuid
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, ConfigSourceType, KafkaAdminClient
+from kafka.admin import (
+    AlterConfigOp,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSourceType,
+    ConfigType,
+    KafkaAdminClient,
+)
 from kafka.errors import (
     UnknownBrokerIdError,
     for_code,
@@ -30,6 +37,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from .config_values import ConfigValue
 from .kafka_connection import REQUEST_TIMEOUT_S, Fence, KafkaConnection, no_fence
 from .kafka_offsets import by_leader, offsets_in, topics_in
 from .kafka_records import (
@@ -173,7 +181,7 @@ class KafkaAdmin(KafkaConnection):
         """The dynamic cluster-wide broker configuration."""
         answer = self.send(DescribeConfigsRequest(resources=[(_BROKER, "", None)], include_synonyms=False))
         return {
-            entry.name: entry.value or ""
+            entry.name: ConfigValue(entry.value or "", _type_name(entry.config_type))
             for result in answer.results
             for entry in result.configs
             if entry.config_source == ConfigSourceType.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -438,6 +446,11 @@ def _is_mark(entry: OffsetAndMetadata) -> bool:
     return entry.offset >= 0 and (entry.metadata or "").startswith(MARK)
 
 
+def _type_name(number: int | None) -> str:
+    """Kafka's name of a configuration key's type; empty if brokers do not return it."""
+    return str(ConfigType(number).name) if number in iter(ConfigType) else ""
+
+
 def _or_default(count: int | None) -> int:
     return BROKERS_DEFAULT if count is None else count
 
@@ -450,7 +463,7 @@ def _topic_state(topic: Any, configs: Mapping[str, Any], size: int | None) -> To
         replication_factor=max((len(p.replica_nodes) for p in partitions), default=0),
         under_replicated=sum(len(p.isr_nodes) < len(p.replica_nodes) for p in partitions),
         config={
-            key: entry["value"] or ""
+            key: ConfigValue(entry["value"] or "", str(entry.get("config_type") or ""))
             for key, entry in configs.items()
             if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"
         },

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..addresses import host_port
 from ..conditions import ConditionType, Reason
+from ..config_values import changed
 from ..kafka_records import ConfigChange
 from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from ..resources import cluster as build
@@ -97,7 +98,7 @@ def live_config(cluster: Cluster, there: Mapping[str, str]) -> ConfigChange:
     wanted = dynamic_config(cluster)
     mine = set(cluster.status.config_keys or ())
     return ConfigChange(
-        {key: value for key, value in wanted.items() if there.get(key) != value},
+        changed(wanted, there),
         tuple(sorted(key for key in mine if key not in wanted and key in there)),
     )
 

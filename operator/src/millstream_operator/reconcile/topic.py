@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..conditions import ConditionType, Reason
+from ..config_values import changed
 from ..kafka_records import ConfigChange, NewTopic, Refusal, TopicState
 from ..mirror_records import KEY, REJOINS
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
@@ -59,7 +60,7 @@ def plan_topic(
         return TopicPlan()
     if observed is None:
         return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
-    to_set = {key: value for key, value in spec.config.items() if observed.config.get(key) != value}
+    to_set = changed(spec.config, observed.config)
     to_reset = tuple(sorted(key for key in config_keys if key not in spec.config and key in observed.config))
     return TopicPlan(
         change=ConfigChange(to_set, to_reset) if to_set or to_reset else None,
