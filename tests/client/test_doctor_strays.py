@@ -47,7 +47,7 @@ def test_strays_are_a_problem() -> None:
     assert found.step == "strays"
     assert found.problem == (
         "broker 3 keeps 3 logs of topics that the cluster does not know: a, b-c; restore the cluster's ZooKeeper to"
-        " have them back, or remove the folders that end in -stray"
+        " have them back, or remove them (millstream stray list, millstream stray remove)"
     )
 
 

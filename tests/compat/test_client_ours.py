@@ -36,6 +36,7 @@ from millstream_kafka.protocol import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_strays,
     describe_user_scram_credentials,
     elect_leaders,
     fetch,
@@ -58,6 +59,7 @@ from millstream_kafka.protocol import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    remove_strays,
     sasl_authenticate,
     sasl_handshake,
     stop_replica,
@@ -311,6 +313,10 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
         mirror_truncate.API: mirror_truncate.MirrorTruncateRequest(
             "source",
             [mirror_truncate.TruncatedTopic(topic, uuid.uuid4(), [mirror_truncate.TruncatedPartition(0)])],
+        ),
+        describe_strays.API: describe_strays.DescribeStraysRequest(),
+        remove_strays.API: remove_strays.RemoveStraysRequest(
+            [remove_strays.StrayToRemove("/data", topic, 5)]
         ),
         # between brokers: a single one gets no updates
         update_metadata.API: update_metadata.UpdateMetadataRequest(),

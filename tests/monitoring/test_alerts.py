@@ -50,6 +50,7 @@ CASES: dict[str, list[tuple[str, str, str]]] = {
     "MillstreamIsrUnstable": [(f"millstream_isr_shrinks_total{{{POD}}}", "7x120", "0+20x120")],
     "MillstreamZooKeeperUnreachable": [(f"millstream_coordination_connected{{{POD}}}", "1x120", "0x120")],
     "MillstreamLogDirectoryOffline": [(f"millstream_offline_log_directories{{{POD}}}", "0x120", "1x120")],
+    "MillstreamStrayLogs": [(f"millstream_stray_partitions{{{POD}}}", "0x120", "3x120")],
     "MillstreamDiskAlmostFull": [
         (f'millstream_log_directory_free_bytes{{{POD},directory="/d"}}', "50x120", "9x120"),
         (f'millstream_log_directory_capacity_bytes{{{POD},directory="/d"}}', "100x120", "100x120"),

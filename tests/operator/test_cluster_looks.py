@@ -75,7 +75,9 @@ def test_the_cluster_id_is_asked_for_until_it_is_known() -> None:
 def test_brokers_at_rest_are_asked_once_each() -> None:
     east = running(3, rebalance="Automatic")
     assert east.look(**answers(partition("a", 0, 0, 1, 2))) == SETTLED
-    assert [request for request, *_ in east.memory.brokers.asked] == ["reassigning", "replicas", "brokers"]
+    assert [request for request, *_ in east.memory.brokers.asked] == [
+        "reassigning", "replicas", "brokers", "strays",
+    ]  # fmt: skip
     assert east.says() == ("True", "AllBrokersReady", "all 3 brokers are ready")
     assert [one["type"] for one in east.status["conditions"]] == ["Ready"]
 

@@ -17,6 +17,7 @@ from millstream_operator.kafka_records import (
     PartitionReplicas,
     Reassignment,
     Refusal,
+    StrayLog,
     TopicState,
 )
 from millstream_operator.models import Topic, decode_as
@@ -486,7 +487,9 @@ def known(**status: Any) -> dict[str, Any]:
 
 
 def test_a_topic_that_brokers_keep_as_strays_is_not_created_again() -> None:
-    found = look(known(), brokers={"topics": {}, "strays": {KNOWN_ID: {0, 1}}})
+    found = look(
+        known(), brokers={"topics": {}, "strays": [StrayLog(0, KNOWN_ID, 5), StrayLog(1, KNOWN_ID, 5)]}
+    )
     assert not found.brokers.requests("create_topics")
     status, reason, words = found.condition("Topic", "flights") or ("", "", "")
     assert (status, reason) == ("False", "StrayLogs")
@@ -499,7 +502,7 @@ def test_a_topic_that_was_deleted_is_created_again() -> None:
         known(),
         brokers={
             "topics": appearing(flights=state()),
-            "strays": {"another": {0}},
+            "strays": [StrayLog(0, "another", 5)],
             "create_topics": {"flights": None},
         },
     )

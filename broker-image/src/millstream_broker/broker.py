@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import time
 from typing import Any, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ApiError
@@ -249,11 +250,13 @@ class Broker:
         self._probes.ready(self._metrics)
 
     async def settle_strays(self) -> None:
-        """Make strays of the logs that fit no topic in coordination, if it can be read."""
+        """Make strays of the logs that fit no topic in coordination, if it can be read; remove outdated ones."""
         try:
             await self.replica_manager.settle_strays(self.coordination.stored_topics)
         except CoordinationError as error:
             log.warning("cannot look for strays yet: %s", error)
+        retention_ms = self.config.integer("log.stray.retention.ms")
+        await asyncio.to_thread(self.logs.remove_outdated_strays, retention_ms, int(time() * 1000))
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Serve for another `shutdown.drain.ms`, not ready, so that load balancers send no more clients here.

@@ -1,7 +1,8 @@
 """The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.1 and, for ZooKeeper, 3.9).
 
-`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Four keys are our own:
-`http.listener`, `log.format` and, of topics, `millstream.mirror.source` and `millstream.mirror.rejoined`. Keys marked
+`BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
+`http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of
+topics, `millstream.mirror.source` and `millstream.mirror.rejoined`. Keys marked
 `inert` tune machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that
 set them stay valid, and the broker says at start that they have no effect.
 """
@@ -24,6 +25,7 @@ from .config_types import (
     gzip_level,
     mirror_request,
     mirror_source,
+    never_or_at_least,
     one_of,
     replicas,
     some_of,
@@ -200,6 +202,14 @@ BROKER_KEYS = _table(
     ),
     Key("log.flush.interval.ms", LONG, None, "Time after which a record is fsynced.", at_least(0), True),
     Key("log.flush.scheduler.interval.ms", LONG, LONG_MAX, "The same, where that is not set.", at_least(0)),
+    Key(
+        "log.stray.retention.ms",
+        LONG,
+        -1,
+        "Age at which strays, logs that fit no topic and that nobody deleted, are removed. -1: never.",
+        never_or_at_least(24 * HOUR_MS),
+        True,
+    ),
     Key("log.flush.offset.checkpoint.interval.ms", INT, 60_000, "Interval of recovery points.", at_least(0)),
     Key("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, "Interval of log starts.", at_least(0)),
     Key(

@@ -74,6 +74,15 @@ def at_least(low: float) -> Rule:
     return between(low, float("inf"))
 
 
+def never_or_at_least(low: int) -> Rule:
+    def problem(value: Value) -> Problem | None:
+        if value == -1 or (isinstance(value, int) and value >= low):
+            return None
+        return value, f"Value must be at least {low}, or -1"
+
+    return Rule(f"-1, or ≥ {low}", problem)
+
+
 def _gzip_level(value: Value) -> Problem | None:
     if value == -1 or value in range(1, 10):
         return None

@@ -27,6 +27,7 @@ from millstream.commands.doctor import doctor
 from millstream.commands.group import group
 from millstream.commands.mirror import mirror
 from millstream.commands.records import consume_command, produce_command
+from millstream.commands.stray import stray
 from millstream.commands.top import top
 from millstream.commands.topic import topic
 from millstream.errors import MillstreamError
@@ -84,7 +85,7 @@ def cli(context: click.Context) -> None:
 
 
 for command in (
-    audit, topic, group, cluster, config, mirror, produce_command, consume_command, doctor, top, completion,
+    audit, topic, group, cluster, config, mirror, stray, produce_command, consume_command, doctor, top, completion,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -7,7 +7,6 @@ it are left out.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import socket
 import struct
@@ -15,18 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream import sasl, tls
+from millstream import raw, sasl, tls
 from millstream.addresses import host_port
 from millstream.clocks import clocks
 from millstream.connection import Cluster
 from millstream.errors import MillstreamError
+from millstream.raw import TIMEOUT_S
 from millstream.words import count
 
-TIMEOUT_S: Final = 3.0
-MAX_ANSWER: Final = 1 << 20
-API_VERSIONS: Final = 18
 SPOKEN: Final = {
-    "ApiVersions": (API_VERSIONS, 0, 3),
+    "ApiVersions": (raw.API_VERSIONS, 0, 3),
     "Produce": (0, 3, 10),
     "Fetch": (1, 4, 16),
     "Metadata": (3, 4, 13),
@@ -37,7 +34,6 @@ SPOKEN: Final = {
 
 From "Supported protocol versions" in its INTRODUCTION.md.
 """
-UNSUPPORTED_VERSION: Final = 35
 DESCRIBE_LOG_DIRS: Final = 35
 ALL_TOPICS: Final = struct.pack(">i", -1)
 MAX_LOG_DIRS: Final = 64 << 20
@@ -210,52 +206,25 @@ def _speaks_kafka(host: str, port: int) -> bool:
     """Whether it speaks Kafka's protocol in plain text."""
     try:
         with socket.create_connection((host, port), TIMEOUT_S) as sock:
-            return bool(_api_versions(sock))
+            return bool(raw.api_versions(sock))
     except (OSError, ValueError, struct.error):
         return False
 
 
 def _asked(sock: socket.socket) -> tuple[dict[int, tuple[int, int]], tuple[str, ...]]:
     """A listener's API versions and SASL mechanisms; without SASL, no mechanisms."""
-    versions = _api_versions(sock)
+    versions = raw.api_versions(sock)
     if sasl.SASL_HANDSHAKE not in versions:
         return versions, ()
-    return versions, sasl.mechanisms(_call(sock, sasl.SASL_HANDSHAKE, sasl.handshake()))
-
-
-def _api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
-    """Oldest and newest version by API key, from ApiVersions v0; a broker that refuses v0 names only ApiVersions."""
-    error, number = struct.unpack_from(">hi", answer := _call(sock, API_VERSIONS))
-    if error not in (0, UNSUPPORTED_VERSION) or number < 0 or number * 6 > len(answer) - 6:
-        raise ValueError("its answer is no ApiVersions response")
-    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + number * 6])}
-
-
-def _call(
-    sock: socket.socket, api: int, body: bytes = b"", version: int = 0, most: int = MAX_ANSWER
-) -> bytes:
-    """Send a request; returns the body of the response."""
-    client = b"millstream-doctor"
-    request = struct.pack(">hhih", api, version, 1, len(client)) + client + body
-    sock.sendall(struct.pack(">i", len(request)) + request)
-    (size,) = struct.unpack(">i", _receive(sock, 4))
-    if not 10 <= size <= most:
-        raise ValueError("its answer is no Kafka response")
-    answer = _receive(sock, size)
-    if answer[:4] != struct.pack(">i", 1):
-        raise ValueError("its answer is no Kafka response")
-    return answer[4:]
+    return versions, sasl.mechanisms(raw.call(sock, sasl.SASL_HANDSHAKE, sasl.handshake()))
 
 
 def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Iterator[Finding]:
     """Logs that the broker keeps although no topic has them; nothing if there are none, or it does not list them."""
     where = host_port(host, port)
     try:
-        with contextlib.ExitStack() as opened:
-            sock = opened.enter_context(socket.create_connection((host, port), TIMEOUT_S))
-            if tls.is_used(config):
-                sock = opened.enter_context(tls.context(config).wrap_socket(sock, server_hostname=host))
-            answer = _call(sock, DESCRIBE_LOG_DIRS, ALL_TOPICS, 1, MAX_LOG_DIRS)
+        with raw.connected(host, port, config) as sock:
+            answer = raw.call(sock, DESCRIBE_LOG_DIRS, ALL_TOPICS, 1, MAX_LOG_DIRS)
         strays = [name for name in _topics_in_log_dirs(answer) if STRAY.fullmatch(name)]
     except (OSError, ValueError, struct.error):
         return
@@ -265,46 +234,25 @@ def _strays(broker: int, host: str, port: int, config: Mapping[str, Any]) -> Ite
     more = f" and {len(topics) - SHOWN} more" if len(topics) > SHOWN else ""
     problem = (
         f"broker {broker} keeps {count(len(strays), 'log')} of topics that the cluster does not know:"
-        f" {', '.join(topics[:SHOWN])}{more}; restore the cluster's ZooKeeper to have them back, or remove the folders"
-        " that end in -stray"
+        f" {', '.join(topics[:SHOWN])}{more}; restore the cluster's ZooKeeper to have them back, or remove them"
+        " (millstream stray list, millstream stray remove)"
     )
     yield Finding("strays", where, problem=problem)
 
 
 def _topics_in_log_dirs(answer: bytes) -> Iterator[str]:
     """The names in a DescribeLogDirs response, version 1."""
-    position = 0
-
-    def take(layout: str) -> tuple[Any, ...]:
-        nonlocal position
-        values = struct.unpack_from(layout, answer, position)
-        position += struct.calcsize(layout)
-        return values
-
-    def text() -> str:
-        (size,) = take(">h")
-        (value,) = take(f">{max(size, 0)}s")
-        return str(value, "utf-8", "replace")
-
-    _, directories = take(">ii")
+    reader = raw.Reader(answer)
+    _, directories = reader.take(">ii")
     for _ in range(directories):
-        take(">h")
-        text()
-        (topics,) = take(">i")
+        reader.take(">h")
+        reader.text()
+        (topics,) = reader.take(">i")
         for _ in range(topics):
-            yield text()
-            (partitions,) = take(">i")
+            yield reader.text()
+            (partitions,) = reader.take(">i")
             for _ in range(partitions):
-                take(">iqq?")
-
-
-def _receive(sock: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        if not (part := sock.recv(size - len(found))):
-            raise ValueError("it closed the connection")
-        found += part
-    return found
+                reader.take(">iqq?")
 
 
 def _clocks(cluster: Cluster, metadata: Any) -> Iterator[Finding]:

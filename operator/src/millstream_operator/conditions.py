@@ -20,6 +20,7 @@ class ConditionType(StrEnum):
     REBALANCING = "Rebalancing"  # Cluster, Topic
     PAUSED = "Paused"  # every kind
     WARNING = "Warning"  # Cluster, Topic
+    STRAYS = "Strays"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
     RESET = "Reset"  # ConsumerGroup
@@ -71,9 +72,10 @@ class Reason(StrEnum):
     INVALID_REPLICATION_FACTOR = "InvalidReplicationFactor"
     INVALID_TOPIC = "InvalidTopic"
     CONFLICTING_TOPIC = "ConflictingTopic"
-    STRAY_LOGS = "StrayLogs"
     REFUSED = "Refused"
     DELETING = "Deleting"
+    # Cluster, Topic: logs that fit no topic
+    STRAY_LOGS = "StrayLogs"
     # Cluster, Topic: a key or value of spec.config that the broker refuses; an unreachable min.insync.replicas
     INVALID_CONFIG = "InvalidConfig"
     MINIMUM_ISR = "MinimumIsr"

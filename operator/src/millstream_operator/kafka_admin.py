@@ -56,6 +56,7 @@ from .kafka_records import (
     PartitionReplicas,
     Reassignment,
     Refusal,
+    StrayLog,
     TopicIdentity,
     TopicState,
     no_leader,
@@ -119,24 +120,24 @@ class KafkaAdmin(KafkaConnection):
             for broker, logs in self._logs(brokers).items()
         }
 
-    def strays(self) -> dict[str, set[int]]:
-        """The brokers that keep strays of a topic, by its id; see ``stray_id``."""
-        found: dict[str, set[int]] = {}
+    def strays(self) -> list[StrayLog]:
+        """The strays of all live brokers: a request for no topic returns them alone."""
         try:
-            for broker, logs in self._logs(self.brokers().racks).items():
-                for topic in logs:
-                    if (topic_id := stray_id(topic.name)) is not None:
-                        found.setdefault(uuid_text(topic_id), set()).add(broker)
+            return [
+                StrayLog(broker, uuid_text(topic_id), sum(one.partition_size for one in topic.partitions))
+                for broker, logs in self._logs(self.brokers().racks, topics=[]).items()
+                for topic in logs
+                if (topic_id := stray_id(topic.name)) is not None
+            ]
         except NotSupported:
-            return {}
-        return found
+            return []
 
-    def _logs(self, brokers: Collection[int]) -> dict[int, list[Any]]:
-        """Everything in the log directories of these brokers, by topic.
+    def _logs(self, brokers: Collection[int], topics: Sequence[Any] | None = None) -> dict[int, list[Any]]:
+        """What is in the log directories of these brokers, by topic; ``topics``: None for everything.
 
         kafka-python's ``describe_log_dirs`` asks only for the topics of the metadata, of which strays are none.
         """
-        request = DescribeLogDirsRequest(topics=None)
+        request = DescribeLogDirsRequest(topics=topics)
         return self.call(
             lambda client: {
                 broker: [

@@ -122,6 +122,14 @@ class Reassignment:
 Reassignments = Mapping[tuple[str, int], Reassignment]
 
 
+class StrayLog(NamedTuple):
+    """A stray on a broker; see ``stray_id``."""
+
+    broker: int
+    topic_id: str
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokersState:
     """The live brokers with their racks, and the controller (-1: none)."""

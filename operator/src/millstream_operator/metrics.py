@@ -44,6 +44,7 @@ UNEXPECTED = {
     ConditionType.RESET: "True",
     ConditionType.WORKLOAD_READY: "True",
     ConditionType.WARNING: "False",
+    ConditionType.STRAYS: "False",
     ConditionType.SUCCEEDED: "True",
     ConditionType.LATE: "False",
     ConditionType.DATA_QUALITY: "True",

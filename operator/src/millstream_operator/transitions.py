@@ -163,6 +163,7 @@ def _others(old: Mapping[str, _Seen], new: Mapping[str, _Seen]) -> Iterator[Even
     if (change := turned(ConditionType.WARNING)) and change[1].status == "True":
         yield Event(EventType.WARNING, change[1].reason, change[1].message)
     for kind, bad in (
+        (ConditionType.STRAYS, "True"),
         (ConditionType.LAGGING, "True"),
         (ConditionType.STUCK, "True"),
         (ConditionType.LATE, "True"),

@@ -12,7 +12,13 @@ from typing import Final
 from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config_types import INT_MAX, LONG_MAX, Key, as_text
 
-OURS: Final = ("http.listener", "log.format", "shutdown.drain.ms", "unclean.coordination.enable")
+OURS: Final = (
+    "http.listener",
+    "log.format",
+    "log.stray.retention.ms",
+    "shutdown.drain.ms",
+    "unclean.coordination.enable",
+)
 """Keys that no version of Kafka has."""
 OLDER: Final = (
     "zookeeper.connect",

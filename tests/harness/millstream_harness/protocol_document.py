@@ -99,7 +99,12 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
 ZOOKEEPER: Final[dict[str, int]] = {"StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7}
 """APIs between brokers of a cluster on ZooKeeper, as Apache Kafka had them until 3.9: name to key."""
 
-OWN: Final[dict[str, int]] = {"MirrorAppend": 31000, "MirrorTruncate": 31001}
+OWN: Final[dict[str, int]] = {
+    "MirrorAppend": 31000,
+    "MirrorTruncate": 31001,
+    "DescribeStrays": 31002,
+    "RemoveStrays": 31003,
+}
 """Millstream's own APIs, far from Kafka's keys: name to key. Clients ignore unknown keys."""
 
 NEWER: Final[dict[str, str]] = {
@@ -312,7 +317,8 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "UpdateMetadata and ControlledShutdown are requests between brokers, as in Kafka 3.9 with ZooKeeper. On a",
         "connection that is not [authenticated as a broker's](clusters.md#broker-authentication) they fail with",
         "CLUSTER_AUTHORIZATION_FAILED. [Identity mirrors](identity-mirrors.md) write by MirrorAppend and",
-        "MirrorTruncate, APIs of Millstream's own.",
+        "MirrorTruncate, `millstream stray` reads and removes [strays](clusters.md#strays) by DescribeStrays and",
+        "RemoveStrays: APIs of Millstream's own.",
         "",
         "## Missing versions and APIs",
         "",

@@ -1,7 +1,7 @@
 """DescribeLogDirs: contents and free space of each log directory (KIP-113, KIP-827).
 
-A request for all topics also gets the strays (`log.strays`): the name of a stray's folder, `TOPIC-N.TOPICID-stray`,
-takes the place of a topic's.
+A request for all topics, or for none, also gets the strays (`log.strays`): the name of a stray's folder,
+`TOPIC-N.TOPICID-stray`, takes the place of a topic's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def handle(
             served = found[held.log.directory.parent]
             described = DescribeLogDirsPartition(held.index, held.log.size, lag(held), False)
             served.setdefault(held.topic, []).append(described)
-    for stray in logs.strays if asked is None else ():
+    for stray in logs.strays if not asked else ():
         yield
         if (topics := found.get(stray.path.parent)) is not None:
             size = logs.strays.sizes.get(stray.path, 0)

@@ -10,7 +10,8 @@ the caller has seen its deletion; any other one that does not fit becomes a stra
 
 Threads. The loop's thread calls everything except these, which run in another thread: :meth:`LogManager.start`
 (before the loop serves), :meth:`checkpoint`, :meth:`remove_deleted`, :meth:`close` (when the loop no longer appends),
-:meth:`put_aside`, :meth:`get_or_create` (one caller at a time). Retention and fsync are in ``upkeep``.
+:meth:`put_aside`, :meth:`remove_stray`, :meth:`get_or_create` (one caller at a time). Retention and fsync are in
+``upkeep``.
 """
 
 from __future__ import annotations
@@ -391,8 +392,9 @@ class LogManager:
         if home is not None:
             return self._identified(home, key, topic_id)
         homes = {home.path: home for home in self.dirs if home.failure is None}
-        if strays := self.strays.of(topic_id, partition, homes):
-            return self._take_back(key, strays, homes)
+        strays = self.strays.of(topic_id, partition, homes)
+        if strays and (log := self._take_back(key, strays, homes)) is not None:
+            return log
         problems = []
         for home in sorted(self.dirs, key=lambda each: len(each.logs)):
             if home.failure is not None:
@@ -423,8 +425,10 @@ class LogManager:
             return log
         raise LogDirError("; ".join(problems) or "no log directory is left")
 
-    def _take_back(self, key: TopicPartition, strays: Collection[Stray], homes: Mapping[Path, LogDir]) -> Log:
-        """Blocking. LogDirError."""
+    def _take_back(
+        self, key: TopicPartition, strays: Collection[Stray], homes: Mapping[Path, LogDir]
+    ) -> Log | None:
+        """None if somebody has removed the strays. Blocking. LogDirError."""
         home = homes[next(iter(strays)).path.parent]
         try:
             for one in homes:
@@ -432,6 +436,8 @@ class LogManager:
                 if path.exists():
                     self.strays.add_folder(path, key, "is not the log in use")
             log = self.strays.take_back(key, strays, self.config_of(key[0]), lambda path: homes[path.parent])
+            if log is None:
+                return None
         except OSError as error:
             home.check(error)
             raise LogDirError(
@@ -487,6 +493,31 @@ class LogManager:
     def delete_strays(self, topic_id: uuid.UUID, partition: int) -> None:
         """The topic of this id was deleted: :meth:`remove_deleted` removes its strays."""
         self._deleting += self.strays.delete(topic_id, partition)
+
+    def remove_stray(self, path: Path, since_ms: int) -> bool:
+        """:meth:`remove_deleted` removes it. False if it is no stray any more, or its directory has failed. Blocking.
+
+        OSError if it cannot be renamed.
+        """
+        home = next((home for home in self.dirs if home.path == path.parent), None)
+        if home is None or home.failure is not None:
+            return False
+        try:
+            target = self.strays.remove(path, since_ms)
+        except OSError as error:
+            home.check(error)
+            raise
+        if target is not None:
+            self._deleting.append(target)
+        return target is not None
+
+    def remove_outdated_strays(self, retention_ms: int, now_ms: int) -> None:
+        """Those that are older than ``retention_ms``; -1 keeps all. Blocking, any thread."""
+        if retention_ms < 0:
+            return
+        for stray in self.strays.outdated(retention_ms, now_ms):
+            with contextlib.suppress(OSError):
+                self.remove_stray(stray.path, stray.since_ms)
 
     def put_aside(self, released: list[Released]) -> None:
         """Rename the folders; :meth:`remove_deleted` removes deleted ones. Blocking, in any thread.

@@ -3,11 +3,14 @@
 A log becomes a stray if coordination has no topic with its topic id, if its name belongs to another topic, if this
 broker is not among its partition's replicas, or if there is a more complete log of the same partition. Its folder gets
 the name ``TOPIC-N.TOPICID-stray`` (Kafka's suffix), in the same log directory. If a topic of that very id comes back,
-with this broker among the replicas, the stray is its log again. Otherwise it stays until somebody removes the folder.
+with this broker among the replicas, the stray is its log again. Otherwise it stays until it is removed: by a request
+(RemoveStrays), by hand, or when it is older than ``log.stray.retention.ms``.
 
-``.stray`` in the folder keeps what the checkpoints had about the log:
+``.stray`` in the folder keeps the time at which the log became a stray, and what the checkpoints had about it:
 
-    {"version": 1, "log_start_offset": 100, "recovery_point": 5000, "high_watermark": 5200}
+    {"version": 1, "since_ms": 1764500000000, "log_start_offset": 100, "recovery_point": 5000, "high_watermark": 5200}
+
+The time is part of the stray's identity: a log that came back meanwhile, and is a stray again, is another one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -30,6 +34,8 @@ from .log import Log
 from .state import Home, LogState
 
 NOTE = ".stray"
+KNOWN_S = 3600.0
+"""A stray is not removed by age before this process has known it for so long: until then its clock may be set."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +47,7 @@ class Stray(NamedTuple):
     topic: str
     partition: int
     topic_id: uuid.UUID | None
+    since_ms: int = 0
 
 
 class LogEnd(NamedTuple):
@@ -58,8 +65,11 @@ def log_end(log: LogState) -> LogEnd:
 class Strays:
     """The strays of all log directories. The loop's thread and one that opens logs use it."""
 
-    def __init__(self, files: FileCache) -> None:
+    def __init__(self, files: FileCache, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
+        self._clock = clock
+        self._known: dict[Path, float] = {}
+        """When this process found or added each stray."""
         self._strays: dict[Path, Stray] = {}
         self._of: dict[tuple[uuid.UUID | None, int], list[Stray]] = {}
         """The same by topic id and partition."""
@@ -78,9 +88,10 @@ class Strays:
     def found(self, path: Path, key: TopicPartition) -> None:
         """A folder of this kind, at the start. Blocking."""
         topic_id = folders.read_topic_id(path)
-        self._put(Stray(path, *key, topic_id))
+        self._put(Stray(path, *key, topic_id, _since(path)))
         logger.warning(
-            "%s is a stray (topic id %s): its log is kept and not served. Remove the folder if nobody needs it.",
+            "%s is a stray (topic id %s): its log is kept and not served. Remove it with `millstream stray remove` if"
+            " nobody needs it.",
             path,
             topic_id,
         )
@@ -88,50 +99,51 @@ class Strays:
     def add(self, key: TopicPartition, log: Log, why: str) -> None:
         """Turn a log into a stray: nobody writes to it any more. Blocking. OSError: its folder is unchanged."""
         _close(log)
-        note = {
-            "version": 1,
-            "log_start_offset": log.log_start_offset,
-            "recovery_point": log.flushed_offset,
-            "high_watermark": log.last_high_watermark,
-        }
         before, end = log.directory, log_end(log)
-        try:
-            write_atomically(f"{before}/{NOTE}", json.dumps(note).encode(), sync=False)
-        except OSError as error:  # a full disk: then the whole log is read when it is opened
-            logger.warning("%s: cannot write %s: %s", before, NOTE, error)
+        since_ms = _write_note(
+            before,
+            log_start_offset=log.log_start_offset,
+            recovery_point=log.flushed_offset,
+            high_watermark=log.last_high_watermark,
+        )
         target = self._target(before.parent, key, log.topic_id)
         log.move(target)
-        self._added(before, target, key, log.topic_id, why)
+        self._added(before, Stray(target, *key, log.topic_id, since_ms), why)
         self._ends[target] = end
 
     def add_folder(self, path: Path, key: TopicPartition, why: str) -> None:
         """The same for a folder that is not open. Blocking. OSError."""
         topic_id = folders.read_topic_id(path)
+        since_ms = _write_note(path)
         target = self._target(path.parent, key, topic_id)
         path.rename(target)
-        self._added(path, target, key, topic_id, why)
+        self._added(path, Stray(target, *key, topic_id, since_ms), why)
 
     @staticmethod
     def _target(home: Path, key: TopicPartition, topic_id: uuid.UUID | None) -> Path:
         target = home / folders.name_when_stray(key, topic_id)
         return home / folders.name_when_stray(key, None) if target.exists() else target
 
-    def _added(
-        self, before: Path, path: Path, key: TopicPartition, topic_id: uuid.UUID | None, why: str
-    ) -> None:
-        self._put(Stray(path, *key, topic_id))
+    def _added(self, before: Path, stray: Stray, why: str) -> None:
+        self._put(stray)
         logger.warning(
-            "%s (topic id %s) %s: it is a stray now, kept and not served, in %s", before, topic_id, why, path
+            "%s (topic id %s) %s: it is a stray now, kept and not served, in %s",
+            before,
+            stray.topic_id,
+            why,
+            stray.path,
         )
 
     def _put(self, stray: Stray) -> None:
         self._strays[stray.path] = stray
+        self._known[stray.path] = self._clock()
         self._of.setdefault((stray.topic_id, stray.partition), []).append(stray)
 
     def _drop(self, path: Path) -> None:
         if (stray := self._strays.pop(path, None)) is not None:
             key = stray.topic_id, stray.partition
             self._of[key] = [one for one in self._of[key] if one != stray]
+            self._known.pop(path, None)
             self._ends.pop(path, None)
 
     def of(self, topic_id: uuid.UUID | None, partition: int, homes: Collection[Path]) -> list[Stray]:
@@ -157,10 +169,13 @@ class Strays:
         strays: Collection[Stray],
         config: LogConfig,
         home_of: Callable[[Path], Home],
-    ) -> Log:
-        """The most complete of a partition's strays, which is its log again. Blocking. OSError."""
+    ) -> Log | None:
+        """The most complete of a partition's strays, its log again; None if all are gone. Blocking. OSError."""
         with self._opening:
-            best = max(strays, key=self.end) if len(strays) > 1 else next(iter(strays))
+            strays = [one for one in strays if self._strays.get(one.path) == one and self._exists(one.path)]
+            if not strays:
+                return None
+            best = max(strays, key=self.end) if len(strays) > 1 else strays[0]
             path = best.path.with_name(f"{key[0]}-{key[1]}")
             best.path.rename(path)
             self._drop(best.path)
@@ -174,12 +189,43 @@ class Strays:
         for path in [one for one in self._strays if one.parent == home]:
             self._drop(path)
 
+    def _exists(self, path: Path) -> bool:
+        """Forget a stray whose folder somebody has removed."""
+        if path.exists():
+            return True
+        self._drop(path)
+        return False
+
     def delete(self, topic_id: uuid.UUID, partition: int) -> list[Path]:
         """The topic of this id was deleted: forget its strays of this partition; returns the folders to remove."""
-        gone = [one.path for one in self._of.pop((topic_id, partition), ())]
+        gone = [one.path for one in self._of.get((topic_id, partition), ())]
         for path in gone:
-            del self._strays[path]
+            self._drop(path)
         return gone
+
+    def remove(self, path: Path, since_ms: int) -> Path | None:
+        """Rename a stray's folder to that of a deleted log, and return the new path; None if it is no stray any more.
+
+        It is none if its folder is gone, or its log has been in use since then. Blocking, any thread. OSError.
+        """
+        with self._opening:
+            stray = self._strays.get(path)
+            if stray is None or stray.since_ms != since_ms or not self._exists(path):
+                return None
+            target = path.with_name(folders.name_when_deleted((stray.topic, stray.partition)))
+            path.rename(target)
+            self._drop(path)
+        logger.warning("%s (topic id %s): the stray is removed", path, stray.topic_id)
+        return target
+
+    def outdated(self, retention_ms: int, now_ms: int) -> list[Stray]:
+        """The strays that are older than this, and that this process has known for an hour."""
+        now = self._clock()
+        return [
+            one
+            for one in self
+            if now_ms - one.since_ms >= retention_ms and now - self._known.get(one.path, now) >= KNOWN_S
+        ]
 
     def refresh(self) -> None:
         """Measure the strays, and forget those whose folders somebody has removed. Blocking, any thread."""
@@ -189,8 +235,7 @@ class Strays:
                 with os.scandir(path) as entries:
                     found[path] = sum(entry.stat().st_size for entry in entries)
             except FileNotFoundError:
-                if not path.exists():
-                    self._drop(path)
+                self._exists(path)
             except OSError:
                 found[path] = 0
         self.sizes = found
@@ -227,13 +272,34 @@ def _open(
     return log
 
 
+def _write_note(path: Path, **offsets: int) -> int:
+    """Returns the time in it. Blocking."""
+    since_ms = int(time.time() * 1000)
+    note = {"version": 1, "since_ms": since_ms, **offsets}
+    try:
+        write_atomically(f"{path}/{NOTE}", json.dumps(note).encode(), sync=False)
+    except OSError as error:  # a full disk: then the whole log is read when it is opened
+        logger.warning("%s: cannot write %s: %s", path, NOTE, error)
+    return since_ms
+
+
 def _note(path: Path) -> dict[str, int]:
     """Empty if there is none that can be used: then the whole log is read."""
     try:
         note = json.loads(read_file(f"{path}/{NOTE}"))
-        return {name: int(note[name]) for name in ("log_start_offset", "recovery_point", "high_watermark")}
+        return {name: int(value) for name, value in note.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         logger.warning("%s: %s cannot be used: %r", path, NOTE, error)
         return {}
+
+
+def _since(path: Path) -> int:
+    """When the log became a stray; without a note, when a file was last added to its folder. Blocking."""
+    if (since_ms := _note(path).get("since_ms")) is not None:
+        return since_ms
+    try:
+        return int(path.stat().st_mtime * 1000)
+    except OSError:
+        return int(time.time() * 1000)

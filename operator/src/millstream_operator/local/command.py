@@ -13,7 +13,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -246,12 +246,27 @@ def _print_tables(snapshot: Snapshot) -> None:
         shown = [ready.get("status", "Unknown"), _summary(resource), ready.get("message", "")]
         rows.append([resource["kind"], resource["metadata"]["name"], *shown])
     _print_table(["KIND", "NAME", "READY", "IS", "MESSAGE"], rows)
+    for line in _warnings(snapshot.resources):
+        click.echo(line)
     click.echo()
     processes = [
         [daemon["name"], str(daemon["pid"]), "yes" if daemon["running"] else "no", daemon["address"]]
         for daemon in snapshot.daemons
     ]
     _print_table(["PROCESS", "PID", "RUNS", "ADDRESS"], processes)
+
+
+def _warnings(resources: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """What needs attention although a resource is ready."""
+    from ..conditions import ConditionType
+
+    for resource in resources:
+        for condition in resource.get("status", {}).get("conditions") or ():
+            if (
+                condition["type"] in (ConditionType.WARNING, ConditionType.STRAYS)
+                and condition["status"] == "True"
+            ):
+                yield f"{resource['kind']} {resource['metadata']['name']}: {condition['message']}"
 
 
 def _summary(resource: dict[str, Any]) -> str:

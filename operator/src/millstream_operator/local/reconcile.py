@@ -7,6 +7,7 @@ reports that, and the next resource follows.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import time
@@ -36,6 +37,7 @@ from ..models import Resource as Record
 from ..reconcile import cluster as cluster_plan
 from ..reconcile import load as runs
 from ..reconcile import mirror as mirror_plan
+from ..reconcile import strays as stray_plan
 from ..reconcile.group_kafka import SOON_S as GROUP_SOON_S
 from ..reconcile.group_kafka import reconcile_groups
 from ..reconcile.group_workload import has_workload
@@ -197,13 +199,20 @@ class Pass:
                 cluster_id = self.services.admins.at(local.bootstrap).cluster_id()
             except AdminError:
                 cluster_id = None
+        strays = None
+        if running:
+            with contextlib.suppress(AdminError):
+                strays = self.services.admins.at(local.bootstrap).strays()
+        said = [cluster_plan.ready_condition(problem, running, desired)]
+        if (of_strays := stray_plan.condition(strays)) is not None:
+            said.append(of_strays)
         status = ClusterStatus(
             observed_generation=cluster.metadata.generation,
             cluster_id=cluster_id,
             brokers=BrokerCount(desired=desired, ready=running),
             bootstrap=local.bootstrap if running else None,
             conditions=conditions_with(
-                cluster, cluster_plan.ready_condition(problem, running, desired), now=self.services.now()
+                cluster, *said, now=self.services.now(), without=stray_plan.outdated(strays)
             ),
         )
         self._write(cluster, status)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..addresses import host_port
 from ..conditions import ConditionType, Reason
 from ..config_values import changed
-from ..kafka_records import ConfigChange
+from ..kafka_records import ConfigChange, StrayLog
 from ..models import BrokerCount, Cluster, ClusterStatus, ListenerStatus
 from ..resources import cluster as build
 from ..resources.broker_config import RESERVED_CONFIG, dynamic_config
@@ -24,6 +24,7 @@ from ..resources.listeners import (
     external_listeners,
     shared_address,
 )
+from . import strays
 from .pods import is_ready, may_run, trouble_of, unscheduled
 from .problem import Problem, conditions_with
 from .rolling import UPGRADE, Roll, RollingPod, restart_reasons
@@ -41,6 +42,8 @@ class Look:
     conditions: list[Said] = field(default_factory=list)
     warnings: list[tuple[Reason, str]] = field(default_factory=list)
     config_keys: tuple[str, ...] | None = None
+    strays: Sequence[StrayLog] | None = None
+    """None if no broker has answered."""
     busy: bool = False
     """Something is in progress: look again soon."""
 
@@ -216,7 +219,10 @@ def status_of(
     if look.warnings:
         words = "; ".join(dict.fromkeys(text for _, text in look.warnings))
         said.append((ConditionType.WARNING, True, look.warnings[0][0], words))
+    if (of_strays := strays.condition(look.strays)) is not None:
+        said.append(of_strays)
     gone = tuple(kind for kind in transient if kind not in {one[0] for one in said})
+    gone += strays.outdated(look.strays)
     return ClusterStatus(
         observed_generation=cluster.metadata.generation,
         cluster_id=cluster_id,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..conditions import ConditionType, Reason
 from ..kafka_admin import KafkaAdmin
-from ..kafka_records import AdminError, BrokersState, PartitionReplicas, Reassignments
+from ..kafka_records import AdminError, BrokersState, PartitionReplicas, Reassignments, StrayLog
 from ..models import Cluster
 from ..resources.broker_config import dynamic_config
 from ..words import count_of
@@ -59,6 +59,15 @@ class View:
             except AdminError as error:
                 self._failed(error)
         return None if brokers else {}
+
+    def strays(self) -> list[StrayLog] | None:
+        """The strays of all brokers."""
+        if self.admin is not None:
+            try:
+                return self.admin.strays()
+            except AdminError as error:
+                self._failed(error)
+        return None
 
     def _failed(self, error: AdminError) -> None:
         self.failure = str(error)

@@ -115,6 +115,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
     if not look.busy and look.problem is None:
         spread(cluster, view, look)
+    look.strays = view.strays()
     look.busy = look.busy or bool(view.failure)
     return _report(services, cluster, look, pods, found)
 

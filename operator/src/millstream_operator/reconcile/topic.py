@@ -78,8 +78,8 @@ def _kept(name: str, brokers: Collection[int]) -> Problem:
     return Problem(
         Reason.STRAY_LOGS,
         f"the cluster has lost topic {name}, and {where} still {'has' if len(brokers) == 1 else 'have'} its records, as"
-        " strays: restore the cluster's ZooKeeper, and they are its logs again; or remove the strays' folders, and the"
-        " topic is created empty",
+        " strays: restore the cluster's ZooKeeper, and they are its logs again; or remove the strays (millstream stray"
+        " remove), and the topic is created empty",
     )
 
 

@@ -24,6 +24,7 @@ from .problem import PAUSED, Problem, is_paused
 from .reference import rival_problem
 from .replication_kafka import replicate
 from .report import report_problem
+from .strays import holders
 from .together import PROBLEM_INTERVAL_S, sort_out
 from .topic import Said, TopicPlan, is_replica, plan_topic, problem_of, said, status_of
 
@@ -59,7 +60,7 @@ def _bring_about(
         active = [topic for topic in topics if not is_paused(topic)]
         plans = dict.fromkeys(names, TopicPlan())
         lost = any(topic.status.topic_id and topic.topic_name not in observed for topic in active)
-        strays = admin.strays() if lost else {}
+        strays = holders(admin.strays()) if lost else {}
         for topic in active:
             plans[topic.topic_name] = plan_topic(
                 topic.topic_name,

@@ -1,0 +1,42 @@
+"""RemoveStrays: remove strays of this broker, and their files, before the response. A log in use is never removed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from millstream_kafka.protocol import remove_strays
+from millstream_kafka.protocol.errors import ErrorCode
+from millstream_kafka.protocol.remove_strays import (
+    RemovedStray,
+    RemoveStraysRequest,
+    RemoveStraysResponse,
+    StrayToRemove,
+)
+
+from ..handlers import RequestContext, handler
+from ..log.directory import describe
+from ..log.manager import LogManager
+from ..slices import turns
+
+GONE = "it is no stray of this broker any more: list the strays again"
+
+
+@handler(remove_strays.API)
+async def handle(
+    logs: LogManager, context: RequestContext, request: RemoveStraysRequest
+) -> RemoveStraysResponse:
+    answers = []
+    async for one in turns(request.strays):
+        code, why = await asyncio.to_thread(_remove, logs, one)
+        answers.append(RemovedStray(one.log_dir, one.folder, code, why))
+    await asyncio.to_thread(logs.remove_deleted)
+    return RemoveStraysResponse(answers)
+
+
+def _remove(logs: LogManager, one: StrayToRemove) -> tuple[int, str | None]:
+    try:
+        is_removed = logs.remove_stray(Path(one.log_dir) / one.folder, one.since_ms)
+    except OSError as error:
+        return ErrorCode.KAFKA_STORAGE_ERROR, f"its folder cannot be renamed: {describe(error)}"
+    return (ErrorCode.NONE, None) if is_removed else (ErrorCode.RESOURCE_NOT_FOUND, GONE)

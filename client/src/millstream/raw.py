@@ -1,0 +1,84 @@
+"""Kafka's protocol on a socket of our own, for requests that librdkafka does not send: non-flexible versions only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from millstream import tls
+
+TIMEOUT_S: Final = 3.0
+MAX_ANSWER: Final = 1 << 20
+API_VERSIONS: Final = 18
+UNSUPPORTED_VERSION: Final = 35
+
+
+@contextlib.contextmanager
+def connected(
+    host: str, port: int, config: Mapping[str, Any], timeout_s: float = TIMEOUT_S
+) -> Iterator[socket.socket]:
+    """A connection with librdkafka's settings, except SASL. OSError or ValueError."""
+    with contextlib.ExitStack() as opened:
+        sock = opened.enter_context(socket.create_connection((host, port), timeout_s))
+        if tls.is_used(config):
+            sock = opened.enter_context(tls.context(config).wrap_socket(sock, server_hostname=host))
+        yield sock
+
+
+def call(sock: socket.socket, api: int, body: bytes = b"", version: int = 0, most: int = MAX_ANSWER) -> bytes:
+    """Send a request; returns the body of the response. OSError, ValueError or struct.error."""
+    client = b"millstream"
+    request = struct.pack(">hhih", api, version, 1, len(client)) + client + body
+    sock.sendall(struct.pack(">i", len(request)) + request)
+    (size,) = struct.unpack(">i", _receive(sock, 4))
+    if not 10 <= size <= most:
+        raise ValueError("its answer is no Kafka response")
+    answer = _receive(sock, size)
+    if answer[:4] != struct.pack(">i", 1):
+        raise ValueError("its answer is no Kafka response")
+    return answer[4:]
+
+
+def api_versions(sock: socket.socket) -> dict[int, tuple[int, int]]:
+    """Oldest and newest version by API key, from ApiVersions v0; a broker that refuses v0 names only ApiVersions."""
+    error, number = struct.unpack_from(">hi", answer := call(sock, API_VERSIONS))
+    if error not in (0, UNSUPPORTED_VERSION) or number < 0 or number * 6 > len(answer) - 6:
+        raise ValueError("its answer is no ApiVersions response")
+    return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[6 : 6 + number * 6])}
+
+
+def text(value: str) -> bytes:
+    """A string of a request."""
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+class Reader:
+    """Reads the body of a response. struct.error if it is too short."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._position = 0
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        values = struct.unpack_from(layout, self._body, self._position)
+        self._position += struct.calcsize(layout)
+        return values
+
+    def text(self) -> str:
+        """A string; "" for null."""
+        (size,) = self.take(">h")
+        (value,) = self.take(f">{max(size, 0)}s")
+        return str(value, "utf-8", "replace")
+
+
+def _receive(sock: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (part := sock.recv(size - len(found))):
+            raise ValueError("it closed the connection")
+        found += part
+    return found
