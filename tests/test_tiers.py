@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from millstream_harness.tiers import (
     SOAK,
     TIERS,
     UNIT,
+    Durations,
     chosen,
     files_in,
     in_share,
@@ -100,6 +102,17 @@ def test_a_tier_has_a_name(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is none of unit, process, soak"):
         tier_names(text)
     assert tier_names("process,unit") == ("process", "unit")
+
+
+def test_durations_of_a_share_leave_those_of_the_others(tmp_path: Path) -> None:
+    here, other, gone = "tests/test_tiers.py", "tests/test_repository.py", "tests/test_gone.py"
+    path = tmp_path / "durations.json"
+    path.write_text(json.dumps({SOAK: {here: 60.0, other: 7.0, gone: 3.0}, UNIT: {here: 1.0}}))
+    durations = Durations()
+    durations.add(SOAK, f"{here}::test_a", 1.25)
+    durations.add(SOAK, f"{here}::test_b", 2.5)
+    durations.write(path)
+    assert json.loads(path.read_text()) == {SOAK: {here: 3.8, other: 7.0}, UNIT: {here: 1.0}}
 
 
 def test_a_failure_that_stands_or_has_a_cause_gets_no_second_run() -> None:

@@ -1,6 +1,6 @@
 """Mutation testing: change one operator, constant or condition at a time, and see whether the tests notice.
 
-    python tests/mutation/mutate.py [--only AREA | --only AREA/MODULE] ... [--jobs N]
+    python tests/mutation/mutate.py [--only AREA | --only AREA/MODULE] ... [--sample N [--seed S]] [--jobs N]
 
 Each area below is a package with its own tests. Mutmut writes all mutants of a module into one file and
 forks a process for each, which runs the tests that reach the mutated function until one fails. It runs in a copy under
@@ -8,8 +8,8 @@ forks a process for each, which runs the tests that reach the mutated function u
 have changed.
 
 A mutant that no test can notice is *equivalent*: ``equivalent/AREA/MODULE.toml`` lists each with its reason, and it
-counts neither way. The exit status is 1 if a module stays below the goal; ``.cache/mutation/unnoticed.txt`` has the
-mutants that the tests missed.
+counts neither way. The exit status is 1 if a module stays below the goal, or the sample of an area;
+``.cache/mutation/unnoticed.txt`` has the mutants that the tests missed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORK = ROOT / ".cache" / "mutation"
 WORKER = Path(__file__).with_name("worker.py")
 EQUIVALENT = Path(__file__).with_name("equivalent")
 GOAL = 0.95
-"""Share of each module's mutants that are not equivalent."""
+"""Share of the mutants of a module, or of an area's sample, that are not equivalent."""
 SOURCES = ("broker-image", "operator", "client", "spark-operator-jobs")
 NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCES)
 """Files that tests read, besides the sources."""
@@ -244,18 +244,19 @@ def key_of(result: dict[str, Any]) -> tuple[str, str, str, str]:
     return result["module"], result["function"], result.get("old", ""), result.get("new", "")
 
 
-def report(results: list[dict[str, Any]]) -> tuple[list[str], list[str], bool]:
-    """A table by module, the missed mutants, and whether every module reaches the goal."""
+def report(results: list[dict[str, Any]], by_package: bool = False) -> tuple[list[str], list[str], bool]:
+    """A table by module or package, the missed mutants, and whether each row reaches the goal."""
     known = {key for area in AREAS for key in equivalents(area)}
     table = [
-        "| module | mutants | noticed | by the time limit | equivalent | share |",
+        f"| {'package' if by_package else 'module'} | mutants | noticed | by the time limit | equivalent | share |",
         "|---|---|---|---|---|---|",
     ]
     missed, reached = [], True
-    by_module: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     for result in results:
-        by_module.setdefault(result["module"], []).append(result)
-    for module, mutants in sorted(by_module.items()):
+        module = result["module"]
+        rows.setdefault(f"{Path(module).parent}/" if by_package else module, []).append(result)
+    for row, mutants in sorted(rows.items()):
         unnoticed = [one for one in mutants if one["status"] in ("survived", "no tests")]
         equivalent = [one for one in unnoticed if key_of(one) in known]
         count = len(mutants) - len(equivalent)
@@ -263,9 +264,9 @@ def report(results: list[dict[str, Any]]) -> tuple[list[str], list[str], bool]:
         slow = sum(one["status"] == "timeout" for one in mutants)
         share = noticed / count if count else 1.0
         reached &= share >= GOAL
-        table.append(f"| {module} | {len(mutants)} | {noticed} | {slow} | {len(equivalent)} | {share:.0%} |")
+        table.append(f"| {row} | {len(mutants)} | {noticed} | {slow} | {len(equivalent)} | {share:.0%} |")
         missed += [
-            f"{module} {one['function']}\n  - {one['old']}\n  + {one['new']}\n"
+            f"{one['module']} {one['function']}\n  - {one['old']}\n  + {one['new']}\n"
             for one in unnoticed
             if one not in equivalent
         ]
@@ -283,6 +284,14 @@ def main() -> int:
         metavar="AREA[/MODULE]",
         help=f"areas: {', '.join(AREAS)}; a module without .py; repeat for more (default: everything)",
     )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=0,
+        metavar="N",
+        help="try only N changes of each area, chosen at random (default: all)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="another seed chooses other changes (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default: 2)")
     options = parser.parse_args()
     wanted: dict[str, list[str]] = {}
@@ -296,9 +305,13 @@ def main() -> int:
         print(f"mutation: {area}", flush=True)
         folder, package = prepare(area), AREAS[area].package.replace("/", ".")
         chosen = [f"{package}.{module}.*" for module in modules]
-        subprocess.run([sys.executable, str(WORKER), str(options.jobs), *chosen], cwd=folder, check=True)
+        subprocess.run(
+            [sys.executable, str(WORKER), *map(str, (options.jobs, options.sample, options.seed)), *chosen],
+            cwd=folder,
+            check=True,
+        )
         results += json.loads((folder / "results.json").read_text("utf-8"))
-    table, missed, reached = report(results)
+    table, missed, reached = report(results, by_package=bool(options.sample))
     (WORK / "unnoticed.txt").write_text("\n".join(missed), "utf-8")
     print("\n".join(["", *table, ""]))
     print(f"{len(missed)} mutants went unnoticed: {WORK / 'unnoticed.txt'}")

@@ -1,6 +1,8 @@
 """Runs Mutmut in the current folder with our kinds of changes, then writes ``results.json``.
 
-    python worker.py JOBS [PATTERN ...]        patterns of mutants' names; none: all
+    python worker.py JOBS SAMPLE SEED [PATTERN ...]
+
+SAMPLE: how many mutants to try, chosen at random by SEED; 0: all. Patterns of mutants' names; none: all.
 
 Mutants that the tests noticed before are not tried again unless their function has changed; the others are, because the
 tests may have changed, except those listed as equivalent. The fastest tests of a mutant run first.
@@ -16,8 +18,9 @@ noticed, are the lines of the change.
 from __future__ import annotations
 
 import json
+import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -44,8 +47,25 @@ CHANGES = {
 UNNOTICED = ("survived", "no tests")
 
 
-def choose(patterns: list[str]) -> None:
-    """Make Mutmut try the mutants of these names that no test has noticed so far and that are not equivalent."""
+Choice = Callable[[Iterable[str]], set[str]]
+"""Of the names of all mutants, those to try."""
+
+
+def choice(sample: int, seed: int, patterns: list[str]) -> Choice:
+    def chosen(names: Iterable[str]) -> set[str]:
+        """Of the names that match a pattern, a sample: the same one each time, while the code is the same."""
+        of_patterns = sorted(
+            name for name in names if not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+        )
+        if not 0 < sample < len(of_patterns):
+            return set(of_patterns)
+        return set(random.Random(seed).sample(of_patterns, sample))
+
+    return chosen
+
+
+def choose(choice: Choice) -> None:
+    """Make Mutmut try these mutants, if no test has noticed them so far and they are not equivalent."""
     collect = mutmut.collect_source_file_mutation_data
     equivalent = equivalents(Path.cwd().name)
 
@@ -59,17 +79,14 @@ def choose(patterns: list[str]) -> None:
 
     def collect_chosen(*, mutant_names: Iterable[str]) -> tuple[list[tuple[Any, str, int | None]], Any]:
         mutants, by_path = collect(mutant_names=())
+        names = choice(name for _, name, _ in mutants)
         return [
             (data, name, None if is_open(data, name, code) else code)
             for data, name, code in mutants
-            if is_chosen(name, patterns)
+            if name in names
         ], by_path
 
     vars(mutmut)["collect_source_file_mutation_data"] = collect_chosen
-
-
-def is_chosen(name: str, patterns: list[str]) -> bool:
-    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def run_fast_tests_first() -> None:
@@ -84,17 +101,14 @@ def run_fast_tests_first() -> None:
     PytestRunner.run_tests = run_sorted  # type: ignore[method-assign]
 
 
-def results(patterns: list[str]) -> list[dict[str, Any]]:
-    """Results of the mutants of these names."""
-    found = []
+def results(choice: Choice) -> list[dict[str, Any]]:
+    """Results of these mutants."""
+    found = {}
     for path in walk_mutatable_files():
         data = SourceFileMutationData(path=path)
         data.load()
-        for name, code in data.exit_code_by_key.items():
-            if not is_chosen(name, patterns):
-                continue
-            found.append(describe(path, name, code))
-    return found
+        found.update({name: (path, code) for name, code in data.exit_code_by_key.items()})
+    return [describe(found[name][0], name, found[name][1]) for name in sorted(choice(found))]
 
 
 def describe(path: Path, name: str, code: int | None) -> dict[str, Any]:
@@ -119,10 +133,11 @@ def _side(lines: list[str], sign: str) -> str:
 
 
 if __name__ == "__main__":
-    chosen = [(node, change) for node, change in mutators.mutation_operators if change in CHANGES]
-    vars(file_mutation)["mutation_operators"] = chosen
-    jobs, *patterns = sys.argv[1:]
-    choose(patterns)
+    changes = [(node, change) for node, change in mutators.mutation_operators if change in CHANGES]
+    vars(file_mutation)["mutation_operators"] = changes
+    jobs, sample, seed, *patterns = sys.argv[1:]
+    chosen = choice(int(sample), int(seed), patterns)
+    choose(chosen)
     run_fast_tests_first()
     mutmut.cli(["run", "--max-children", jobs], standalone_mode=False)
-    Path("results.json").write_text(json.dumps(results(patterns), indent=1), "utf-8")
+    Path("results.json").write_text(json.dumps(results(chosen), indent=1), "utf-8")

@@ -163,10 +163,9 @@ class Durations:
         ]
 
     def write(self, path: Path) -> None:
-        """Into ``path``: the figures of a tier that ran replace its former ones."""
-        before: Seconds = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        ran = {
-            tier: {file: round(seconds, 1) for file, seconds in sorted(files.items())}
-            for tier, files in self.seconds.items()
-        }
-        path.write_text(json.dumps({**before, **ran}, indent=1, sort_keys=True) + "\n", "utf-8")
+        """Into ``path``: figures of files that ran replace their former ones; files that are gone leave."""
+        kept: Seconds = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        for tier, files in self.seconds.items():
+            others = {file: took for file, took in kept.get(tier, {}).items() if (ROOT / file).exists()}
+            kept[tier] = {**others, **{file: round(seconds, 1) for file, seconds in files.items()}}
+        path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
