@@ -13,7 +13,7 @@ KAFKA_JARS := .jars/kafka-4.1.1
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
 timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
@@ -38,23 +38,23 @@ setup: .venv/.installed
 # SHARD=1/4 a quarter of everything.
 SHARES = $(if $(SOAK),--soak=$(SOAK)) $(if $(SHARD),--shard=$(SHARD))
 
-test: setup jars kafka-jars
+test: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) --tiers=unit,process $(SHARES) $(PYTEST)
 
 test-unit: setup
 	$(RUN_TESTS) --tiers=unit $(SHARES) $(PYTEST)
 
-test-process: setup jars kafka-jars
+test-process: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) --tiers=process $(SHARES) $(PYTEST)
 
-test-soak: setup jars kafka-jars
+test-soak: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) --tiers=soak $(SHARES) $(PYTEST)
 
-test-all: setup jars kafka-jars
+test-all: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) $(SHARES) $(PYTEST)
 
 # How long each file took, which shares and the tiers' limits go by.
-durations: setup jars kafka-jars
+durations: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) --record-durations $(PYTEST)
 
 lint: setup
@@ -206,6 +206,11 @@ $(SPARK_JARS)/.complete: spark-operator-jobs/pom.xml
 	@rm -rf $(SPARK_JARS)
 	@$(call timed,jars,$(MAVEN) -f spark-operator-jobs/pom.xml)
 	@touch $@
+
+# Tests start Spark with an archive of its classes. It is made here, as on a busy machine that takes longer than a test may.
+spark-classes: setup jars
+	@[ ! -d $(SPARK_JARS) ] || ! command -v java >/dev/null || \
+	  PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.spark_classes
 
 # $(call fetched,FOLDER,POM,CONSEQUENCE): have its jars, or say what follows if there is no Maven.
 fetched = if [ $(1)/.complete -nt $(2) ]; then :; \

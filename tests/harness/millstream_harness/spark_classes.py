@@ -1,8 +1,8 @@
 """The archive of Spark's classes: with it, a JVM of Spark starts a job in two thirds of the time (JEP 350).
 
 The tests start Spark hundreds of times. An archive belongs to one Java and one set of jars; its name has a digest of
-both. The first test that needs it makes it, in half a minute, and it stays in `.jars`. A JVM that cannot use it goes on
-without it.
+both. `make spark-classes`, which `make test` runs first, makes it in half a minute; otherwise the first test that needs
+it does. It stays in `.jars`. A JVM that cannot use it goes on without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from millstream_harness.java import SPARK_JARS, fetched
 from millstream_harness.tools import require
 
 LOCK = SPARK_JARS.parent / ".spark-classes.lock"
-MAKING_S = 300.0
+MAKING_S = 900.0
+"""On a busy machine."""
 QUIET = "-Xlog:cds=off -Xlog:class+path=off"
 """What does not fit into the archive is of no interest."""
 
@@ -46,6 +47,7 @@ def archive() -> Path:
         if not made.exists():
             for old in made.parent.glob("spark-classes-*.jsa"):
                 old.unlink()
+            print(f"spark-classes: making {made.name}: half a minute", flush=True)
             command = [sys.executable, "-m", "millstream_harness.spark_classes", str(made)]
             env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
             done = subprocess.run(
@@ -81,4 +83,7 @@ def make(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    if sys.argv[1:]:
+        make(Path(sys.argv[1]))
+    else:
+        archive()
