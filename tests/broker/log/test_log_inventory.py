@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log import folders
+from millstream_broker.log.folders import PARTITION_METADATA, read_topic_id
 from millstream_broker.log.inventory import FILE_NAME, SLACK, Inventory, Place
-from millstream_harness.log_dirs import full_disk, kill, start
+from millstream_harness.log_dirs import full_disk, kill, send, start
 
 pytestmark = pytest.mark.usefixtures("no_fsync")
 
@@ -54,6 +56,74 @@ def test_a_folder_that_is_gone_is_missed(tmp_path: Path) -> None:
     assert manager.inventory.missing == {}
     kill(manager)
     assert missing(tmp_path) == set()
+
+
+@pytest.mark.parametrize("metadata", [None, b"", b"garbage"])
+def test_a_log_whose_folder_has_lost_its_topic_id_is_not_missed(
+    tmp_path: Path, metadata: bytes | None
+) -> None:
+    fill(tmp_path)
+    manager = start(tmp_path)
+    send(manager.get_or_create("t", 2, ONE), 3)
+    kill(manager)
+    for partition in (2, 3):
+        damage(tmp_path / f"t-{partition}", metadata)
+    manager = start(tmp_path)
+    log = manager.get("t", 2)
+    assert log is not None
+    assert (log.topic_id, log.log_end_offset) == (ONE, 3)
+    assert set(manager.inventory.missing) == {(ONE, 3)}, "an empty one may stand for a log that is gone"
+    kill(manager)
+    assert read_topic_id(tmp_path / "t-2") == ONE
+    assert missing(tmp_path) == {(ONE, 3)}
+
+
+def test_a_log_that_may_be_one_of_several_stays_missing(tmp_path: Path) -> None:
+    fill(tmp_path)
+    manager = start(tmp_path)
+    send(manager.get_or_create("t", 2, ONE))
+    manager.inventory.add(OTHER, 2, Place("t", str(tmp_path)))
+    kill(manager)
+    damage(tmp_path / "t-2", None)
+    assert missing(tmp_path) == {(ONE, 2), (OTHER, 2)}
+
+
+def test_a_log_in_another_directory_stays_missing(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    fill(a, b)
+    manager = start(a, b)
+    send(manager.get_or_create("t", 2, ONE))
+    kill(manager)
+    (here,) = tmp_path.glob("*/t-2")
+    damage(here, None)
+    here.rename((b if here.parent == a else a) / "t-2")
+    assert missing(a, b) == {(ONE, 2)}
+
+
+def test_a_full_disk_leaves_a_log_without_its_topic_id_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path)
+    manager = start(tmp_path)
+    send(manager.get_or_create("t", 2, ONE))
+    kill(manager)
+    damage(tmp_path / "t-2", None)
+
+    def refused(path: Path, topic_id: uuid.UUID) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "write_topic_id", refused)
+        assert missing(tmp_path) == {(ONE, 2)}
+    assert missing(tmp_path) == set()
+
+
+def damage(folder: Path, metadata: bytes | None) -> None:
+    """Write this into the file with the topic id; None removes it."""
+    path = folder / PARTITION_METADATA
+    path.unlink()
+    if metadata is not None:
+        path.write_bytes(metadata)
 
 
 @pytest.mark.parametrize("stray", ["", "is a stray"])

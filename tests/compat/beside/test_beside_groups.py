@@ -53,7 +53,7 @@ def joining(group: str, member: Any = "", protocols: list[str] | None = None, **
     return {
         "group_id": group,
         "member_id": member,
-        "session_timeout_ms": 10_000,
+        "session_timeout_ms": 600_000,  # longer than all tests of this file take: no member is to leave the lists
         "rebalance_timeout_ms": 10_000,
         "protocol_type": "consumer",
         "protocols": [{"name": name, "metadata": SUBSCRIPTION} for name in names],

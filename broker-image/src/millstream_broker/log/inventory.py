@@ -6,7 +6,7 @@
 
 A directory may be taken out of ``log.dirs``, not be mounted, or lose a single folder. The broker then has no log of a
 partition that it had one of. That partition is not new: an empty log in its place would vouch for records that it
-lacks.
+lacks. A log with records whose folder has lost its topic id is not missing: it gets the id that is noted for this place.
 
 Each start writes the file anew, with the logs found and those that are missing, in every directory. Of several files,
 those of the latest start count: a directory that was away has an older one. Nothing is fsynced. After a crash of the
@@ -83,6 +83,11 @@ class Inventory:
         self._start = latest + 1
         with self._lock:
             self._write_anew()
+
+    def owner(self, place: Place, partition: int) -> uuid.UUID | None:
+        """The topic id of the log that was there; None if it is not missing, or may be one of several."""
+        owners = [one for (one, index), noted in self.missing.items() if (index, noted) == (partition, place)]
+        return owners[0] if len(owners) == 1 else None
 
     def add(self, topic_id: uuid.UUID | None, partition: int, place: Place) -> None:
         if topic_id is None:

@@ -202,6 +202,7 @@ class LogManager:
         homes = {home.path: home for home in self.dirs}
         self.inventory.failed = lambda directory, error: homes[directory].check(error)
         self.inventory.begin(homes, found, strays)
+        self._identify()
         for (topic_id, partition), place in self.inventory.missing.items():
             logger.error(
                 "log.dirs: the log %s-%d (topic id %s) is missing: it was in %s",
@@ -210,6 +211,21 @@ class LogManager:
                 topic_id,
                 place.directory,
             )
+
+    def _identify(self) -> None:
+        """Give a log whose folder has lost its topic id the one that the inventory has for this place.
+
+        An empty one stays as it is: it may stand for a log that is gone.
+        """
+        unknown = [(home, *one) for home in self.dirs for one in home.logs.items() if one[1].topic_id is None]
+        for home, (topic, partition), log in unknown:
+            owner = self.inventory.owner(Place(topic, str(home.path)), partition)
+            if owner is not None and log.log_end_offset > log.log_start_offset:
+                try:
+                    self._identified(home, (topic, partition), owner)
+                    logger.warning("%s: its topic id was lost, and is %s again", log.directory, owner)
+                except LogDirError as error:
+                    logger.error("%s: its topic id was lost, and cannot be written: %s", log.directory, error)
 
     def _is_best(self, home: LogDir, path: Path, key: TopicPartition, log: Log) -> bool:
         """Whether no other log of the same partition is more complete; the one that is not becomes a stray."""
