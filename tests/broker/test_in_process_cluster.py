@@ -15,6 +15,8 @@ from weakref import WeakSet
 import pytest
 from confluent_kafka import Producer
 
+from millstream_broker.coordination.stores import Delete
+from millstream_broker.coordination.tree import broker_path
 from millstream_broker.log.directory import CLEAN_SHUTDOWN
 from millstream_harness import loop_client
 from millstream_harness.activity import Activity
@@ -61,6 +63,23 @@ async def test_a_broker_whose_session_expires_registers_again(tmp_path: Path) ->
         await cluster.agreed("t", accepted=lambda record: len(record.isr) == 3)
         await loop_client.write(client, "t", ["a"])
         assert await loop_client.read(client, "t") == ["a"]
+
+
+@jumping_clock
+async def test_a_registration_is_watched_again_after_the_connection_was_lost(tmp_path: Path) -> None:
+    """Watches end with a connection, even if the session lives on."""
+    async with LoopCluster(tmp_path) as cluster:
+        await until(lambda: all(len(cluster.state(one).brokers) == 3 for one in cluster.brokers))
+        removed = next(one for one in cluster.brokers if one != cluster.state(one).controller_id)
+        store = cluster.store(removed)
+        session, epoch = store.session_id, cluster.state(removed).brokers[removed].epoch
+        store.cut()
+        store.heal()
+        await until(lambda: store.is_connected)
+        await asyncio.sleep(1)  # it has read every node that it watches
+        cluster.tree.commit([Delete(broker_path(removed))], 0)
+        await until(lambda: all(cluster.state(one).brokers[removed].epoch > epoch for one in cluster.brokers))
+        assert store.session_id == session
 
 
 @jumping_clock

@@ -6,7 +6,7 @@
 
 A directory may be taken out of ``log.dirs``, not be mounted, or lose a single folder. The broker then has no log of a
 partition that it had one of. That partition is not new: an empty log in its place would vouch for records that it
-lacks. A log with records whose folder has lost its topic id is not missing: it gets the id that is noted for this place.
+lacks. A log with records whose folder has lost its topic id is not missing: it gets the id noted for this place.
 
 Each start writes the file anew, with the logs found and those that are missing, in every directory. Of several files,
 those of the latest start count: a directory that was away has an older one. Nothing is fsynced. After a crash of the
