@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import mutate
-from millstream_harness.tiers import SOAK, files_in, tiers_in
+from millstream_harness.tiers import SOAK, UNIT, files_in, tiers_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -71,6 +71,15 @@ def test_mutation_runs_no_soak_test() -> None:
     for area in mutate.AREAS.values():
         for path in area.paths():
             assert SOAK not in tiers_in((ROOT / path).read_text()), path
+
+
+@pytest.mark.parametrize("area", ["groups", "controller", "replication", "log"])
+def test_mutation_runs_every_unit_test_of_these_parts(area: str) -> None:
+    """A new file of tests counts at once."""
+    run = {path for one in mutate.AREAS.values() for path in one.paths()}
+    files = (ROOT / mutate.AREAS[area].folder).glob("test_*.py")
+    left_out = {str(file.relative_to(ROOT)) for file in files if UNIT in tiers_in(file.read_text())} - run
+    assert not left_out
 
 
 def pins(file: Path) -> dict[str, str]:

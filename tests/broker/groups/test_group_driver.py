@@ -349,6 +349,7 @@ async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.Mon
         driver.forget_topics({"t": TOPICS["t"]})
         assert driver.fetch_offsets("simple", None).offsets == {}
         await until(lambda: driver.committed_partitions("simple") == [])
+        assert driver.committed_partitions("no such group") == []
 
 
 async def test_closed_driver_takes_no_calls() -> None:

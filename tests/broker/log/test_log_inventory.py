@@ -58,6 +58,16 @@ def test_a_folder_that_is_gone_is_missed(tmp_path: Path) -> None:
     assert missing(tmp_path) == set()
 
 
+def test_a_directory_that_has_lost_all_its_folders_is_not_new(tmp_path: Path) -> None:
+    fill(tmp_path / "a")
+    for folder in (tmp_path / "a").glob("*-[0-9]"):
+        shutil.rmtree(folder)
+    for name, has_data in (("a", True), ("b", False)):
+        manager = start(tmp_path / name)
+        assert manager.has_data() == has_data
+        kill(manager)
+
+
 @pytest.mark.parametrize("metadata", [None, b"", b"garbage"])
 def test_a_log_whose_folder_has_lost_its_topic_id_is_not_missed(
     tmp_path: Path, metadata: bytes | None
