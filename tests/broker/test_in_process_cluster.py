@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import shutil
@@ -107,6 +108,24 @@ async def test_a_broker_that_is_cut_from_the_tree_loses_its_session_after_the_ti
         await cluster.agreed("t", accepted=lambda record: len(record.isr) == 3)
         client.forget_leaders()
         assert await loop_client.read(client, "t") == ["a"]
+
+
+@jumping_clock
+async def test_another_broker_leads_what_was_in_a_failed_directory(tmp_path: Path) -> None:
+    cluster = LoopCluster(tmp_path)
+    for one in cluster.brokers.values():
+        one.config["log.dirs"] = f"{one.data},{one.folder / 'second'}"
+    async with cluster, ClusterClient(cluster.bootstrap, "test") as client:
+        await loop_client.create(client, "t")
+        first = await cluster.agreed("t", accepted=lambda record: len(record.isr) == 3)
+        await loop_client.write(client, "t", ["a"])
+        logs = cluster.brokers[first.leader].broker.logs
+        (home,) = (one for one in logs.dirs if ("t", 0) in one.logs)
+        home.check(OSError(errno.EIO, "Input/output error", str(home.path)))
+        second = await cluster.agreed("t", accepted=lambda record: record.leader != first.leader)
+        assert second.leader_epoch > first.leader_epoch
+        await loop_client.write(client, "t", ["b"])
+        assert await loop_client.read(client, "t") == ["a", "b"]
 
 
 @jumping_clock
