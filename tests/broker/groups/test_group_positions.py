@@ -77,6 +77,15 @@ def test_a_deletion_that_was_seen_is_remembered_for_later_loads() -> None:
     assert machine.stored_groups() == []
 
 
+def test_what_happened_since_a_partition_was_loaded_outlives_another_load() -> None:
+    machine = Machine()
+    machine.commit(7)
+    groups = machine.stored_groups()
+    machine.commit(8)
+    machine.coordinator.loaded(machine.coordinator.partition_of("g"), groups)
+    assert machine.committed() == 8
+
+
 def test_deletions_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module, "DELETED_TOPICS", 2)
     machine = Machine()
