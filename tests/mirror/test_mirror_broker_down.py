@@ -1,20 +1,23 @@
-"""A topic that is mirrored while a broker of the target is down gets all its replicas when the broker is back."""
+"""A broker of the target that is down holds up no topic: it gets its replicas when it is back."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import create
-from millstream_harness.mirror import MirrorProcess, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, produce
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.process
 
 
-def test_a_copy_waits_for_the_broker(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> None:
+def test_a_copy_gets_all_its_replicas_when_the_broker_is_back(
+    shared_zookeeper: ZooKeeperProcess, tmp_path: Path
+) -> None:
     """The cluster is its own source; another topic has a replica on the broker."""
     with ClusterProcesses(tmp_path, 2, {"min.insync.replicas": "1"}, zookeeper=shared_zookeeper) as cluster:
         create(cluster, "t", partitions=1, replicas=2)
@@ -32,7 +35,11 @@ def test_a_copy_waits_for_the_broker(shared_zookeeper: ZooKeeperProcess, tmp_pat
         )
         try:
             worker.start()
-            until(lambda: "topic west.t: is not created yet: needs 2 replicas" in worker.said(), "it waits")
+            arrived(cluster.brokers[1], "west.t", [10])
+            assert "1 of 2 replicas run, the others follow when broker 2 is back" in worker.said()
+            more = NewPartitions("t", 3, [[1, 2], [1, 2]])
+            admin(cluster.brokers[1]).create_partitions([more])["t"].result(30)
+            until(lambda: "topic west.t: now has 3 partitions: 1 of 2 replicas run" in worker.said(), "it grows")
             cluster.brokers[2].start()
             cluster.await_in_sync("west.t", 2, timeout=60)
         finally:

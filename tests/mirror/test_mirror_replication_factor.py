@@ -1,18 +1,15 @@
-"""The replication factor of new topics in the target: a broker that is down is not one that does not exist."""
+"""The replicas of new topics in the target: a broker that is down is not one that does not exist."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
 )
-from millstream_mirror.replication import SETTLED_S, ReplicationFactors, factor_at_once
+from millstream_mirror.replication import SETTLED_S, Placement, Placements, placement_at_once
 
 
 class Target:
@@ -46,32 +43,45 @@ class Now:
         return self.seconds
 
 
-def factors(target: Target, now: Now | None = None) -> ReplicationFactors:
-    return ReplicationFactors(target, now or Now())  # type: ignore[arg-type]
+def placements(target: Target, now: Now | None = None) -> Placements:
+    return Placements(target, now or Now())  # type: ignore[arg-type]
 
 
 async def test_enough_brokers_are_no_question() -> None:
     target = Target({1, 2, 3})
-    assert await factors(target).of({"a": 3, "b": 1}) == ({"a": 3, "b": 1}, {})
+    granted, waiting = await placements(target).of({"a": 3, "b": 1})
+    assert (granted, waiting) == ({"a": Placement(3), "b": Placement(1)}, {})
     assert target.queries == 0
+    topic = granted["a"].topic("a", 2)
+    assert (topic.num_partitions, topic.replication_factor, topic.assignments) == (2, 3, [])
+    assert granted["a"].more_partitions("a", 2, 5).assignments is None
+    assert granted["a"].later == ""
 
 
-async def test_a_topic_waits_for_a_broker_that_is_down() -> None:
-    target, now = Target({1, 2}, 1, 3), Now()
-    found = factors(target, now)
-    for _ in range(3):
-        granted, waiting = await found.of({"a": 3, "b": 2})
-        assert granted == {"b": 2}
-        assert waiting == {"a": "needs 3 replicas, and 2 brokers run in the target: start broker 3"}
-        now.seconds += SETTLED_S
-    target.up.add(3)
-    assert await found.of({"a": 3}) == ({"a": 3}, {})
+async def test_a_broker_that_is_down_gets_its_replicas_nevertheless() -> None:
+    granted, waiting = await placements(Target({1, 2}, 1, 3)).of({"a": 3, "b": 2})
+    assert (granted, waiting) == ({"a": Placement(3, [1, 2], [3]), "b": Placement(2)}, {})
+    topic = granted["a"].topic("a", 3)
+    assert (topic.num_partitions, topic.replication_factor) == (-1, -1)
+    assert [(one.partition_index, one.broker_ids) for one in topic.assignments] == [
+        (0, [1, 2, 3]),
+        (1, [2, 1, 3]),
+        (2, [1, 2, 3]),
+    ]
+    more = granted["a"].more_partitions("a", 3, 5)
+    assert [one.broker_ids for one in more.assignments or []] == [[2, 1, 3], [1, 2, 3]]
+    assert granted["a"].later == ": 2 of 3 replicas run, the others follow when broker 3 is back"
+
+
+async def test_brokers_that_are_down_take_turns() -> None:
+    granted, _ = await placements(Target({1}, 2, 3)).of({"a": 2})
+    assert list(granted["a"].replicas(4)) == [[1, 2], [1, 3], [1, 2], [1, 3]]
 
 
 async def test_a_small_target_gets_fewer_replicas_once_its_size_is_known() -> None:
     """Brokers start one after the other: each begins the wait again."""
     target, now = Target({1}), Now()
-    found = factors(target, now)
+    found = placements(target, now)
     waits = (
         "has 3 replicas in the source, and {} brokers run in the target: waiting up to 20 s for more".format
     )
@@ -82,15 +92,10 @@ async def test_a_small_target_gets_fewer_replicas_once_its_size_is_known() -> No
     now.seconds += SETTLED_S - 1
     assert await found.of({"a": 3}) == ({}, {"a": waits(2)})
     now.seconds += 1
-    assert await found.of({"a": 3, "b": 4}) == ({"a": 2, "b": 2}, {})
+    assert await found.of({"a": 3, "b": 4}) == ({"a": Placement(2), "b": Placement(2)}, {})
 
 
-async def test_a_topic_of_one_replica_waits_for_nothing() -> None:
-    assert await factors(Target({1}, 1, 2)).of({"a": 1}) == ({"a": 1}, {})
-
-
-async def test_a_set_aside_topic_gets_as_many_as_there_are_at_once() -> None:
-    assert await factor_at_once(Target({1, 2}), 3) == 2  # type: ignore[arg-type]
-    with pytest.raises(ApiError, match="start broker 3") as refused:
-        await factor_at_once(Target({1, 2}, 3), 3)  # type: ignore[arg-type]
-    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+async def test_a_set_aside_topic_waits_for_nothing() -> None:
+    assert await placement_at_once(Target({1, 2}), 3) == Placement(2)  # type: ignore[arg-type]
+    placed = await placement_at_once(Target({1, 2}, 3), 3)  # type: ignore[arg-type]
+    assert placed == Placement(3, [1, 2], [3])

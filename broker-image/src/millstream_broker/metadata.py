@@ -45,6 +45,16 @@ class Metadata:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
 
+    def known_brokers(self) -> set[int]:
+        """All that run, and all that hold a replica: those are registered in Kafka, too, even if they are down."""
+        holders = {
+            broker
+            for topic in self.topics.values()
+            for partition in topic.partitions
+            for broker in partition.replicas
+        }
+        return holders.union(self.brokers)
+
     def collision(self, name: str) -> str | None:
         """Another topic whose name collides in metrics, where `.` and `_` both become `_`."""
         if "." not in name and "_" not in name:

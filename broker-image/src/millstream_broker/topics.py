@@ -217,15 +217,26 @@ class TopicAdministrator:
         return replace(new, partitions=partitions, replication_factor=factor)
 
     def _partitions(self, replicas: Sequence[Sequence[int]]) -> tuple[PartitionRecord, ...]:
-        """The records of new partitions, led by their first replicas; ApiError for an impossible assignment."""
-        for of_partition in replicas:
-            check_assignment(of_partition, self._replicas.metadata.brokers)
+        """The records of new partitions, led by their first replicas that run.
+
+        A replica may be on a broker that is down if that has replicas of other partitions: it follows when it is back.
+        Raises ApiError for an impossible assignment.
+        """
+        metadata = self._replicas.metadata
+        known: Collection[int] = metadata.brokers
+        if any(one not in known for of_partition in replicas for one in of_partition):
+            known = metadata.known_brokers()
+        planned = []
+        for index, of_partition in enumerate(replicas):
+            check_assignment(of_partition, known)
             if len(of_partition) != len(replicas[0]):
-                problem = "includes partitions with different replication factors."
-                raise ApiError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {problem}"
-                )
-        return tuple(PartitionRecord(tuple(one), one[0], 0, tuple(one)) for one in replicas)
+                problem = "The manual partition assignment includes partitions with different replication factors."
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+            if not (there := tuple(one for one in of_partition if one in metadata.brokers)):
+                problem = f"All brokers specified in the manual partition assignment for partition {index} are down."
+                raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+            planned.append(PartitionRecord(tuple(of_partition), there[0], 0, there))
+        return tuple(planned)
 
 
 def _collides(name: str, other: str) -> ApiError:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource, parse
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs
-from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig
+from millstream_kafka.protocol.create_topics import CreatableTopicConfig
 from millstream_kafka.protocol.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -215,8 +215,8 @@ class ReplicaKeeper(TopicKeeper):
         self.problems[name] = f"topic {name}: {what}"
 
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
-        factors = await self._factors_of(missing)
-        missing = {name: topic for name, topic in missing.items() if name in factors}
+        placed = await self._place(missing)
+        missing = {name: topic for name, topic in missing.items() if name in placed}
         configs = await self._described(self._at_source, [topic.name or "" for topic in missing.values()])
         creations = []
         request = {REJOINED: self._config.rejoin} if self._config.rejoin else {}
@@ -224,17 +224,9 @@ class ReplicaKeeper(TopicKeeper):
             if (config := configs.get(topic.name or "")) is None:
                 continue
             own = {key: value for key, value in config.own.items() if self._follows(key)}
-            creations.append(
-                CreatableTopic(
-                    name,
-                    len(topic.partitions),
-                    factors[name],
-                    configs=[
-                        CreatableTopicConfig(key, value)
-                        for key, value in {**own, KEY: str(self._source_of(topic)), **request}.items()
-                    ],
-                )
-            )
+            settings = {**own, KEY: str(self._source_of(topic)), **request}
+            wanted = [CreatableTopicConfig(key, value) for key, value in settings.items()]
+            creations.append(placed[name].topic(name, len(topic.partitions), wanted))
         # If the target does not know a key, the next comparison sets the others.
         if refused := await self._call_create(creations):
             for one in refused:

@@ -38,8 +38,8 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.compression import Compression
 from millstream_kafka.mirror_source import KEY
 from millstream_kafka.protocol import create_partitions, create_topics, produce
-from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest
+from millstream_kafka.protocol.create_topics import CreatableTopicConfig, CreateTopicsRequest
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream_kafka.topic_partition import TopicPartition
@@ -47,8 +47,8 @@ from millstream_kafka.topic_partition import TopicPartition
 from .config import SET_ASIDE
 from .producer_ids import new_producer
 from .reading import EARLIEST, LATEST, offset_at, read
-from .replication import factor_at_once
-from .topics import CREATE_TIMEOUT_MS, configs_of
+from .replication import placement_at_once
+from .topics import CREATE_TIMEOUT_MS, configs_of, factor_of
 
 LONGEST_NAME = 249
 PREFIX = "set-aside."
@@ -157,15 +157,13 @@ class SetAside:
             most = min(room.max_message_bytes + MORE_BYTES, INT32_MAX)
             wanted = FOREVER | AS_THEY_ARE | {"max.message.bytes": str(most)}
             configs = [CreatableTopicConfig(key, value) for key, value in wanted.items()]
-            replicas = await factor_at_once(self._at_target, room.replicas)
-            request = CreateTopicsRequest(
-                [CreatableTopic(name, room.partitions, replicas, configs=configs)], CREATE_TIMEOUT_MS
-            )
+            placed = await placement_at_once(self._at_target, room.replicas)
+            request = CreateTopicsRequest([placed.topic(name, room.partitions, configs)], CREATE_TIMEOUT_MS)
             (result,) = (await self._at_target.call_controller(create_topics.API, request)).topics
             if result.error_code and result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 error = ErrorCode.of(result.error_code)
                 raise CannotRejoin(f"topic {name} cannot be created: {result.error_message or error.message}")
-            logger.info("topic %s: created with %d partitions", name, room.partitions)
+            logger.info("topic %s: created with %d partitions%s", name, room.partitions, placed.later)
             return
         config = await configs_of(self._at_target, name)
         if wrong := [
@@ -178,9 +176,10 @@ class SetAside:
         if config.get(KEY):
             raise CannotRejoin(f"topic {name} is a read-only mirror of {config[KEY]}: promote or delete it")
         if present[topic] < room.partitions:
-            grow = CreatePartitionsRequest(
-                [CreatePartitionsTopic(name, room.partitions, None)], CREATE_TIMEOUT_MS
-            )
+            (there,) = (await self._at_target.metadata([name])).topics
+            placed = await placement_at_once(self._at_target, factor_of(there))
+            more = placed.more_partitions(name, present[topic], room.partitions)
+            grow = CreatePartitionsRequest([more], CREATE_TIMEOUT_MS)
             (grown,) = (await self._at_target.call_controller(create_partitions.API, grow)).results
             if grown.error_code and grown.error_code != ErrorCode.INVALID_PARTITIONS:
                 raise ApiError(ErrorCode.of(grown.error_code), f"adding partitions to topic {name}")

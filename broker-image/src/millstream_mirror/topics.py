@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from millstream_kafka.client import BrokerError, ClusterClient
 from millstream_kafka.mirror_source import KEY, REJOINED
 from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
-from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from millstream_kafka.protocol.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -25,7 +25,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from .config import MirrorConfig, Naming, Source
-from .replication import ReplicationFactors
+from .replication import Placement, Placements
 
 TOPIC_RESOURCE = 2
 SET_ON_TOPIC = 1
@@ -188,11 +188,15 @@ class TopicKeeper:
         """Topics that wait because they were deleted and created again in the source."""
         self.rejoining: dict[str, str] = {}
         """Messages about topics that are to become replicas, and are not yet."""
-        self._factors = ReplicationFactors(at_target)
+        self._placements = Placements(at_target)
         self._waiting: set[str] = set()
         """Topics that wait for brokers of the target."""
         self._target_ids: dict[str, str] = {}
         """Ids of the target's topics, as last looked up."""
+        self._there: dict[str, MetadataResponseTopic] = {}
+        """The target's topics, as last looked up."""
+        self._later: dict[str, str] = {}
+        """Which replicas follow later, by topic."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         """Create and grow topics as needed; returns those that can be mirrored now."""
@@ -230,51 +234,46 @@ class TopicKeeper:
         cluster = await self._at_target.metadata(names)
         topics = [topic for topic in cluster.topics if not topic.error_code]
         self._target_ids = {topic.name or "": id_of(topic) for topic in topics}
+        self._there = {topic.name or "": topic for topic in topics}
         return {topic.name or "": len(topic.partitions) for topic in topics}
 
-    async def _factors_of(self, missing: Mapping[str, MetadataResponseTopic]) -> dict[str, int]:
-        """The replication factors of missing topics, without those that wait for brokers of the target."""
-        granted, waiting = await self._factors.of(
-            {
-                name: max(len(partition.replica_nodes) for partition in topic.partitions)
-                for name, topic in missing.items()
-            }
-        )
+    async def _place(self, missing: Mapping[str, MetadataResponseTopic]) -> dict[str, Placement]:
+        """Where missing topics get their replicas, without those that wait for brokers of the target."""
+        granted, waiting = await self._placements.of({name: factor_of(one) for name, one in missing.items()})
         for name, why in waiting.items():
             self.problems[name] = f"topic {name}: is not created yet: {why}"
             if name not in self._waiting:
                 logger.warning("%s", self.problems[name])
         self._waiting = {*waiting}
+        self._later = {name: one.later for name, one in granted.items()}
         return granted
 
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
-        factors = await self._factors_of(missing)
-        missing = {name: topic for name, topic in missing.items() if name in factors}
+        placed = await self._place(missing)
+        missing = {name: topic for name, topic in missing.items() if name in placed}
         if not missing:
             return
         configs = await self._configs([topic.name or "" for topic in missing.values()])
         creations = [
-            CreatableTopic(
+            placed[name].topic(
                 name,
                 len(topic.partitions),
-                factors[name],
-                configs=[
+                [
                     CreatableTopicConfig(key, value)
                     for key, value in configs.get(topic.name or "", {}).items()
                 ],
             )
             for name, topic in missing.items()
         ]
-        refused = await self._call_create(creations)
-        if refused:  # the target does not know a key or value: the topic matters more
-            await self._call_create(
-                [CreatableTopic(one.name, one.num_partitions, one.replication_factor) for one in refused]
-            )
+        if refused := await self._call_create(creations):
+            for one in refused:  # the target does not know a key or value: the topic matters more
+                one.configs = []
+            await self._call_create(refused)
 
     async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
         """Create topics; return those whose configuration was refused."""
         refused: list[CreatableTopic] = []
-        for some in in_parts(topics, lambda topic: topic.num_partitions, PARTITIONS_AT_ONCE):
+        for some in in_parts(topics, _partitions, PARTITIONS_AT_ONCE):
             refused += await self._call_create_some(some)
         return refused
 
@@ -286,9 +285,8 @@ class TopicKeeper:
         for result in response.topics:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
-                logger.info(
-                    "topic %s: created with %d partitions", result.name, by_name[result.name].num_partitions
-                )
+                count, later = _partitions(by_name[result.name]), self._later.get(result.name, "")
+                logger.info("topic %s: created with %d partitions%s", result.name, count, later)
             elif error is ErrorCode.INVALID_CONFIG and by_name[result.name].configs:
                 logger.warning(
                     "topic %s: created with the target's defaults: %s", result.name, result.error_message
@@ -302,12 +300,18 @@ class TopicKeeper:
         return refused
 
     async def _grow(self, counts: Mapping[str, int]) -> None:
+        placed, _ = await self._placements.of({name: factor_of(self._there[name]) for name in counts})
+        self._later = {name: one.later for name, one in placed.items()}
         for some in in_parts(counts.items(), lambda one: one[1], PARTITIONS_AT_ONCE):
-            await self._grow_some(dict(some))
+            await self._grow_some({name: count for name, count in some if name in placed}, placed)
 
-    async def _grow_some(self, counts: Mapping[str, int]) -> None:
+    async def _grow_some(self, counts: Mapping[str, int], placed: Mapping[str, Placement]) -> None:
         request = CreatePartitionsRequest(
-            [CreatePartitionsTopic(name, count, None) for name, count in counts.items()], CREATE_TIMEOUT_MS
+            [
+                placed[name].more_partitions(name, len(self._there[name].partitions), count)
+                for name, count in counts.items()
+            ],
+            CREATE_TIMEOUT_MS,
         )
         response = await self._at_target.call_controller(
             create_partitions.API, request, timeout=ANSWER_TIMEOUT_S
@@ -315,7 +319,8 @@ class TopicKeeper:
         for result in response.results:
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
-                logger.info("topic %s: now has %d partitions", result.name, counts[result.name])
+                count, later = counts[result.name], self._later.get(result.name, "")
+                logger.info("topic %s: now has %d partitions%s", result.name, count, later)
             elif error not in (ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT):  # or soon will
                 self._problem(
                     result.name, f"cannot get more partitions: {result.error_message or error.message}"
@@ -346,6 +351,15 @@ class TopicKeeper:
     def _problem(self, name: str, what: str) -> None:
         self.problems[name] = f"topic {name}: {what}"
         logger.error("topic %s: %s", name, what)
+
+
+def factor_of(topic: MetadataResponseTopic) -> int:
+    """Its replication factor."""
+    return max((len(partition.replica_nodes) for partition in topic.partitions), default=1)
+
+
+def _partitions(topic: CreatableTopic) -> int:
+    return max(topic.num_partitions, len(topic.assignments))
 
 
 def in_parts(items: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
