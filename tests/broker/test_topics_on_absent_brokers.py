@@ -24,7 +24,10 @@ async def create(client: ClusterClient, topic: str, *replicas: list[int]) -> tup
 
 @jumping_clock
 async def test_replicas_on_a_broker_that_is_down_follow_when_it_is_back(tmp_path: Path) -> None:
-    async with LoopCluster(tmp_path, 3, {"min.insync.replicas": "1"}) as cluster, ClusterClient(cluster.bootstrap, "test") as client:
+    async with (
+        LoopCluster(tmp_path, 3, {"min.insync.replicas": "1"}) as cluster,
+        ClusterClient(cluster.bootstrap, "test") as client,
+    ):
         await loop_client.create(client, "before")
         await cluster.agreed("before", accepted=lambda record: len(record.isr) == 3)
         await cluster.brokers[3].kill()
@@ -54,9 +57,15 @@ async def test_a_partition_needs_a_broker_that_runs_and_no_stranger(tmp_path: Pa
         await cluster.brokers[3].kill()
         await until(lambda: 3 not in cluster.state(1).brokers and 3 not in cluster.state(2).brokers)
         invalid, words = ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes"
-        assert await create(client, "t", [1, 2], [3]) == (invalid, f"{words} partitions with different replication factors.")
+        assert await create(client, "t", [1, 2], [3]) == (
+            invalid,
+            f"{words} partitions with different replication factors.",
+        )
         assert await create(client, "t", [1], [3]) == (
             invalid,
             "All brokers specified in the manual partition assignment for partition 1 are down.",
         )
-        assert await create(client, "t", [1, 9]) == (invalid, f"{words} broker 9, but no such broker is registered.")
+        assert await create(client, "t", [1, 9]) == (
+            invalid,
+            f"{words} broker 9, but no such broker is registered.",
+        )

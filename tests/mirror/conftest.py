@@ -13,29 +13,15 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
-from millstream_harness.mirror import OF_MIRRORS, MirrorProcess
+from millstream_harness.in_process_broker import CopiedInProcessBroker
+from millstream_harness.mirror import MirrorProcess
+from millstream_harness.mirror_brokers import broker_fixture
 from millstream_harness.scenario import unique
 
 StartMirror = Callable[..., MirrorProcess]
 
 
-@pytest.fixture(scope="session")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="session")
-def north(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("north"), OF_MIRRORS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="session")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
-        yield broker
+west, north, east = (broker_fixture(name, "session") for name in ("west", "north", "east"))
 
 
 @pytest.fixture

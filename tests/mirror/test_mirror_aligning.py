@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_kafka.batch import Record
-from millstream_mirror.aligning import Alignment, Fingerprint
+from millstream_mirror.aligning import Alignment, Fingerprint, Overlap
 
 START = 100
 
@@ -129,3 +129,28 @@ def test_headers_count() -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
     alignment.see(START, known(record("x", "v", START)._replace(headers=())))
     assert alignment.next_offset == START
+
+
+@given(
+    st.lists(st.sampled_from("ab"), max_size=12),
+    st.lists(st.sampled_from("ab"), max_size=12),
+    st.integers(-3, 12),
+)
+def test_the_smallest_overlap_that_fits(sent: list[str], left: list[str], least: int) -> None:
+    """Against every possible one; few different records, so that several fit."""
+
+    def known_of(values: list[str]) -> list[Fingerprint]:
+        return [known(Record(b"k", value.encode(), 1)) for value in values]
+
+    fits = [
+        n for n in range(max(least, 1), len(sent) + 1) if n <= len(left) and sent[len(sent) - n :] == left[:n]
+    ]
+    expected = min(fits, default=None if least > 0 else 0)
+    assert Overlap(known_of(left)).with_end_of(known_of(sent), least) == expected
+
+
+def test_the_target_may_have_set_its_own_timestamps() -> None:
+    sent = [Fingerprint.of(Record(b"k", value, 99), is_stamped=True) for value in (b"a", b"b")]
+    assert Overlap([known(Record(b"k", b"b", 2)), known(Record(b"k", b"c", 3))]).with_end_of(sent, 0) == 1
+    sent = [known(Record(b"k", value, 99)) for value in (b"a", b"b")]
+    assert Overlap([known(Record(b"k", b"b", 2))]).with_end_of(sent, 0) == 0

@@ -39,7 +39,9 @@ def test_a_copy_gets_all_its_replicas_when_the_broker_is_back(
             assert "1 of 2 replicas run, the others follow when broker 2 is back" in worker.said()
             more = NewPartitions("t", 3, [[1, 2], [1, 2]])
             admin(cluster.brokers[1]).create_partitions([more])["t"].result(30)
-            until(lambda: "topic west.t: now has 3 partitions: 1 of 2 replicas run" in worker.said(), "it grows")
+            until(
+                lambda: "topic west.t: now has 3 partitions: 1 of 2 replicas run" in worker.said(), "it grows"
+            )
             cluster.brokers[2].start()
             cluster.await_in_sync("west.t", 2, timeout=60)
         finally:

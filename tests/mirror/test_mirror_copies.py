@@ -212,11 +212,11 @@ async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
     [(0, 100, False), (0, 55, True), (60, 100, True)],
     ids=["the source has more", "the source is empty", "the target ends later"],
 )
-def test_the_start_of_the_source_moves_no_end_while_batches_may_follow(
+async def test_the_start_of_the_source_moves_no_end_while_batches_may_follow(
     end: int, high_watermark: int, is_sent: bool
 ) -> None:
     """The source's first batch may begin before its start, and a response may have had no room for it."""
     of = lane()
     of.source_start, of.end, of.position = 55, end, max(55, end)
     empty = PartitionData(0, 0, high_watermark, log_start_offset=55)
-    assert CopyFlow._number(cast(CopyFlow, None), of, empty) == ([([], b"")] if is_sent else [])
+    assert await CopyFlow._number(cast(CopyFlow, None), of, empty) == ([([], b"")] if is_sent else [])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, arrived, create, produce
+from millstream_harness.mirror import MirrorProcess, arrived, create, produce
+from millstream_harness.mirror_brokers import broker_fixture
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -19,20 +20,9 @@ from millstream_mirror.fetching import FetchSession
 pytestmark = pytest.mark.process
 
 StartMirror = Callable[..., MirrorProcess]
+west, east = broker_fixture("west"), broker_fixture("east")
 MANY = 300
 A, B, C = ("a", 0), ("a", 1), ("b", 0)
-
-
-@pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
-        yield broker
 
 
 def named(request: FetchRequest) -> dict[tuple[str, int], tuple[int, int]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from millstream_harness.in_process_broker import CopiedInProcessBroker, InProcessBroker
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
 from millstream_harness.mirror_conditions import is_degraded
-from millstream_harness.mirror_groups import commit, committed, follows, in_step
+from millstream_harness.mirror_groups import commit, follows, in_step
 from millstream_harness.mirror_groups import values as records
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_records
@@ -26,6 +28,11 @@ from millstream_mirror.producer_ids import new_producer
 pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
+NEVER_COMMITS = (
+    "import sys; from millstream_mirror import main, source; source.COMMIT_S = 900.0;"
+    " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
+)
+"""Starts a worker that commits no progress after that with which it begins."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +128,7 @@ async def test_into_kafka_and_on_after_a_kill(
     assert await values(kafka, topic) == [b"value-%d" % number for number in range(6000)]
 
 
-async def test_positions_between_transactions_are_exact_and_after_a_restart_no_later(
+async def test_positions_between_transactions_are_exact_also_after_a_restart(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("transactions"), unique("app")
@@ -149,12 +156,43 @@ async def test_positions_between_transactions_are_exact_and_after_a_restart_no_l
         follows(east, group, topic, exact[offset])
     mirror.kill()
     mirror.start()
-    commit(kafka, group, topic, 150)
-    markers = 30 - 150 // 11
-    found = eventually(
-        lambda: committed(east, group, topic)[0], lambda now: now > exact[25], "a later position"
+    produce(kafka, topic, range(10))
+    arrived(east, topic, [310])
+    for offset in (25, 150, 329, 5, 150):
+        commit(kafka, group, topic, offset)
+        follows(east, group, topic, exact[offset])
+
+
+async def test_records_that_the_source_deletes_before_they_are_committed_come_once(
+    kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
+    """The worker is killed before it commits any progress, and markers lie between the records."""
+    topic = unique("overtaken")
+    create(kafka, topic)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+
+    def write(numbers: range) -> None:
+        for number in numbers:
+            producer.begin_transaction()
+            producer.produce(topic, b"%d" % number)
+            producer.commit_transaction(60)
+
+    config: dict[str, Any] = {"topics": {"include": [topic]}, "name": topic}
+    mirror = start_mirror(
+        {"kafka": kafka.bootstrap}, east.bootstrap, entering=(sys.executable, "-c", NEVER_COMMITS), **config
     )
-    assert exact[150] - markers <= found <= exact[150]
+    write(range(100))
+    arrived(east, topic, [100])
+    mirror.kill()
+    write(range(100, 120))
+    # Of those that were mirrored, the last 20 are left.
+    where = TopicPartition(topic, 0, 160)
+    admin(kafka).delete_records([where])[where].result(20)
+    mirror = start_mirror({"kafka": kafka.bootstrap}, east.bootstrap, **config)
+    arrived(east, topic, [120])
+    assert await values(east, topic) == [b"%d" % number for number in range(120)]
+    assert 'missing_records_total{source="kafka"} 0' in mirror.get("/metrics")
 
 
 async def test_positions_go_into_kafka(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import Looks, MirrorProcess, Peer, admin, arrived, create, produce
+from millstream_harness.mirror_brokers import requests
 from millstream_harness.mirror_groups import commit
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
@@ -155,12 +155,24 @@ def test_a_circle_of_three_is_left_open(
             lambda now: any(one == wanted for one, wanted in zip(now, messages, strict=True)),
             "an open circle",
         )
-        eventually(lambda: (ends(), time.sleep(3), ends()), lambda now: now[0] == now[2], "an end")
+        eventually(lambda: stays_equal(ends, around), bool, "an end")
     else:
         eventually(said, lambda now: now == ["", "", messages[2]], "an open circle")
         produce(west, topic, range(100, 150))
         for broker in around:
             arrived(broker, topic, [150])
+
+
+def stays_equal(read: Callable[[], list[int]], sources: list[InProcessBroker]) -> bool:
+    """Whether it does while the workers of all sources look at them again."""
+    found = read()
+    before = [requests(one, "Metadata") for one in sources]
+    eventually(
+        lambda: [requests(one, "Metadata") for one in sources],
+        lambda now: all(later > earlier + 2 for later, earlier in zip(now, before, strict=True)),
+        "another look",
+    )
+    return read() == found
 
 
 @pytest.mark.parametrize("away", [[0], [1], [0, 1]], ids=["the first", "the second", "both"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, produce
+from millstream_harness.mirror_brokers import broker_fixture, requests
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.topics import PARTITIONS_AT_ONCE, in_parts
@@ -17,27 +17,9 @@ from millstream_mirror.topics import PARTITIONS_AT_ONCE, in_parts
 pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
+west, east = broker_fixture("west"), broker_fixture("east")
 TOPICS = 7
 OF_EACH = PARTITIONS_AT_ONCE // 5
-
-
-@pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
-        yield broker
-
-
-def requests(broker: InProcessBroker, api: str) -> int:
-    """Number of handled requests."""
-    _, page = broker.get("/metrics")
-    found = re.search(rf'^millstream_request_seconds_count{{.*api="{api}".*}} (\S+)$', page, re.MULTILINE)
-    return int(float(found[1])) if found else 0
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])

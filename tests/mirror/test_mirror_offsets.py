@@ -17,9 +17,10 @@ def whole(next_offset: int, records: int, sequence: int) -> Outgoing:
     return Outgoing(memoryview(b""), 0, sequence, following, next_offset, records)
 
 
-def rebuilt(next_offset: int, records: int, sequence: int) -> Outgoing:
+def rebuilt(next_offset: int, sequence: int, *runs: range) -> Outgoing:
+    records = sum(map(len, runs))
     following = advance_sequence(sequence, records)
-    return Outgoing(memoryview(b""), -1, sequence, following, next_offset, records)
+    return Outgoing(memoryview(b""), -1, sequence, following, next_offset, records, None, runs)
 
 
 def test_batches_side_by_side_are_one_span_however_many_requests_they_came_in() -> None:
@@ -31,7 +32,7 @@ def test_batches_side_by_side_are_one_span_however_many_requests_they_came_in() 
         for _ in range(3):
             batches.append(whole(offset + 10, 10, sequence))
             offset, sequence = offset + 10, batches[-1].next_sequence
-        known.add(spans_of(batches, offset - 30), target)
+        known.add(spans_of(batches), target)
         target += 30
     assert len(known) == 1
     assert [known.find(each) for each in (99, 100, 117, offset - 1, offset, offset + 5)] == [
@@ -52,7 +53,7 @@ def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_fo
         where: dict[int, int] = {}
         offset, sequence, target = START.offset, START.sequence, START.target_offset
         for _ in range(chance.randrange(1, 40)):
-            batches, begin = [], offset
+            batches = []
             for _ in range(chance.randrange(1, 4)):
                 offset += chance.choice([0, 0, 1, 5])  # control batches, aborted transactions
                 records = chance.randrange(1, 9)
@@ -60,7 +61,7 @@ def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_fo
                     where[offset + number] = target + sum(one.records for one in batches) + number
                 batches.append(whole(offset + records, records, sequence))
                 offset, sequence = offset + records, batches[-1].next_sequence
-            known.add(spans_of(batches, begin), target)
+            known.add(spans_of(batches), target)
             target += sum(one.records for one in batches) + chance.choice([0, 0, 3])  # another source
         for each in range(START.offset, offset + 2):
             found = known.find(each)
@@ -74,29 +75,33 @@ def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_fo
         assert known.find(known.start.offset) is not None
 
 
-def test_inside_a_batch_with_holes_its_first_record_counts() -> None:
+def test_a_batch_with_holes_is_translated_record_by_record() -> None:
     known = OffsetMap(START)
-    known.add(spans_of([rebuilt(130, 4, START.sequence)], 100), 40)
-    assert [known.find(each) for each in (100, 115, 130)] == [40, 40, 44]
+    compacted = rebuilt(130, START.sequence, range(105, 107), range(115, 116), range(129, 130))
+    known.add(spans_of([compacted, whole(140, 10, compacted.next_sequence)]), 40)
+    assert [known.find(each) for each in (99, 100, 105, 106, 107, 115, 116, 129, 130, 135)] == [
+        None,
+        *(40, 40, 41, 42, 42, 43, 43, 44, 49),
+    ]
 
 
 def test_records_of_another_worker_between_cut_off_what_is_known() -> None:
     known = OffsetMap(START)
-    known.add(spans_of([whole(110, 10, START.sequence)], 100), 40)
+    known.add(spans_of([whole(110, 10, START.sequence)]), 40)
     later = advance_sequence(START.sequence, 30)
-    known.add(spans_of([whole(140, 10, later)], 130), 70)
+    known.add(spans_of([whole(140, 10, later)]), 70)
     assert [known.find(each) for each in (105, 129, 130, 135)] == [None, None, 70, 75]
 
 
 def test_a_lane_that_goes_on_where_it_was_keeps_its_spans_and_another_number_forgets_them() -> None:
     known = OffsetMap(START)
-    known.add(spans_of([whole(110, 10, START.sequence)], 100), 40)
+    known.add(spans_of([whole(110, 10, START.sequence)]), 40)
     here = Progress(110, 7, 0, advance_sequence(START.sequence, 10), 50, "topic", "cluster", 0)
     known.rewound(here)
     assert known.find(105) == 45
     known.rewound(Progress(110, 7, 1, here.sequence, 50, "topic", "cluster", 0))
     assert known.find(105) is None
-    known.add(spans_of([whole(120, 10, here.sequence)], 110), 90)
+    known.add(spans_of([whole(120, 10, here.sequence)]), 90)
     assert (known.find(115), known.find(105)) == (95, None)
     known.rewound(START)
     assert known.find(115) is None

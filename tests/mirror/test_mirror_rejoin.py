@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, Peer, admin, arrived, create, produce, read_batches
+from millstream_harness.mirror_brokers import requests
 from millstream_harness.mirror_groups import commit, committed, follows
 from millstream_harness.rejoining import (
     LEFT,
@@ -38,8 +39,6 @@ from millstream_kafka.mirror_source import KEY
 
 pytestmark = pytest.mark.soak
 
-LOOKS_S = 3.0
-"""Time in which a worker checks each topic at least once."""
 KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -153,7 +152,8 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
     worker.start()
     error_of(worker, LEFT)
     member.close()
-    time.sleep(LOOKS_S)
+    before = requests(west, "DescribeConfigs")
+    eventually(lambda: requests(west, "DescribeConfigs"), lambda now: now > before + 2, "more comparisons")
     error_of(worker, LEFT)
     worker.stop()
     later = [[one for one in records_of(west, topic, number) if one.offset >= 50] for number in (0, 1)]

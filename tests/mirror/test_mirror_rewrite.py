@@ -37,9 +37,14 @@ def run(
     *batches: bytes, position: int = 0, sequence: int = 0, aborted: Sequence[AbortedTransaction] = ()
 ) -> Rewritten:
     fetched = memoryview(bytearray(b"".join(batches)))
-    return rewrite(
+    work = rewrite(
         fetched, position=position, producer_id=7, producer_epoch=2, sequence=sequence, aborted=aborted
     )
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -165,3 +170,13 @@ def test_numbers_stand_for_the_same_records_wherever_reading_starts(
         sequence=whole[start].base_sequence,
     ).batches
     assert [bytes(one.data) for one in again] == [bytes(one.data) for one in whole[start:]]
+
+
+def test_a_rebuilt_batch_knows_the_offsets_of_its_records() -> None:
+    compacted = build_batch(
+        [Record(b"k", b"v", NOW, offset=offset) for offset in (12, 13, 17)], base_offset=12
+    )
+    (out,) = run(compacted, position=13).batches
+    assert (out.records, out.next_offset, out.runs) == (2, 18, (range(13, 14), range(17, 18)))
+    (whole,) = run(batch(20, 3), position=20).batches
+    assert whole.runs == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,15 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, admin, arrived, create, delete, produce
+from millstream_harness.mirror import MirrorProcess, admin, arrived, create, delete, produce
+from millstream_harness.mirror_brokers import broker_fixture
 from millstream_harness.scenario import eventually, unique
 
 pytestmark = pytest.mark.soak
 
 StartMirror = Callable[..., MirrorProcess]
+west, east = broker_fixture("west"), broker_fixture("east")
 MILLSTREAM = Path(sys.executable).parent / "millstream"
-
-
-@pytest.fixture(scope="module")
-def west(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("west"), OF_MIRRORS) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def east(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessBroker]:
-    with InProcessBroker(tmp_path_factory.mktemp("east"), OF_MIRRORS) as broker:
-        yield broker
 
 
 def run(*args: str, broker: InProcessBroker, verb: str = "status") -> subprocess.CompletedProcess[str]:

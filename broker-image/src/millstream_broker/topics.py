@@ -230,7 +230,9 @@ class TopicAdministrator:
         for index, of_partition in enumerate(replicas):
             check_assignment(of_partition, known)
             if len(of_partition) != len(replicas[0]):
-                problem = "The manual partition assignment includes partitions with different replication factors."
+                problem = (
+                    "The manual partition assignment includes partitions with different replication factors."
+                )
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
             if not (there := tuple(one for one in of_partition if one in metadata.brokers)):
                 problem = f"All brokers specified in the manual partition assignment for partition {index} are down."

@@ -59,6 +59,8 @@ of its log (`protocol.mirror_append`). The target's log is the progress.
     producer_ids.py new producer ids from the target
     reading.py  reads logs; committed.py reads and commits offsets of groups
     throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)
-    bell.py    wakes the tasks that wait for responses
+    replication.py where new topics of the target get their replicas
+    bell.py     wakes the tasks that wait for responses
+    turns.py    long work in steps, so that the loop serves others, too
     fields.py   fields of config.py and credentials.py
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from millstream_kafka.batch import Record
@@ -104,6 +104,43 @@ class Alignment:
         places = self._of_key[self._sent[place].key]
         index = bisect_left(places, place) + 1
         return places[index] if index < len(places) else None
+
+
+class Overlap:
+    """How many of the last records that were sent are the first that the source still has, after it has deleted others.
+
+    Several answers fit if records are equal. The smallest is taken: some may come twice then, and none is lost.
+    """
+
+    def __init__(self, left: Sequence[Fingerprint]) -> None:
+        """``left``: the source's first records."""
+        self._left = left
+
+    def with_end_of(self, sent: Sequence[Fingerprint], least: int) -> int | None:
+        """The number of records, at least ``least``, and 0 only if no other fits; None if none does."""
+        are_stamped = any(one.timestamp is None for one in sent)
+
+        def same(one: Fingerprint, other: Fingerprint) -> bool:
+            return one.digest == other.digest and (are_stamped or one.timestamp == other.timestamp)
+
+        if not (left := self._left[: len(sent)]):
+            return None if least > 0 else 0
+        borders = [0]  # as in the search of Knuth, Morris and Pratt
+        length = 0
+        for index in range(1, len(left)):
+            while length and not same(left[index], left[length]):
+                length = borders[length - 1]
+            length += same(left[index], left[length])
+            borders.append(length)
+        length = 0
+        for one in sent:
+            while length == len(left) or (length and not same(one, left[length])):
+                length = borders[length - 1]
+            length += same(one, left[length])
+        found = None if least > 0 else 0
+        while length >= max(least, 1):
+            found, length = length, borders[length - 1]
+        return found
 
 
 def _digest(content: bytes) -> bytes:

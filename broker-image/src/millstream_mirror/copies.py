@@ -22,11 +22,12 @@ from millstream_kafka.protocol.mirror_append import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
-from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
+from .flow import LANE_BYTES, PRODUCE_TIMEOUT_MS, Flow, Numbered, Part
 from .lane import BATCH_NOT_MIRRORED, DIVERGED, Lane, Sent
 from .offsets import OffsetMap
 from .progress import Progress
 from .rewrite import Outgoing
+from .turns import in_turns
 
 _EXPECTED = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 """Errors after a failover, for batches that another worker has sent, or while the target takes a new leader epoch."""
@@ -126,7 +127,7 @@ class CopyLane(Lane):
 class CopyFlow(Flow):
     """Forwards the lanes of one source to MirrorAppend."""
 
-    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
         """The next batches, unchanged; none if only the start of the source's log has moved."""
         assert isinstance(lane, CopyLane)
         lane.source_start = max(lane.source_start, data.log_start_offset)
@@ -138,19 +139,23 @@ class CopyFlow(Flow):
             return [([], b"")] if is_behind and is_all and not lane.in_flight else []
         batches: list[Outgoing] = []
         begin = end = 0
-        for at, header in iter_batches(fetched):
-            if header.next_offset <= lane.position:
+        reason = problem = ""
+        position, lane_end, before = lane.position, lane.end, lane.at
+        async for at, header in in_turns(iter_batches(fetched)):
+            if header.next_offset <= position:
                 continue
-            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else lane.end)
+            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else lane_end)
             if reason:
-                if not batches:
-                    lane.fail(f"{lane}: {problem}", reason=reason)
-                    self._failure(lane.error)
-                    self._wake.set()
                 break
             begin = begin if batches else at
             end = at + header.size
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
+        if (lane.at, lane.end) != (before, lane_end) or not lane.may_fetch(LANE_BYTES):
+            return []  # it failed or recovered meanwhile
+        if reason and not batches:
+            lane.fail(f"{lane}: {problem}", reason=reason)
+            self._failure(lane.error)
+            self._wake.set()
         return [(batches, fetched[begin:end])] if batches else []
 
     async def _produce(self, node: int, parts: list[Part]) -> None:

@@ -407,7 +407,7 @@ class Flow(ABC):
                 if data.error_code:
                     self._fetch_refused(lane, ErrorCode.of(data.error_code))
                     continue
-                if not (parts := self._number(lane, data)):
+                if not (parts := await self._number(lane, data)):
                     continue
                 node = leaders.get(lane.target)
                 if node is None:  # waiting for an election would hold up the others: its recovery does
@@ -452,8 +452,8 @@ class Flow(ABC):
         self._wake.set()
 
     @abstractmethod
-    def _number(self, lane: Lane, data: PartitionData) -> Numbered:
-        """The lane's next batches, in parts for one request each."""
+    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
+        """The lane's next batches, in parts for one request each; none if the lane changes while they are prepared."""
 
     def _add(self, rounds: list[dict[int, list[Part]]], lane: Lane, parts: Numbered, node: int) -> None:
         while len(rounds) < len(parts):

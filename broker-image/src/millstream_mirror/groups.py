@@ -76,7 +76,7 @@ class GroupSync:
         self._includes = includes
         self._at_source = at_source
         self._at_target = at_target
-        self._lookup = Lookup(at_target)
+        self._lookup = Lookup(at_source, at_target)
         self._lanes = lanes
         self._counters = counters
         self._keeps_epochs = keeps_epochs

@@ -160,6 +160,12 @@ class Lane:
         return f"{self.topic}-{self.partition}"
 
     @property
+    def at(self) -> tuple[int, int, int, int, int]:
+        """Where it sends next: while this stays equal, batches that were numbered before are still its next ones."""
+        here = self.acknowledged
+        return self.position, self.sequence, here.producer_id, here.producer_epoch, self.source_epoch
+
+    @property
     def lag(self) -> int:
         """Records of the source that are not in the target; 0 while nothing is known."""
         return max(0, self.high_watermark - self.acknowledged.offset) if self.high_watermark >= 0 else 0
@@ -229,15 +235,16 @@ class Lane:
 
     def skip(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
         """Skip records that the target already has; None if the numbers do not fit (see the package's docstring)."""
-        rest = list(batches)
-        while rest and self.skip_to is not None:
-            ahead = (self.skip_to - rest[0].next_sequence) & INT32_MAX
-            if self.skip_to == rest[0].base_sequence:
+        skipped = 0
+        while skipped < len(batches) and self.skip_to is not None:
+            passed = batches[skipped]
+            ahead = (self.skip_to - passed.next_sequence) & INT32_MAX
+            if self.skip_to == passed.base_sequence:
                 self.skip_to = None
                 break
             if ahead >= HALF_OF_SEQUENCES:
                 return None
-            passed = rest.pop(0)
+            skipped += 1
             self.position, self.sequence = passed.next_offset, passed.next_sequence
             if self.skip_to == self.sequence:  # only now: the last record tells whether these are the same
                 self.skip_to = None
@@ -249,9 +256,9 @@ class Lane:
                     last=passed.source,
                 )
                 self.offsets.rewound(self.acknowledged)
-        if not rest:
+        if skipped == len(batches):
             self.position = position
-        return rest
+        return batches[skipped:]
 
     def send(self, batches: list[Outgoing]) -> Sent:
         """Record that these batches are sent now, in one request."""
@@ -262,7 +269,7 @@ class Lane:
             sum(batch.records for batch in batches),
             sum(len(batch.data) for batch in batches),
             len(batches),
-            spans_of(batches, self.position),
+            spans_of(batches),
             last.source,
         )
         self.position, self.sequence, self.left_out = last.next_offset, last.next_sequence, None

@@ -24,7 +24,7 @@ from .opening import CALLS_AT_ONCE, TRANSIENT, Keeper, at, each
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, offset_at, read
-from .sent import Producer, next_numbers, numbers_there, sent_since, unsent_from
+from .sent import Producer, left_from, next_numbers, numbers_there, sent_since, unsent_from
 from .stats import Counters
 from .together import Together
 from .topics import id_of, is_same
@@ -429,12 +429,7 @@ class LaneKeeper(Keeper):
         if await self._is_replaced(lane):  # requested after the offsets, which are then the old topic's
             await self._wait_for_removal(lane)
             return
-        async with self._reads:
-            there = (await numbers_there(self._at_target, lane)).number
-        here = lane.acknowledged
-        ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
-        if 0 < ahead < HALF_OF_SEQUENCES:
-            here = replace(here, offset=here.offset + ahead, sequence=there or 0)
+        here = await self._behind_sent(lane, start, end)
         if here.offset > end:
             if await self._history.ends_before(lane.source, here.offset):
                 raise Diverged(f"the source ends before offset {here.offset}, up to which it was mirrored")
@@ -453,6 +448,29 @@ class LaneKeeper(Keeper):
             logger.error("%s", lost)
             here = replace(here, offset=start, gap=gap)
         await self._resume(lane, here)
+
+    async def _behind_sent(self, lane: Lane, start: int, end: int) -> Progress:
+        """The progress behind what the target has of the lane; the source has offsets ``start`` to ``end``.
+
+        The records that are left in the source tell its offset. If none is left, or there are too many to compare, the
+        numbers tell it: too early by the holes of the source. Raises Diverged.
+        """
+        here = lane.acknowledged
+        async with self._reads:
+            there = (await numbers_there(self._at_target, lane)).number
+        ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
+        if not 0 < ahead < HALF_OF_SEQUENCES:
+            return here
+        offset = None
+        if (begin := max(here.offset, start)) <= end:
+            async with self._reads:
+                sent = await sent_since(self._at_target, lane)
+                if sent is not None:
+                    offset = await left_from(self._comparing, self._history, lane, begin, sent)
+                    ahead = sent.count
+        if offset is None:
+            offset = here.offset + ahead
+        return replace(here, offset=offset, sequence=(here.sequence + ahead) & INT32_MAX)
 
     async def _resume(self, lane: Lane, progress: Progress) -> None:
         await self._commit({lane.target: progress})

@@ -17,14 +17,17 @@ from millstream_kafka.protocol.produce import (
 from millstream_kafka.topic_partition import TopicPartition
 
 from .aligning import Fingerprint
-from .flow import PRODUCE_TIMEOUT_MS, Flow, Part
+from .flow import LANE_BYTES, PRODUCE_TIMEOUT_MS, Flow, Numbered, Part
 from .lane import BATCH_NOT_MIRRORED, MISMATCH, RECORD_TOO_LARGE, SOURCE_ENDS, Lane, Sent
 from .rewrite import Outgoing, UnusableBatch, joined, rewrite
 from .sent import last_record
+from .turns import in_steps
 
 _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
 _TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
 _TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, *_TOO_LARGE)
+AT_MOST = 1024
+"""Batches of a lane in one request, so that the target handles them in little time."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +35,28 @@ logger = logging.getLogger(__name__)
 class NumberingFlow(Flow):
     """Produces the batches of one source under the producer ids of their lanes."""
 
-    def _number(self, lane: Lane, data: PartitionData) -> list[tuple[list[Outgoing], memoryview | bytes]]:
+    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
         """The lane's next batches, in parts for one Produce request each."""
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
             if lane.skip_to is not None and lane.position >= data.high_watermark:
                 self._misfits(lane, SOURCE_ENDS)
             return []
-        progress = lane.acknowledged
+        progress, before = lane.acknowledged, lane.at
         try:
-            rewritten = rewrite(
-                fetched,
-                position=lane.position,
-                producer_id=progress.producer_id,
-                producer_epoch=progress.producer_epoch,
-                sequence=lane.sequence,
-                aborted=data.aborted_transactions or (),
+            rewritten = await in_steps(
+                rewrite(
+                    fetched,
+                    position=lane.position,
+                    producer_id=progress.producer_id,
+                    producer_epoch=progress.producer_epoch,
+                    sequence=lane.sequence,
+                    aborted=data.aborted_transactions or (),
+                )
             )
         except (UnusableBatch, ApiError) as error:
+            if lane.at != before:
+                return []
             lane.fail(
                 f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: repair the source,"
                 f" or exclude topic {lane.topic}",
@@ -58,6 +65,8 @@ class NumberingFlow(Flow):
             self._failure(lane.error)
             self._wake.set()
             return []
+        if lane.at != before or not lane.may_fetch(LANE_BYTES):
+            return []  # it failed or recovered meanwhile
         batches = rewritten.batches
         if lane.skip_to is not None:
             if lane.last_there is not None and not _has(batches, lane.skip_to, lane.last_there):
@@ -79,7 +88,8 @@ class NumberingFlow(Flow):
             return [(batches[:1], batches[0].data)]
         if lane.one_by_one:
             return [([batch], batch.data) for batch in lane.take(batches)]
-        return [(batches, joined(fetched, batches))]
+        parts = (batches[begin : begin + AT_MOST] for begin in range(0, len(batches), AT_MOST))
+        return [(part, joined(fetched, part)) for part in parts]
 
     def _misfits(self, lane: Lane, why: str) -> None:
         lane.misfits = why

@@ -28,25 +28,20 @@ class Span:
     offset: int
     next_offset: int
     sequence: int
-    records: int
-    """Fewer than the offsets if the source has holes: then only the first record's offset is known."""
     target_offset: int = -1
 
     @property
-    def is_dense(self) -> bool:
-        return self.records == self.next_offset - self.offset
+    def records(self) -> int:
+        return self.next_offset - self.offset
 
     def followed_by(self, other: Span) -> bool:
         """Whether both together are one span."""
-        return (
-            self.is_dense
-            and other.is_dense
-            and other.offset == self.next_offset
-            and (other.target_offset == self.target_offset + self.records or other.target_offset < 0)
+        return other.offset == self.next_offset and (
+            other.target_offset == self.target_offset + self.records or other.target_offset < 0
         )
 
     def with_more(self, other: Span) -> Span:
-        return replace(self, next_offset=other.next_offset, records=self.records + other.records)
+        return replace(self, next_offset=other.next_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +53,18 @@ class Anchor:
     target_offset: int
 
 
-def spans_of(batches: Iterable[Outgoing], position: int) -> tuple[Span, ...]:
-    """The spans of batches that are sent together, from ``position`` on; their target offsets are still unknown."""
+def spans_of(batches: Iterable[Outgoing]) -> tuple[Span, ...]:
+    """The spans of batches that are sent together; their target offsets are still unknown."""
     spans: list[Span] = []
     for batch in batches:
-        is_whole = batch.start >= 0  # otherwise it was rebuilt, and may have holes
-        offset = batch.next_offset - batch.records if is_whole else position
-        span = Span(offset, batch.next_offset, batch.base_sequence, batch.records)
-        if spans and spans[-1].followed_by(span):
-            spans[-1] = spans[-1].with_more(span)
-        else:
-            spans.append(span)
-        position = batch.next_offset
+        sequence = batch.base_sequence
+        for run in batch.runs or (range(batch.next_offset - batch.records, batch.next_offset),):
+            span = Span(run.start, run.stop, sequence)
+            sequence = advance_sequence(sequence, len(run))
+            if spans and spans[-1].followed_by(span):
+                spans[-1] = spans[-1].with_more(span)
+            else:
+                spans.append(span)
     return tuple(spans)
 
 
@@ -100,17 +95,20 @@ class OffsetMap:
             target_offset += span.records
 
     def _add(self, span: Span) -> None:
-        if span.sequence != self._end.sequence:  # another worker sent records between them
+        is_next = span.sequence == self._end.sequence
+        if not is_next:  # another worker sent records between them
             self._spans.clear()
+        first, is_first = self._spans[0] if self._spans else None, not self._spans
         if self._spans and self._spans[-1].followed_by(span):
             self._spans[-1] = self._spans[-1].with_more(span)
         else:
             self._spans.append(span)
         if len(self._spans) > self._limit:
             self._spans.popleft()
-        first = self._spans[0]
-        if len(self._spans) == 1 or first.offset > self.start.offset:
-            self.start = Anchor(first.offset, first.sequence, first.target_offset)
+        if self._spans[0] is not first:
+            first = self._spans[0]
+            begins = self.start.offset if is_first and is_next else first.offset  # no record lies between
+            self.start = Anchor(begins, first.sequence, first.target_offset)
         number = advance_sequence(span.sequence, span.records)
         self._end = Anchor(span.next_offset, number, span.target_offset + span.records)
 
@@ -122,10 +120,11 @@ class OffsetMap:
             return None
         if offset >= self._end.offset:
             return self._end.target_offset
-        span = self._spans[bisect_right(self._spans, offset, key=lambda one: one.offset) - 1]
-        if offset >= span.next_offset:
-            return span.target_offset + span.records
-        return span.target_offset + (offset - span.offset if span.is_dense else 0)
+        at = bisect_right(self._spans, offset, key=lambda one: one.offset) - 1
+        if at < 0:
+            return self._spans[0].target_offset
+        span = self._spans[at]
+        return span.target_offset + min(offset - span.offset, span.records)
 
 
 def _anchor(progress: Progress) -> Anchor:

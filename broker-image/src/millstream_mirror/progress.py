@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol import offset_fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -89,6 +90,11 @@ class Progress:
     """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
     is_new: bool = False
     """The lane has not been caught up yet since it began."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the numbers count offsets: the source had no holes in what was mirrored."""
+        return self.first >= 0 and (self.offset - self.first) & INT32_MAX == self.sequence
 
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}

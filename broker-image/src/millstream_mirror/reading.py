@@ -18,6 +18,8 @@ from millstream_kafka.protocol.list_offsets import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
+from .turns import in_turns
+
 LATEST, EARLIEST = -1, -2
 THROTTLED_S = 5.0
 """The longest wait for a cluster that throttles, before the caller learns of it."""
@@ -115,7 +117,7 @@ async def headers(
     while True:
         answer = await read(cluster, where, offset, size)
         before = offset
-        for header in headers_in(answer):
+        async for header in in_turns(headers_in(answer)):
             yield header
             offset = header.next_offset
         if answer.error_code or offset == before or offset >= answer.high_watermark:

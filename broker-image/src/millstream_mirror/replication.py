@@ -1,9 +1,9 @@
 """On which brokers new topics and partitions of the target get their replicas.
 
 A topic gets as many replicas as wanted, as far as the target has brokers: those that are up and those that hold a
-replica of any topic. One that is down holds up nothing: it is assigned its replicas, which follow when it is back. Until
-then the others have the records, if they suffice for min.insync.replicas. Nobody adds replicas to a topic later, so it
-must not get fewer because a broker is down.
+replica of any topic. One that is down holds up nothing: it is assigned its replicas, which follow when it is back.
+Until then the others have the records, if they suffice for min.insync.replicas. Nobody adds replicas to a topic later,
+so it must not get fewer because a broker is down.
 
 In a target that starts, perhaps nothing tells of the others: so the number of brokers must have been the same for
 ``SETTLED_S`` before a topic gets fewer replicas than wanted.
@@ -41,7 +41,9 @@ class Placement:
         if not self.up:
             return ""
         missing = ", ".join(map(str, self.down))
-        return f": {len(self.up)} of {self.factor} replicas run, the others follow when broker {missing} is back"
+        return (
+            f": {len(self.up)} of {self.factor} replicas run, the others follow when broker {missing} is back"
+        )
 
     def replicas(self, count: int, first: int = 0) -> Iterator[list[int]]:
         """Those of so many partitions; the brokers that are up lead in turn, and those that are down take turns."""

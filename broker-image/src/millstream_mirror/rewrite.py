@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -35,6 +35,7 @@ from millstream_kafka.batch import (
 from millstream_kafka.protocol.fetch import AbortedTransaction
 
 from .progress import LastBatch
+from .turns import AT_ONCE
 
 _EPOCH = struct.Struct(">i")
 _EPOCH_OFFSET = 12
@@ -64,6 +65,8 @@ class Outgoing:
     records: int
     source: LastBatch | None = None
     """Which batch of the source it was; None in mode Identity."""
+    runs: tuple[range, ...] = ()
+    """The offsets of the records in the source, if it was rebuilt; otherwise they are consecutive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,16 @@ def rewrite(
     producer_epoch: int,
     sequence: int,
     aborted: Iterable[AbortedTransaction] = (),
-) -> Rewritten:
-    """Number the batches of ``fetched`` (a writable buffer) from ``position`` on; raises UnusableBatch."""
+) -> Generator[None, None, Rewritten]:
+    """Number the batches of ``fetched`` (a writable buffer) from ``position`` on; raises UnusableBatch.
+
+    Yields after each ``AT_ONCE`` batches, and after one that is rebuilt: others need the loop, too."""
     batches = []
     abort = _Aborted(aborted)
     is_dense, source = True, None
-    for start, header in iter_batches(fetched):
+    for number, (start, header) in enumerate(iter_batches(fetched), 1):
+        if number % AT_ONCE == 0:
+            yield
         if header.next_offset <= position:
             continue
         is_dense = is_dense and header.base_offset <= position and not _has_holes(header)
@@ -104,8 +111,10 @@ def rewrite(
         source = LastBatch(header.base_offset, header.crc, header.partition_leader_epoch)
         if not abort.leaves_out(header, data):
             rebuilt = needs_rebuilding(header, position)
+            runs: tuple[range, ...] = ()
             if rebuilt:
-                data, count = _rebuild(header, data, position)
+                data, count, runs = _rebuild(header, data, position)
+                yield
             else:
                 count = header.record_count
             if count:
@@ -114,7 +123,9 @@ def rewrite(
                 )
                 following = advance_sequence(sequence, count)
                 where = -1 if rebuilt else start
-                batches.append(Outgoing(data, where, sequence, following, header.next_offset, count, source))
+                batches.append(
+                    Outgoing(data, where, sequence, following, header.next_offset, count, source, runs)
+                )
                 sequence = following
         position = header.next_offset
     return Rewritten(batches, position, is_dense, source)
@@ -172,11 +183,20 @@ def _has_holes(header: BatchHeader) -> bool:
     return header.record_count != header.last_offset_delta + 1
 
 
-def _rebuild(header: BatchHeader, data: memoryview, position: int) -> tuple[memoryview, int]:
-    records = [record._replace(offset=-1) for record in read_records(data) if record.offset >= position]
+def _rebuild(
+    header: BatchHeader, data: memoryview, position: int
+) -> tuple[memoryview, int, tuple[range, ...]]:
+    """The batch without records before the position, their number, and their offsets."""
+    records = [record for record in read_records(data) if record.offset >= position]
     if not records:
-        return data, 0
-    return memoryview(bytearray(build_batch(records, compression=header.compression))), len(records)
+        return data, 0, ()
+    runs: list[range] = []
+    for record in records:
+        begins = runs.pop().start if runs and runs[-1].stop == record.offset else record.offset
+        runs.append(range(begins, record.offset + 1))
+    moved = [record._replace(offset=-1) for record in records]
+    batch = memoryview(bytearray(build_batch(moved, compression=header.compression)))
+    return batch, len(records), tuple(runs)
 
 
 def _stamp(

@@ -14,11 +14,12 @@ from millstream_kafka.protocol.describe_producers import DescribeProducersReques
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
-from .aligning import Alignment, Fingerprint
+from .aligning import Alignment, Fingerprint, Overlap
 from .history import Diverged, History, not_replicated_yet
 from .lane import HALF_OF_SEQUENCES, Lane
 from .reading import EARLIEST, may_be_compacted, offset_at, read, records_in
 from .rewrite import records_to_mirror
+from .turns import in_turns
 
 SCAN_BYTES = 4 << 20
 FETCH_BYTES = 1 << 20
@@ -77,7 +78,7 @@ async def numbers_there(at_target: ClusterClient, lane: Lane) -> There:
             continue
         before, data = offset, records_in(answer)
         ours: memoryview | None = None
-        for start, header in iter_batches(data):
+        async for start, header in in_turns(iter_batches(data)):
             if (header.producer_id, header.producer_epoch) == (
                 progress.producer_id,
                 progress.producer_epoch,
@@ -104,7 +105,7 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
             offset = await offset_at(at_target, lane.target, EARLIEST)
             continue
         before, data = offset, records_in(answer)
-        for start, header in iter_batches(data):
+        async for start, header in in_turns(iter_batches(data)):
             offset = header.next_offset
             if (header.producer_id, header.producer_epoch) != (progress.producer_id, progress.producer_epoch):
                 continue
@@ -135,9 +136,9 @@ async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, se
             return None
         before, data = position, records_in(answer)
         aborted = answer.aborted_transactions or ()
-        for record in records_to_mirror(data, position, aborted):
+        async for record in in_turns(records_to_mirror(data, position, aborted)):
             alignment.see(record.offset, Fingerprint.of(record))
-        for _, header in iter_batches(data):
+        async for _, header in in_turns(iter_batches(data)):
             is_compacted = is_compacted or header.base_offset > position or may_be_compacted(header)
             position = max(position, header.next_offset)
         if position == before:
@@ -149,6 +150,47 @@ async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, se
             f"the source lacks records from offset {alignment.next_offset} on, which were mirrored"
         )
     return alignment.next_offset
+
+
+async def left_from(
+    at_source: ClusterClient, history: History, lane: Lane, start: int, sent: SentSince
+) -> int | None:
+    """The source offset where the lane continues if the source, which begins at ``start``, has deleted the first of the
+    records that were sent; None if it has deleted all of them.
+
+    Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
+    position = start
+    records: list[tuple[int, Fingerprint]] = []
+    is_compacted = lane.is_compacted or not sent.is_whole
+    while len(records) < len(sent.records):
+        answer = await read(at_source, lane.source, position, FETCH_BYTES, is_committed=True)
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"reading {lane} at offset {position}")
+        before, data = position, records_in(answer)
+        found = records_to_mirror(data, position, answer.aborted_transactions or ())
+        records += [(record.offset, Fingerprint.of(record)) async for record in in_turns(found)]
+        async for _, header in in_turns(iter_batches(data)):
+            is_compacted = is_compacted or header.base_offset > position or may_be_compacted(header)
+            position = max(position, header.next_offset)
+        if position == before:
+            break
+    if not records:
+        return None
+    if is_compacted:
+        alignment = Alignment(start, sent.records)
+        for offset, known in records:
+            alignment.see(offset, known)
+        return alignment.next_offset if alignment.next_offset > start else None
+    # As many as would be left if the deleted offsets had each been a record's. With holes among them, more are left.
+    least = sent.count - (records[0][0] - lane.acknowledged.offset)
+    common = Overlap([known for _, known in records]).with_end_of(sent.records, least)
+    if common is None:
+        if len(records) < least and not await history.ends_before(lane.source, position + 1):
+            raise not_replicated_yet("source", lane.source, position)
+        raise Diverged(
+            f"the source has other records from offset {records[0][0]} on than those that were mirrored"
+        )
+    return records[common - 1][0] + 1 if common else None
 
 
 async def next_numbers(

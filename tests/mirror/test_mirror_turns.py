@@ -1,0 +1,77 @@
+"""A partition of thousands of small batches does not hold the worker's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millstream_harness.mirrored import Source
+from millstream_kafka.protocol.fetch import PartitionData
+from millstream_mirror.copies import CopyFlow, CopyLane
+from millstream_mirror.flow import Flow
+from millstream_mirror.lane import Lane
+from millstream_mirror.numbering import AT_MOST, NumberingFlow
+from millstream_mirror.progress import Progress
+from millstream_mirror.stats import Counters
+from millstream_mirror.turns import AT_ONCE
+
+BATCHES = 3000
+MODES: list[tuple[type[Flow], type[Lane]]] = [(NumberingFlow, Lane), (CopyFlow, CopyLane)]
+
+
+def lane_of(kind: type[Lane]) -> Lane:
+    lane = kind("t", 0, "t", Progress(0, 7, 0, 0, 0, str(uuid.uuid4()), "c", 0))
+    lane.recovering = lane.probing = False
+    return lane
+
+
+async def numbered(flow: type[Flow], lane: Lane, each_turn: Callable[[int], None]) -> tuple[Any, int]:
+    """The parts of many batches, and how often others had a turn meanwhile."""
+    source = Source()
+    records = memoryview(bytearray(b"".join(source.add(1) for _ in range(BATCHES))))
+    data = PartitionData(0, 0, high_watermark=BATCHES, log_start_offset=0, records=records)
+    working = SimpleNamespace(_counters=Counters(), _wake=asyncio.Event())
+    task = asyncio.create_task(flow._number(working, lane, data))  # type: ignore[arg-type]
+    turns = 0
+    while not task.done():
+        each_turn(turns)
+        turns += 1
+        await asyncio.sleep(0)
+    return task.result(), turns
+
+
+@pytest.mark.parametrize(("flow", "kind"), MODES)
+async def test_others_have_turns_while_batches_are_prepared(flow: type[Flow], kind: type[Lane]) -> None:
+    parts, turns = await numbered(flow, lane_of(kind), lambda _: None)
+    assert turns > BATCHES // AT_ONCE
+    assert [batch.next_offset for batches, _ in parts for batch in batches] == list(range(1, BATCHES + 1))
+    if flow is NumberingFlow:
+        assert [len(batches) for batches, _ in parts] == [AT_MOST, AT_MOST, BATCHES - 2 * AT_MOST]
+        assert sum(len(data) for _, data in parts) == sum(
+            len(one.data) for batches, _ in parts for one in batches
+        )
+
+
+@pytest.mark.parametrize(("flow", "kind"), MODES)
+@pytest.mark.parametrize("change", ["fails", "is rewound"])
+async def test_a_lane_that_changes_meanwhile_sends_none(
+    flow: type[Flow], kind: type[Lane], change: str
+) -> None:
+    lane = lane_of(kind)
+
+    def each_turn(turn: int) -> None:
+        if turn != 3:
+            return
+        if change == "fails":
+            lane.fail("an election")
+        else:
+            lane.rewind(Progress(5, 7, 1, 0, 5, lane.acknowledged.topic_id, "c", 0))
+            lane.probing = False
+
+    assert (await numbered(flow, lane, each_turn))[0] == []
+    assert not lane.in_flight
