@@ -136,6 +136,27 @@ def test_a_target_that_loses_records_gets_them_again_although_others_have_writte
     assert [one for one in found if one < 1_000_000] == [*range(200)]
 
 
+def test_an_idle_mirror_notices_a_loss_although_the_log_is_as_long_again(
+    west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
+) -> None:
+    topic = unique("shared")
+    create(west, topic)
+    mirror = start_mirror({"west": west.bootstrap}, copied.bootstrap, name=topic, topics={"include": [topic]})
+    produce(west, topic, range(100), **TENS)
+    arrived(copied, topic, [100])
+    copied.copy()
+    produce(west, topic, range(100, 160), **TENS)
+    arrived(copied, topic, [160])
+    mirror.pause()
+    copied.restore()
+    copied.start()
+    produce(copied, topic, range(1_000_000, 1_000_060), **TENS)
+    mirror.resume()
+    arrived(copied, topic, [220])
+    assert [one for one in numbers(copied, topic) if one < 1_000_000] == [*range(160)]
+    assert "its log has records of others in their place" in mirror.said()
+
+
 def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
     west: InProcessBroker, tmp_path: Path, start_mirror: StartMirror
 ) -> None:

@@ -67,7 +67,7 @@ class Sent:
     """Set when it is acknowledged: the offset after it in the target, -1 if unknown."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Lane:
     topic: str
     partition: int
@@ -332,11 +332,12 @@ class Lane:
             self._drop(one)
 
     def lost(self, end: int) -> None:
-        """The target's log ends before the acknowledged offset."""
-        self.fail(
-            f"{self}: the target has lost records: its log ends at offset {end}, and ended at"
-            f" {self.acknowledged.target_offset}"
-        )
+        """The target's log, which ends there, lacks acknowledged records."""
+        before = self.acknowledged.target_offset
+        how = f"its log ends at offset {end}, and ended at {before}"
+        if end >= before:
+            how = "its log has records of others in their place"
+        self.fail(f"{self}: the target has lost records: {how}")
         self.target_missing = True
 
     def passed(self, last: LastBatch) -> None:

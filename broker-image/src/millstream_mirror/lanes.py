@@ -24,7 +24,7 @@ from .opening import CALLS_AT_ONCE, TRANSIENT, Keeper, at, each
 from .producer_ids import new_producer
 from .progress import Gap, Progress, ProgressStore
 from .reading import EARLIEST, LATEST, offset_at, read
-from .sent import Producer, left_from, next_numbers, numbers_there, sent_since, unsent_from
+from .sent import Producer, is_behind, left_from, next_numbers, numbers_there, sent_since, unsent_from
 from .stats import Counters
 from .together import Together
 from .topics import id_of, is_same
@@ -268,7 +268,7 @@ class LaneKeeper(Keeper):
             await self._await_replication(lane, end)
         if is_cut or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
-        if there is None and _is_behind(following, here.sequence):  # others have written to the topic since
+        if there is None and is_behind(following, here.sequence):  # others have written to the topic since
             there = following
         if there is None and is_cut:
             await self._begin_again(lane, "the target's partition has none of its records")
@@ -477,13 +477,6 @@ class LaneKeeper(Keeper):
         lane.committed = progress
         lane.refused_at = None
         lane.rewind(progress)
-
-
-def _is_behind(following: int | None, sequence: int) -> bool:
-    """Whether a leader lacks records before this number; ``following`` is after its last one, -1 or None if unknown."""
-    return following not in (None, -1) and (sequence - (following or 0)) & INT32_MAX in range(
-        1, HALF_OF_SEQUENCES
-    )
 
 
 def _diverged(lane: Lane, what: Diverged) -> str:

@@ -225,6 +225,13 @@ async def next_numbers(
     return found
 
 
+def is_behind(following: int | None, sequence: int) -> bool:
+    """Whether a leader lacks records before this number; ``following`` is after its last one, -1 or None if unknown."""
+    return following not in (None, -1) and (sequence - (following or 0)) & INT32_MAX in range(
+        1, HALF_OF_SEQUENCES
+    )
+
+
 def last_record(batch: memoryview) -> Fingerprint | None:
     """The last record of a batch; None if it cannot be read, or is compacted away."""
     header = read_header(batch)

@@ -5,6 +5,10 @@ acknowledges them at a lower offset. Without next records, the lane would report
 
 A fetch at the offset up to which records are acknowledged is out of range if the leader's log ends before. Unlike the
 high watermark, which a new leader learns a little later, this is never lower than what was acknowledged.
+
+If others have written so much since that the log is as long again, the numbers tell: the leader knows the number of
+each lane's last record. A log changes this way only if its broker restarts, or another one leads. So the numbers are
+compared once over each connection.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
+from weakref import WeakKeyDictionary
 
-from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.client import BrokerError, ClusterClient, Connection
 from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -21,6 +26,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from .lane import Lane
 from .reading import LATEST, offsets_at
+from .sent import Producer, is_behind, next_numbers
 from .topics import PARTITIONS_AT_ONCE, in_parts, leading
 
 Lost = Callable[[Mapping[Lane, int]], None]
@@ -35,6 +41,8 @@ class TargetLosses:
         self._at_target = at_target
         self._producing = producing
         self._lost = lost
+        self._compared: WeakKeyDictionary[Lane, Connection] = WeakKeyDictionary()
+        """The connection over which the numbers of a lane were last compared."""
 
     async def look(self, lanes: Collection[Lane]) -> None:
         idle = {lane.target: lane for lane in lanes if lane.is_idle}
@@ -62,8 +70,38 @@ class TargetLosses:
                         if lanes[where].is_idle and lanes[where].acknowledged is asked[where]
                     }
                 )
+            await self._compare_numbers(node, lanes.values())
             return
         self._forget_leaders()
+
+    async def _compare_numbers(self, node: int, lanes: Collection[Lane]) -> None:
+        """Raises BrokerError, ApiError."""
+        connection = await self._at_target.connection(node)
+        asked = {
+            Producer(lane.target, here.producer_id, here.producer_epoch): (lane, here)
+            for lane in lanes
+            if lane.is_idle and self._compared.get(lane) is not connection
+            if (here := lane.acknowledged).sequence
+        }
+        if not asked:
+            return
+        behind = {}
+        for producer, number in (await next_numbers(self._at_target, node, asked)).items():
+            lane, here = asked[producer]
+            self._compared[lane] = connection
+            if is_behind(number, here.sequence):
+                behind[producer.target] = lane, here
+        if not behind:
+            return
+        ends = await offsets_at(self._at_target, node, behind, LATEST)
+        self._lost(
+            {
+                lane: ends[where].offset
+                for where, (lane, here) in behind.items()
+                if where in ends and not ends[where].error_code
+                if lane.is_idle and lane.acknowledged is here
+            }
+        )
 
     async def _out_of_range(self, node: int, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """The partitions whose logs do not reach these offsets, or begin after them. Raises BrokerError, ApiError."""
