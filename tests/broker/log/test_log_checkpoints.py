@@ -144,6 +144,19 @@ def test_a_kill_at_any_moment(tmp_path: Path, power: bool) -> None:
     assert moment > 20
 
 
+def test_records_after_a_truncation_below_the_log_start_outlive_a_kill(tmp_path: Path) -> None:
+    """The checkpointed start was beyond them."""
+    manager = start(tmp_path)
+    make_old(manager)
+    log = of(manager)
+    log.truncate_to(10, now_ms=NOW)
+    send(log, 10)
+    kill(manager)
+    manager = start(tmp_path)
+    assert (of(manager).log_start_offset, of(manager).log_end_offset) == (10, 20)
+    kill(manager)
+
+
 def test_the_entries_of_a_topic_go_with_it(tmp_path: Path) -> None:
     manager = start(tmp_path)
     make_old(manager)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from millstream_broker.log import compaction as compaction_module
 from millstream_broker.log.compaction import Allowance, Compaction, Throttler, due
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache
@@ -71,37 +73,67 @@ def test_a_log_that_is_made_anew_gets_nothing_of_the_old_one(tmp_path: Path) -> 
     manager.close()
 
 
-def test_a_pass_writes_nothing_more_when_its_log_is_deleted(tmp_path: Path) -> None:
-    """Otherwise the pass would write into the file of a pass over the folder's new log."""
+def test_a_pass_writes_nothing_more_when_its_log_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whichever sleep: otherwise it would write into the files of a pass over the folder's new log."""
+    for moment in count(1):
+        if not deleted_at(moment, tmp_path / str(moment), monkeypatch):
+            break
+    assert moment > 10
+
+
+def deleted_at(moment: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a pass sleeps so often after it has begun to write; then its log is deleted meanwhile."""
     files = FileCache()
-    old = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
+    folder.mkdir()
+    old = Log.open(folder / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
     for i in range(20):
         put(old, (f"k{i}", "old"))
-    cleaned = old.directory / f"{0:020d}.log.cleaned"
     others: list[Compaction] = []
+    sleeps = 0
 
-    class Deleting(Throttler):
-        def take(self, size: int) -> float:
-            if not others and cleaned.exists() and cleaned.stat().st_size:
-                old.move(tmp_path / "t-0.deleted")
-                new = Log.open(tmp_path / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
-                put(new, ("gone", "1"), ("gone", "2"))
-                for i in range(20):
-                    put(new, (f"k{i}", "new"))
-                others.append(pass_over(new))
-                assert others[0].work()
+    def written() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (folder / "t-0").glob("*.cleaned")}
+
+    def sleep() -> float:
+        nonlocal sleeps
+        if others or not (folder / "t-0" / f"{0:020d}.log.cleaned").exists():
             return 0.0
+        sleeps += 1
+        if sleeps == moment:
+            old.move(folder / "t-0.deleted")
+            new = Log.open(folder / "t-0", CONFIG, clean=True, now_ms=NOW, files=files)
+            put(new, ("gone", "1"), ("gone", "2"))
+            for i in range(20):
+                put(new, (f"k{i}", "new"))
+            others.append(pass_over(new))
+            with monkeypatch.context() as patch:
+                patch.setattr(compaction_module, "pause_after", lambda worked_s, share: 0.0)
+                assert others[0].work()
+            before.update(written())
+        return 0.0
 
-    allowance = Allowance(throttle=Deleting(lambda: 1.0))
-    assert not Compaction(old, old.segments.active.base_offset, now_ms=NOW, allowance=allowance).work()
+    class Sleeping(Throttler):
+        def take(self, size: int) -> float:
+            return sleep()
+
+    before: dict[str, bytes] = {}
+    monkeypatch.setattr(compaction_module, "pause_after", lambda worked_s, share: sleep())
+    one = Compaction(
+        old, old.segments.active.base_offset, now_ms=NOW, allowance=Allowance(throttle=Sleeping(lambda: 1.0))
+    )
+    is_prepared = one.work()
+    if not others:
+        return False
+    assert not is_prepared
+    assert written() == before, f"the pass went on after sleep {moment}"
     (other,) = others
-    written = cleaned.read_bytes()
-    assert b"old" not in written
     assert other.commit()
-    assert b"new" in written
     assert table(other.log) == {b"gone": b"2"} | {f"k{i}".encode(): b"new" for i in range(20)}
     assert old.is_deleted
     assert not old.uncleanable
+    return True
 
 
 def test_a_log_that_is_deleted_while_a_segment_is_replaced_stays_deleted(
