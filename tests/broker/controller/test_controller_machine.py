@@ -234,6 +234,15 @@ def test_partitions_are_counted_that_nobody_or_another_than_the_preferred_replic
     assert to_the_end(controller.machine.count()) == (1, 2, 0)
 
 
+def test_of_a_deleted_topic_only_the_partitions_in_question_are_to_be_deleted() -> None:
+    controller = Controller(topic("t", (1, 2), (2, 1)), topic("u", (1, 2)))
+    controller.silent = {1, 2}
+    controller.handle(DeletionsRequested(frozenset({"t"})))
+    assert controller.machine.to_delete(1, {("t", 1), ("u", 0)}) == {("t", 1): -2}
+    assert controller.machine.to_delete(1, {("u", 0)}) == {}
+    assert controller.machine.to_delete(1) == {("t", 0): -2, ("t", 1): -2}
+
+
 def test_a_broker_that_has_deleted_its_log_has_nothing_to_delete_while_others_have() -> None:
     """A reassignment had removed its replica before the topic was deleted."""
     moved = PartitionRecord((2, 3), 2, 4, (2, 3), 9, 1, removing=(1,))

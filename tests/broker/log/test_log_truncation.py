@@ -207,6 +207,52 @@ def test_a_truncation_that_fails_half_way_takes_the_log_offline(
     after.close()
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_kill_during_a_truncation_leaves_no_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """Whatever file is renamed last, the log has every record up to its end."""
+    rename, moment = os.rename, 0
+    is_done = False
+    while not is_done:
+        moment += 1
+        renamed = 0
+
+        def killing(source: str, target: str, at: int = moment) -> None:
+            nonlocal renamed
+            renamed += target.endswith(".deleted")
+            if renamed == at:
+                if last:
+                    rename(source, target)
+                raise Killed
+            rename(source, target)
+
+        folder = tmp_path / str(moment)
+        manager = start(folder)
+        log = manager.get_or_create("t", 0, TOPIC_ID)
+        send(log, 20)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", killing)
+            try:
+                log.truncate_to(5, now_ms=NOW)
+                is_done = True
+            except Killed:
+                pass
+        log_dirs.kill(manager)
+        manager = start(folder)
+        again = manager.get("t", 0)
+        assert again is not None
+        offsets = [read_header(data).base_offset for data in again.batches_from(0)]
+        assert offsets == list(range(again.log_end_offset))
+        assert len(offsets) >= 5
+        log_dirs.kill(manager)
+    assert moment > 6
+
+
 def test_a_deleted_log_that_is_cut_is_deleted(manager: LogManager, log: Log) -> None:
     manager.delete("t", 0)
     manager.remove_deleted()
