@@ -71,6 +71,7 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     outcome = sandbox.runtime().up(sandbox.manifests)
     assert "output.path" in outcome.failures["BatchLoad default/bad"]
     assert sandbox.ready("BatchLoad", "bad")[:2] == ("False", "OutputNotWritable")
+    assert any(line.startswith("BatchLoad bad: OutputNotWritable: ") for line in sandbox.said)
     (sandbox.data / "volumes/lake/file").unlink()
     assert sandbox.runtime().up(sandbox.manifests).failures == {}
     assert sandbox.found("BatchLoad", "bad")["status"]["lastRun"]["name"].startswith("bad-0002-")

@@ -43,7 +43,7 @@ from ..reconcile.group_kafka import reconcile_groups
 from ..reconcile.group_workload import has_workload
 from ..reconcile.load_lag import with_lag
 from ..reconcile.load_offsets import find_ends
-from ..reconcile.load_story import tell
+from ..reconcile.load_story import failure, tell
 from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints, taken_name
 from ..reconcile.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
@@ -447,14 +447,14 @@ class Pass:
                 f"{_title(load)}: {run.name} wrote {count_of(run.rows or 0, 'row')} to {self._where(load)}"
             )
         else:
-            self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
+            self._failed(load, failure(run))
 
     def _say_idle(self, load: BatchLoad) -> None:
         run, schedule = load.status.last_run, load.status.schedule
         if run is not None and run.state == runs.RunState.SUCCEEDED:
             self.say(f"{_title(load)}: {run.name} has written {count_of(run.rows or 0, 'row')}")
         elif run is not None and str(_key(load)) not in self.failures:
-            self._failed(load, Problem(Reason.RUN_FAILED, f"{run.name}: {run.error}"))
+            self._failed(load, failure(run))
         if schedule is not None:
             paused = load.spec.schedule is not None and load.spec.schedule.suspend
             self.say(f"{_title(load)}: {'is suspended' if paused else f'next run at {schedule.next}'}")

@@ -104,6 +104,12 @@ def _idle(load: BatchLoad) -> tuple[bool, bool | None, Reason, str]:
     return True, None, Reason.SCHEDULED, f"the first run begins at {following}"
 
 
+def failure(run: Run) -> Problem:
+    """Why a run failed, with the reason that its job gave."""
+    reason = Reason(run.reason) if run.reason in set(Reason) else Reason.RUN_FAILED
+    return Problem(reason, f"{run.name}: {run.error}")
+
+
 def _of_run(
     load: BatchLoad, run: Run, what: HeldUp | str, path: str
 ) -> tuple[bool, bool | None, Reason, str]:
@@ -115,8 +121,8 @@ def _of_run(
             rows = "its rows" if run.rows is None else count_of(run.rows, "row")
             return True, True, Reason.SUCCEEDED, f"{run.name} wrote {rows} to {path}"
         case RunState.FAILED:
-            reason = Reason(run.reason) if run.reason in set(Reason) else Reason.RUN_FAILED
-            return False, False, reason, f"{run.name}: {run.error}"
+            problem = failure(run)
+            return False, False, problem.reason, problem.message
         case RunState.RUNNING:
             message = f"{run.name} loads {count_of(count, 'record')}" + (f": {waits}" if waits else "")
             return not held_up, None, Reason.PODS_PENDING if held_up else Reason.RUNNING, message
