@@ -198,10 +198,12 @@ def _written(load: BatchLoad) -> Written | None:
     )
     if committed is None or written is None or written.run is None or written.path != committed.path:
         return None
-    rerun = run is not None and run.trigger == "Rerun"
-    if not rerun and (asked is None or (asked.path, asked.from_) != (committed.path, committed.from_)):
+    if run is not None and run.trigger == "Rerun":
+        return written
+    if asked is None or asked.path != committed.path:
         return None
-    return written
+    removed = load.spec.from_.position == "Committed" and load.spec.from_.request_id is None  # decides nothing
+    return written if removed or asked.from_ == committed.from_ else None
 
 
 def follows_unsettled(load: BatchLoad) -> bool:
