@@ -171,7 +171,9 @@ def test_a_run_names_the_last_run_whose_rows_the_table_must_have() -> None:
     accepts = loads.started(loads.ended(load, **edit, **begin), partitions=later(140))
     assert fence_of(accepts) == {}, "its user accepts the table as it is"
     without = loads.started(loads.ended(accepts, **edit), partitions=later(150))
-    assert (fence_of(without), mode_of(without)) == ({"after": id_of(7)}, "Append"), "removing from accepts nothing"
+    assert (fence_of(without), mode_of(without)) == ({"after": id_of(7)}, "Append"), (
+        "removing from accepts nothing"
+    )
     other = {"output": {"path": "/lake/others", "volumeClaimName": "lake"}}
     assert fence_of(loads.started(loads.ended(load, **edit, **other), partitions=later(140))) == {}
     assert fence_of(loads.started(nothing, partitions=later(140))) == {"after": id_of(6)}

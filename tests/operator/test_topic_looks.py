@@ -91,6 +91,7 @@ def test_a_key_is_noted_before_it_is_set_and_stays_noted_whatever_else_is_refuse
         CLUSTER,
         wanted,
         topics={"flights": state(2)},
+        strays=[],
         change_configs=changed,
         add_partitions={"flights": Refusal("POLICY_VIOLATION", "no")},
     )
@@ -146,10 +147,16 @@ def test_only_topics_that_changed_are_asked_about_again() -> None:
         *(stored(topic(name, partitions=2)) for name in there),
         brokers={
             "topics": lambda names: {name: there[name] for name in names},
+            "strays": [],
             "add_partitions": lambda totals: dict.fromkeys(totals),
         },
     )
-    assert found.brokers.asked == [("topics", ["a", "b"]), ("add_partitions", {"a": 2}), ("topics", ["a"])]
+    assert found.brokers.asked == [
+        ("topics", ["a", "b"]),
+        ("strays",),
+        ("add_partitions", {"a": 2}),
+        ("topics", ["a"]),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +181,7 @@ def test_a_refused_configuration_leaves_what_is_to_be_reset() -> None:
         stored(wanted, {"configKeys": ["segment.ms"]}),
         brokers={
             "topics": {"flights": state(1, **{"segment.ms": "9"})},
+            "strays": [],
             "change_configs": {"flights": Refusal("INVALID_CONFIG", "x is no number")},
             "add_partitions": {"flights": None},
         },
@@ -190,6 +198,7 @@ def test_partitions_that_brokers_refuse_are_said() -> None:
         stored(topic("flights", partitions=2)),
         brokers={
             "topics": {"flights": state(1)},
+            "strays": [],
             "add_partitions": {"flights": Refusal("INVALID_PARTITIONS", "too many")},
         },
     )
@@ -497,6 +506,20 @@ def test_a_topic_that_brokers_keep_as_strays_is_not_created_again() -> None:
     assert found.status("Topic", "flights")["topicId"] == KNOWN_ID
 
 
+def test_a_topic_that_lost_partitions_gets_no_empty_ones() -> None:
+    found = look(
+        stored(topic("flights", partitions=3)),
+        brokers={
+            "topics": {"flights": state()},
+            "strays": [StrayLog(0, "id", 5, 2), StrayLog(0, "id", 5, 0), StrayLog(1, "another", 5, 1)],
+        },
+    )
+    assert not found.brokers.requests("add_partitions")
+    status, reason, words = found.condition("Topic", "flights") or ("", "", "")
+    assert (status, reason) == ("False", "StrayLogs")
+    assert "lost partition 2 of topic flights, and broker 0 still has the records" in words
+
+
 def test_a_topic_that_was_deleted_is_created_again() -> None:
     found = look(
         known(),
@@ -511,7 +534,7 @@ def test_a_topic_that_was_deleted_is_created_again() -> None:
     assert found.status("Topic", "flights")["topicId"] == "id"
 
 
-def test_brokers_are_asked_for_strays_only_when_a_topic_is_lost() -> None:
+def test_brokers_are_asked_for_strays_only_when_a_topic_is_lost_or_grows() -> None:
     found = look(
         stored(topic("new")), brokers={"topics": appearing(new=state()), "create_topics": {"new": None}}
     )

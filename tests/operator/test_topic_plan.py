@@ -10,7 +10,7 @@ import pytest
 from millstream_operator.admission import decode
 from millstream_operator.conditions import Reason
 from millstream_operator.config_values import ConfigValue
-from millstream_operator.kafka_records import ConfigChange, NewTopic, TopicState
+from millstream_operator.kafka_records import ConfigChange, NewTopic, StrayLog, TopicState
 from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec
 from millstream_operator.reconcile.topic import TopicPlan, plan_topic, warning
 
@@ -58,6 +58,18 @@ def test_one_whose_records_are_strays_is_not_created_again(brokers: set[int], wo
     assert plan.problem.reason is Reason.STRAY_LOGS
     assert words in plan.problem.message
     assert plan_topic("flights", spec(), state(), strays=brokers) == TopicPlan(), "another one is there"
+
+
+def test_partitions_whose_records_are_strays_are_not_added_again() -> None:
+    lost = [StrayLog(0, "id", 5, 2), StrayLog(2, "id", 5, 1), StrayLog(2, "id", 5, 2)]
+    plan = plan_topic("flights", spec(partitions=3), state(1), lost=lost)
+    assert plan.empty
+    assert plan.problem is not None
+    assert plan.problem.reason is Reason.STRAY_LOGS
+    assert (
+        "lost partitions 1, 2 of topic flights, and brokers 0, 2 still have the records"
+        in plan.problem.message
+    )
 
 
 def test_counts_that_are_left_out_are_the_brokers_on_creation_and_not_compared_later() -> None:

@@ -124,10 +124,11 @@ class KafkaAdmin(KafkaConnection):
         """The strays of all live brokers: a request for no topic returns them alone."""
         try:
             return [
-                StrayLog(broker, uuid_text(topic_id), sum(one.partition_size for one in topic.partitions))
+                StrayLog(broker, uuid_text(topic_id), one.partition_size, one.partition_index)
                 for broker, logs in self._logs(self.brokers().racks, topics=[]).items()
                 for topic in logs
                 if (topic_id := stray_id(topic.name)) is not None
+                for one in topic.partitions
             ]
         except NotSupported:
             return []

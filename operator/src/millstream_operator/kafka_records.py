@@ -128,6 +128,7 @@ class StrayLog(NamedTuple):
     broker: int
     topic_id: str
     size: int
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

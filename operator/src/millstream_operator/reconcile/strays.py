@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from ..conditions import ConditionType, Reason
-from ..kafka_records import StrayLog
+from ..kafka_records import StrayLog, TopicState
 from ..words import count_of, size_of
 
 Said = tuple[ConditionType, bool | None, Reason, str]
@@ -17,6 +17,12 @@ def holders(strays: Iterable[StrayLog]) -> Mapping[str, set[int]]:
     for stray in strays:
         found.setdefault(stray.topic_id, set()).add(stray.broker)
     return found
+
+
+def of_lost_partitions(strays: Iterable[StrayLog], topic: TopicState, wanted: int | None) -> list[StrayLog]:
+    """The strays of partitions that the topic lacks, and would get as new ones if it had ``wanted``."""
+    lacking = range(topic.partitions, wanted or 0)
+    return [stray for stray in strays if stray.topic_id == topic.topic_id and stray.partition in lacking]
 
 
 def condition(strays: Collection[StrayLog] | None) -> Said | None:

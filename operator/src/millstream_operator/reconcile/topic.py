@@ -13,7 +13,7 @@ from datetime import datetime
 
 from ..conditions import ConditionType, Reason
 from ..config_values import changed
-from ..kafka_records import ConfigChange, NewTopic, Refusal, TopicState
+from ..kafka_records import ConfigChange, NewTopic, Refusal, StrayLog, TopicState
 from ..mirror_records import KEY, REJOINS
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..words import count_of
@@ -51,9 +51,11 @@ def plan_topic(
     observed: TopicState | None,
     config_keys: Iterable[str] = (),
     strays: Collection[int] = (),
+    lost: Collection[StrayLog] = (),
 ) -> TopicPlan:
     """Plan the changes that bring a topic to its spec. ``config_keys``: the keys that this resource has set before;
-    ``strays``: the brokers that keep logs of the topic that it had, although the cluster does not know it."""
+    ``strays``: the brokers that keep logs of the topic that it had, although the cluster does not know it; ``lost``:
+    the strays of partitions that the topic lacks."""
     if observed is None and strays:
         return TopicPlan(problem=_kept(name, strays))
     if is_replica(observed) and KEY not in {*spec.config, *config_keys}:  # else this resource has made it one
@@ -62,24 +64,38 @@ def plan_topic(
         return TopicPlan(create=NewTopic(name, spec.partitions, spec.replication_factor, dict(spec.config)))
     to_set = changed(spec.config, observed.config)
     to_reset = tuple(sorted(key for key in config_keys if key not in spec.config and key in observed.config))
+    grows = (spec.partitions or 0) > observed.partitions
     return TopicPlan(
         change=ConfigChange(to_set, to_reset) if to_set or to_reset else None,
-        partitions=spec.partitions if (spec.partitions or 0) > observed.partitions else None,
-        problem=fewer_partitions(spec.partitions, observed.partitions),
+        partitions=spec.partitions if grows and not lost else None,
+        problem=_lost(name, lost) if lost else fewer_partitions(spec.partitions, observed.partitions),
     )
+
+
+def _lost(name: str, strays: Collection[StrayLog]) -> Problem:
+    """Adding the partitions would truncate these logs to that of the broker that leads."""
+    numbers = sorted({stray.partition for stray in strays})
+    which = f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:5]))}"
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return Problem(
+        Reason.STRAY_LOGS,
+        f"the cluster has lost {which}{more} of topic {name}, and {_holders({one.broker for one in strays})} the"
+        " records, as strays: restore the cluster's ZooKeeper, and they are its logs again; or copy the strays, remove"
+        " them (millstream stray remove), and the partitions are added empty",
+    )
+
+
+def _holders(brokers: Collection[int]) -> str:
+    names = ", ".join(map(str, sorted(brokers)))
+    return f"broker {names} still has" if len(brokers) == 1 else f"brokers {names} still have"
 
 
 def _kept(name: str, brokers: Collection[int]) -> Problem:
-    where = (
-        f"broker {next(iter(brokers))}"
-        if len(brokers) == 1
-        else f"brokers {', '.join(map(str, sorted(brokers)))}"
-    )
     return Problem(
         Reason.STRAY_LOGS,
-        f"the cluster has lost topic {name}, and {where} still {'has' if len(brokers) == 1 else 'have'} its records, as"
-        " strays: restore the cluster's ZooKeeper, and they are its logs again; or remove the strays (millstream stray"
-        " remove), and the topic is created empty",
+        f"the cluster has lost topic {name}, and {_holders(brokers)} its records, as strays: restore the cluster's"
+        " ZooKeeper, and they are its logs again; or remove the strays (millstream stray remove), and the topic is"
+        " created empty",
     )
 
 

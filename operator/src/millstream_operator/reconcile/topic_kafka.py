@@ -24,7 +24,7 @@ from .problem import PAUSED, Problem, is_paused
 from .reference import rival_problem
 from .replication_kafka import replicate
 from .report import report_problem
-from .strays import holders
+from .strays import holders, of_lost_partitions
 from .together import PROBLEM_INTERVAL_S, sort_out
 from .topic import Said, TopicPlan, is_replica, plan_topic, problem_of, said, status_of
 
@@ -60,14 +60,21 @@ def _bring_about(
         active = [topic for topic in topics if not is_paused(topic)]
         plans = dict.fromkeys(names, TopicPlan())
         lost = any(topic.status.topic_id and topic.topic_name not in observed for topic in active)
-        strays = holders(admin.strays()) if lost else {}
+        grow = any(
+            (topic.spec.partitions or 0) > found.partitions
+            for topic in active
+            if (found := observed.get(topic.topic_name)) is not None
+        )
+        strays = admin.strays() if lost or grow else []
+        kept = holders(strays)
         for topic in active:
             plans[topic.topic_name] = plan_topic(
                 topic.topic_name,
                 topic.spec,
-                observed.get(topic.topic_name),
+                found := observed.get(topic.topic_name),
                 topic.status.config_keys or (),
-                strays.get(topic.status.topic_id or "", ()),
+                kept.get(topic.status.topic_id or "", ()),
+                of_lost_partitions(strays, found, topic.spec.partitions) if found is not None else (),
             )
         topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]
         refused = carry_out(admin, plans)

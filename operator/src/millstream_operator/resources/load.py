@@ -202,7 +202,9 @@ def _written(load: BatchLoad) -> Written | None:
         return written
     if asked is None or asked.path != committed.path:
         return None
-    removed = load.spec.from_.position == "Committed" and load.spec.from_.request_id is None  # decides nothing
+    removed = (
+        load.spec.from_.position == "Committed" and load.spec.from_.request_id is None
+    )  # decides nothing
     return written if removed or asked.from_ == committed.from_ else None
 
 
