@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,9 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, Peer, admin, arrived, create, produce
 from millstream_harness.mirror_groups import commit, committed, follows, in_step, values
 from millstream_harness.scenario import eventually, unique
+from millstream_kafka.client import ClusterClient
+from millstream_mirror.others import progress_of
+from millstream_mirror.progress import Progress
 
 pytestmark = pytest.mark.process
 
@@ -238,6 +242,47 @@ def test_positions_of_the_mirror_follow_the_source_backwards(
     follows(east, group, topic, 800)
     commit(west, group, topic, 300)
     follows(east, group, topic, 300)
+
+
+@pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
+def test_a_worker_that_starts_knows_which_positions_are_the_mirrors(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
+) -> None:
+    """Two groups are reset backwards while no worker runs; somebody else has set the position of one in the target."""
+    topic, group, other = unique("reset"), unique("app"), unique("app")
+    create(west, topic)
+    produce(west, topic, range(1000))
+    mirror = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        name=topic,
+        mode=mode,
+        topics={"include": [topic]},
+        groups={"include": [group, other]},
+    )
+    arrived(east, topic, [1000])
+    for one in (group, other):
+        commit(west, one, topic, 900)
+        follows(east, one, topic, 900)
+    stored = f"millstream-mirror.{topic}.west"
+    eventually(
+        lambda: asyncio.run(progress_in(east, stored))[topic, 0],
+        lambda now: (now.committed_for(group), now.committed_for(other)) == (900, 900),
+        "progress with both",
+    )
+    mirror.kill()
+    commit(east, other, topic, 901)
+    for one in (group, other):
+        commit(west, one, topic, 10)
+    mirror.start()
+    follows(east, group, topic, 10)
+    assert committed(east, other, topic) == [901]
+
+
+async def progress_in(broker: Peer, group: str) -> dict[tuple[str, int], Progress]:
+    async with ClusterClient(broker.bootstrap) as cluster:
+        await cluster.metadata([])
+        return await progress_of(cluster, group)
 
 
 def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_group_moves_on(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from millstream_mirror.progress import MAX_ORIGINS, Gap, Progress
+from millstream_mirror.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, Progress
 
 WHOLE = Progress(
     5,
@@ -23,6 +24,7 @@ WHOLE = Progress(
     source_end=120,
     seen_ms=88,
     is_left=True,
+    groups=(("abcdefgh", 7), ("ijklmnop", 0)),
 )
 PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)
 
@@ -54,6 +56,9 @@ def changed(**fields: object) -> str:
         '{"v":1,"producer":' + "[" * 4000,
         '{"v":1,"producer":' + "9" * 4000 + "}",
         changed(v=2),
+        changed(groups=[]),
+        changed(groups={"a": "7"}),
+        changed(groups={str(number): 7 for number in range(MOST_GROUPS + 1)}),
         changed(v=[["x"]] * 300),
         changed(producer=[1, 2]),
         changed(producer={"a": 1, "b": 2, "c": 3}),
@@ -86,3 +91,18 @@ def test_what_no_mirror_writes_is_refused_in_one_short_line(metadata: str) -> No
         Progress.read(5, metadata)
     assert len(str(refusal.value)) < 1000
     assert str(refusal.value).isprintable()
+
+
+def test_the_latest_offsets_of_groups_are_kept_as_far_as_there_is_room() -> None:
+    progress = PLAIN
+    for number in range(2 * MOST_GROUPS):
+        progress = progress.with_committed(f"group-{number}", 1 << 62)
+    progress = progress.with_committed(f"group-{MOST_GROUPS}", 5)
+    assert len(progress.groups) == MOST_GROUPS
+    assert progress.committed_for(f"group-{MOST_GROUPS}") == 5
+    assert progress.committed_for(f"group-{MOST_GROUPS - 1}") is None
+    assert Progress.read(0, progress.metadata()) == progress
+    crowded = replace(progress, origins=tuple(f"{number:040}" for number in range(MAX_ORIGINS)))
+    assert len(crowded.metadata()) <= MOST_BYTES
+    read = Progress.read(0, crowded.metadata())
+    assert (read.origins, read.committed_for(f"group-{MOST_GROUPS}")) == (crowded.origins, 5)

@@ -5,9 +5,10 @@ members consume, translates them (offsets.py, else lookup.py), and commits chang
 continues at the record at which it would continue in the source, or at an earlier one if the mirror is behind.
 
 The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
-that this worker has not set itself only moves forward; its own follow the source's backwards, too, even if the group
-was deleted and created again. The worker repeats its commits every hour, because the target forgets the positions of an
-idle group. It never copies the mirror's own groups.
+that the mirror has not set itself only moves forward; its own follow the source's backwards, too, even if the group
+was deleted and created again. A worker that starts knows from the progress of each lane which ones are the mirror's.
+The worker repeats its commits every hour, because the target forgets the positions of an idle group. It never copies
+the mirror's own groups.
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ class GroupSync:
             and _identity(lane) == one.lane
         }
         allowed = {
-            where: one for where, one in wanted.items() if self._may(group, where, one, there.get(where))
+            where: one
+            for where, one in wanted.items()
+            if self._may(group, lanes[where], one, there.get(where))
         }
         for where in wanted.keys() - allowed.keys():  # retry only once the source's position changes
             self._copied[group, where] = wanted[where]
@@ -214,6 +217,7 @@ class GroupSync:
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
                 self._copied[group, where] = allowed[where]
+                lanes[where].committed_for(group, allowed[where].target_offset)
                 self._counters.positions += 1
             elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
                 return f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
@@ -228,11 +232,14 @@ class GroupSync:
         is_same = self._keeps_epochs and one.target_offset == one.source.offset
         return Position(one.target_offset, one.source.metadata, one.source.leader_epoch if is_same else -1)
 
-    def _may(self, group: str, where: TopicPartition, wanted: Copied, there: Position | None) -> bool:
+    def _may(self, group: str, lane: Lane, wanted: Copied, there: Position | None) -> bool:
         """Whether the mirror may set the position, which is ``there`` now."""
         if there is None:
             return True
-        if (before := self._copied.get((group, where))) is not None:
+        before = self._copied.get((group, lane.target))
+        if before is None and lane.acknowledged.committed_for(group) == there.offset:
+            return True  # an earlier worker has set it
+        if before is not None:
             if before.target_offset == there.offset:
                 return True  # it is the mirror's own
             if (before.source, before.target_offset) == (wanted.source, wanted.target_offset):

@@ -344,6 +344,10 @@ class Lane:
         """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""
         self.acknowledged = replace(self.acknowledged, last=last)
 
+    def committed_for(self, group: str, target_offset: int) -> None:
+        """Remember an offset in the target that was committed for a group."""
+        self.acknowledged = self.acknowledged.with_committed(group, target_offset)
+
     def compare_again(self, error: str = "") -> None:
         """Stop fetching, and compare with the source before it continues; responses of the target still count."""
         self.must_compare = True
@@ -395,7 +399,7 @@ class Lane:
             before is not None
             and (before.offset, before.sequence, before.source_end) == (now.offset, now.sequence, end)
             and (before.origins, before.last, before.target_id) == (self.origins, now.last, now.target_id)
-            and before.is_new == now.is_new
+            and (before.is_new, before.groups) == (now.is_new, now.groups)
         ):
             return None
         return replace(

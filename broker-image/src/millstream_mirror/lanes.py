@@ -403,6 +403,7 @@ class LaneKeeper(Keeper):
             last=None,
             target_id=target_id,
             is_new=True,
+            groups=(),
         )
         lane.new_until = -1
         await self._resume(lane, again)

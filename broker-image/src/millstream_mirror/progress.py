@@ -6,15 +6,17 @@ as the offset, and as metadata a JSON object:
     {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
      "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"],
      "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…",
-     "new": true}
+     "new": true, "groups": {"…": target offset}}
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millstream_kafka.batch import INT32_MAX
@@ -35,6 +37,9 @@ MAX_ID = 255
 MAX_ORIGINS = 64
 SHOWN = 200
 """Characters of unreadable metadata to show in an error."""
+MOST_GROUPS = 64
+MOST_BYTES = 4000
+"""Of metadata: Kafka accepts 4096 by default (offset.metadata.max.bytes). Groups are left out first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class Progress:
     """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
     is_new: bool = False
     """The lane has not been caught up yet since it began."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """The offsets in the target that the mirror has committed for groups, the latest ones last; by `group_key`."""
 
     @property
     def is_dense(self) -> bool:
@@ -104,25 +111,37 @@ class Progress:
         last = {"last": self.last} if self.last else {}
         target = {"target": self.target_id} if self.target_id else {}
         new = {"new": True} if self.is_new else {}
-        return json.dumps(
-            {
-                **last,
-                **target,
-                **gap,
-                **origins,
-                **left,
-                **source,
-                **new,
-                "v": _VERSION,
-                "producer": [self.producer_id, self.producer_epoch, self.sequence],
-                "first": self.first,
-                "end": self.target_offset,
-                "topicId": self.topic_id,
-                "cluster": self.cluster_id,
-                "at": self.caught_up_ms,
-            },
-            separators=(",", ":"),
-        )
+        fields: dict[str, Any] = {
+            **last,
+            **target,
+            **gap,
+            **origins,
+            **left,
+            **source,
+            **new,
+            "v": _VERSION,
+            "producer": [self.producer_id, self.producer_epoch, self.sequence],
+            "first": self.first,
+            "end": self.target_offset,
+            "topicId": self.topic_id,
+            "cluster": self.cluster_id,
+            "at": self.caught_up_ms,
+        }
+        groups = self.groups
+        while (
+            len(text := _json(fields | ({"groups": dict(groups)} if groups else {}))) > MOST_BYTES and groups
+        ):
+            groups = groups[1 + len(groups) // 8 :]
+        return text
+
+    def committed_for(self, group: str) -> int | None:
+        """The offset in the target that the mirror has last committed for a group; None if it is not known."""
+        return dict(self.groups).get(group_key(group))
+
+    def with_committed(self, group: str, target_offset: int) -> Progress:
+        key = group_key(group)
+        others = [one for one in self.groups if one[0] != key]
+        return replace(self, groups=(*others[1 - MOST_GROUPS :], (key, target_offset)))
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> Progress:
@@ -156,6 +175,7 @@ class Progress:
                 else None,
                 _text("target", stored.get("target", "")),
                 stored.get("new", False) is True,
+                _groups(stored.get("groups", {})),
             )
         except RecursionError:
             problem = "nested too deeply"
@@ -171,6 +191,21 @@ def target_number(topic_id: str) -> int:
 
     Mode Identity has no producer id, and stores this number in its place."""
     return uuid.UUID(topic_id).int >> 65 if topic_id else -1
+
+
+def group_key(group: str) -> str:
+    """Stands for the name of a group, which may be long."""
+    return base64.urlsafe_b64encode(hashlib.blake2b(group.encode(), digest_size=6).digest()).decode()
+
+
+def _groups(stored: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(stored, dict) or len(stored) > MOST_GROUPS:
+        raise ValueError(f"groups: an object with at most {MOST_GROUPS} offsets is allowed")
+    return tuple((_text("groups", key), _number("groups", value, 63)) for key, value in stored.items())
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _number(name: str, value: Any, bits: int) -> int:

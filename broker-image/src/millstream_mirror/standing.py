@@ -115,6 +115,7 @@ class CopyKeeper(Keeper):
                 source_end=known.source_end,
                 seen_ms=known.seen_ms,
                 is_new=known.is_new or known.producer_id != target,
+                groups=known.groups if known.producer_id == target else (),
             )
             lane = CopyLane(name.topic, name.partition, name.target_topic, progress)
             lane.origins = self._origins(name.topic)
