@@ -19,9 +19,9 @@ class Daemon:
     """
 
     name = "the daemon"
-    start_timeout_s = 60.0
+    start_timeout_s = 180.0
     stop_timeout_s = 60.0
-    """Longer than a busy machine needs: a limit for what hangs, no promise."""
+    """Both longer than a busy machine needs: limits for what hangs, no promises."""
 
     def __init__(self, folder: Path, output: str) -> None:
         self.folder = folder

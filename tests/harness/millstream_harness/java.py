@@ -22,7 +22,7 @@ LOG4J = ROOT / "bench" / "kafka"
 SHORT_LIVED = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 # A server that tests start lives for a minute: the second compiler would take more time than it saves.
 OF_A_TEST = ("-Xmx1G", *SHORT_LIVED[1:], "-Djava.awt.headless=true")
-TOOL_TIMEOUT_S = 60.0
+TOOL_TIMEOUT_S = 180.0
 
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",

@@ -34,8 +34,6 @@ class KafkaProcess(Daemon):
     """One Apache Kafka node over one folder; a new folder is formatted first."""
 
     name = "Kafka"
-    start_timeout_s = 60.0
-    stop_timeout_s = 30.0
 
     def __init__(
         self,

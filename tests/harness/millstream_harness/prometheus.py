@@ -34,7 +34,6 @@ class PrometheusProcess(Daemon):
     """Scrapes each target every INTERVAL; ``rules`` are files of rules."""
 
     name = "Prometheus"
-    start_timeout_s = 60.0
 
     def __init__(self, folder: Path, targets: Sequence[Target], rules: Sequence[Path] = ()) -> None:
         super().__init__(folder, "prometheus.log")

@@ -34,7 +34,6 @@ class ZooKeeperProcess(Daemon):
     """One server over one folder; alone, or with ``peers``: each server's number, quorum and election port."""
 
     name = "ZooKeeper"
-    start_timeout_s = 60.0
 
     def __init__(
         self,
