@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from kazoo.client import KazooClient
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT, Writer, holds
+from millstream_harness.restored_zookeeper import copy, restore
 from millstream_harness.wire import Wire
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol.alter_partition_reassignments import (
@@ -22,6 +22,7 @@ from millstream_kafka.protocol.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
 
@@ -63,9 +64,15 @@ def create(cluster: ClusterProcesses, name: str, *replicas: int, **config: str) 
 
 def move(cluster: ClusterProcesses, name: str, *replicas: int) -> None:
     asked = ReassignableTopic(name, [ReassignablePartition(0, list(replicas))])
-    with Wire(cluster.brokers[cluster.controller()].bootstrap) as wire:
-        answer = wire.call(API, 0, AlterPartitionReassignmentsRequest(20_000, [asked]))
-    assert answer.error_code == 0
+
+    def is_taken() -> bool:
+        """The controller may change while ZooKeeper restarts."""
+        with Wire(cluster.brokers[cluster.controller()].bootstrap) as wire:
+            answer = wire.call(API, 0, AlterPartitionReassignmentsRequest(20_000, [asked]))
+        assert answer.error_code in (0, ErrorCode.NOT_CONTROLLER)
+        return answer.error_code == 0
+
+    until(is_taken, "the controller takes the reassignment")
     until(lambda: cluster.partitions(name)[0].replica_nodes == list(replicas), f"{name} is moved")
     for number, one in cluster.brokers.items():
         if number not in replicas:
@@ -76,21 +83,6 @@ def stop_all(cluster: ClusterProcesses) -> None:
     for one in cluster.brokers.values():
         if one.process is not None:
             one.stop(20)
-
-
-def copy(zookeeper: ZooKeeperProcess) -> Path:
-    zookeeper.stop(20)
-    target = zookeeper.folder / "copy"
-    shutil.copytree(zookeeper.data, target)
-    zookeeper.start()
-    return target
-
-
-def restore(zookeeper: ZooKeeperProcess, copied: Path) -> None:
-    zookeeper.kill()
-    shutil.rmtree(zookeeper.data)
-    shutil.copytree(copied, zookeeper.data)
-    zookeeper.start()
 
 
 def test_a_restored_zookeeper_costs_no_record(cluster: ClusterProcesses, zookeeper: ZooKeeperProcess) -> None:

@@ -11,6 +11,7 @@ import pytest
 from millstream_broker.coordination import OVERRIDE, CoordinationError, tree
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
 from millstream_broker.coordination.takeover import OLD_FILE_NAME, find_old, take_over
+from millstream_broker.log.known_states import FILE_NAME as STATES
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, record
@@ -32,6 +33,7 @@ def test_topics_configuration_and_ids_are_taken_over(start_broker: StartBroker) 
     broker.stop()
     nodes = nodes_in(broker.data)
     (broker.data / FILE_NAME).unlink()
+    (broker.data / STATES).unlink()  # version 0.2 had none
     partition = {"replicas": [1], "leader": 1, "leader_epoch": 4, "isr": [1], "version": 9}
     old = {
         "version": 1,

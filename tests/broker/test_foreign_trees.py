@@ -21,6 +21,7 @@ from millstream_harness.wire import record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.client.connection import Connection
 from millstream_kafka.protocol import describe_log_dirs, list_offsets, produce
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 
 OVERRIDDEN = {OVERRIDE: "true"}
@@ -36,9 +37,14 @@ async def send(client: Connection, topic: str, count: int = 3) -> None:
 
 
 async def end(client: Connection, topic: str) -> int:
+    """The end of the topic's log, once it has a leader: one that is compared first has none for a moment."""
     asked = ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, LATEST)])
-    answer = await client.call(list_offsets.API, 4, list_offsets.ListOffsetsRequest(-1, 0, [asked]))
-    (found,) = answer.topics[0].partitions
+    for _ in range(1000):
+        answer = await client.call(list_offsets.API, 4, list_offsets.ListOffsetsRequest(-1, 0, [asked]))
+        (found,) = answer.topics[0].partitions
+        if found.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            break
+        await asyncio.sleep(0.01)
     assert found.error_code == 0
     return int(found.offset)
 

@@ -167,6 +167,7 @@ AREAS = {
             "log_upkeep",
             "log_headers",
             "log_inventory",
+            "log_known_states",
             "log_starts",
             "log_summaries",
             "log_rules",

@@ -61,6 +61,7 @@ def start(
         yield supervision.keep("flush of rolled segments", partial(_flush_rolled, home))
     yield supervision.keep("ISR review", alter_partition.run)
     yield supervision.keep("high watermarks", manager.keep_watermarks)
+    yield supervision.keep("states of partitions", lambda: _write_states(logs))
     yield every("generations", "replica.high.watermark.checkpoint.interval.ms", generations.rise_if_grown)
     if config.flag("log.cleaner.enable"):
         yield supervision.keep("cleaner", lambda: Cleaner(config, logs, replicas).run())
@@ -89,6 +90,17 @@ async def _retain(logs: LogManager, replicas: Replicas) -> None:
 async def _checkpoint(logs: LogManager, manager: ReplicaManager) -> None:
     await manager.open_missing()
     await asyncio.to_thread(logs.checkpoint)
+
+
+async def _write_states(logs: LogManager) -> None:
+    """Note the states of partitions as soon as they change."""
+    changed = asyncio.Event()
+    changed.set()
+    logs.states.on_change = changed.set
+    while True:
+        await changed.wait()
+        changed.clear()
+        await asyncio.to_thread(logs.states.write)
 
 
 async def _flush_rolled(home: LogDir) -> None:

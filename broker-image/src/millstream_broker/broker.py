@@ -154,7 +154,13 @@ class Broker:
         self._admissions = Admissions(memory, failure.fail)
         self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
-            self.replicas, coordination, self.stats, config.integer("replica.lag.time.max.ms") / 1000
+            self.replicas,
+            coordination,
+            self.stats,
+            config.integer("replica.lag.time.max.ms") / 1000,
+            lambda partition, stored: logs.states.note(
+                partition.topic, partition.topic_id, partition.index, stored.leader_epoch, stored.version
+            ),
         )
         self.fetch_sessions = Sessions(self.replicas, self._alter_partition, _fetch_settings(config))
         self.replica_manager = ReplicaManager(
@@ -381,6 +387,7 @@ async def _join(
     await generations.load()
     found = await asyncio.to_thread(logs.start, generations.known)
     await generations.judge()
+    await generations.compare()
     if adopts:
         await joining.adopt(coordination, found, logs, broker_id)
     for _ in range(2):

@@ -14,6 +14,9 @@ A directory vouches for its logs unless
   page cache of the last process is gone (`LogDir.same_boot`); its generation is set to 0 before anything else happens;
 - its generation is 0: the broker was killed before a controller had acted on one of the two cases above.
 
+Coordination is the older copy, too, if its state of a partition contradicts the newest one that a directory has noted
+(`log.known_states`): generations rise only every few seconds.
+
 The broker as a whole does not vouch for its logs while a directory is offline, or a log that it had is in none of them
 (`log.inventory`).
 
@@ -35,6 +38,7 @@ from millstream_kafka.protocol.errors import ApiError
 
 from .coordination.coordination import Coordination
 from .log.directory import LogDir, LogDirError
+from .log.known_states import KnownState, TopicIdPartition, forgotten
 from .log.manager import LogManager
 from .slices import turns
 
@@ -62,7 +66,8 @@ class Generations:
         """Whether every log directory vouches for its logs; otherwise generations do not rise."""
         self.is_older_copy = False
         self.ahead = 0
-        """Number of rises that coordination has forgotten, because it was restored from an older copy."""
+        """Number of rises or leader epochs that coordination has forgotten, as it was restored from an older copy."""
+        self._forgotten: Mapping[TopicIdPartition, KnownState] = {}
 
     async def load(self) -> None:
         """Before the logs are opened. Raises CoordinationError."""
@@ -76,6 +81,31 @@ class Generations:
         self.vouches = not self._logs.offline and not self._logs.inventory.missing
         for home in homes:
             self._judge(home, self.known.get(home.directory_id))
+
+    async def compare(self) -> None:
+        """Whether coordination has an older state of a partition than this broker. Raises CoordinationError."""
+        states = self._logs.states
+        known = states.all()
+        asked = [(states.topics[of], of, index) for of, index in known]
+        found: dict[TopicIdPartition, int] = {}
+        for is_newest in (False, True):  # another server may only be behind
+            stored = await self._coordination.versions(asked, newest=is_newest)
+            found = forgotten(known, {key: KnownState(*one) for key, one in stored.items()})
+            if not found:
+                return
+        self._forgotten = {key: known[key] for key in found}
+        of, index = next(iter(found))
+        was_known, self.ahead = bool(self.ahead), max(self.ahead, *found.values())
+        if was_known:
+            return
+        log.warning(
+            "coordination was restored from an older copy (ZooKeeper, or the file of a broker by itself): it has older"
+            " states of %d partitions than this broker has seen, such as %s-%d. The controller asks all brokers for"
+            " their logs, and the most complete one of each partition leads.",
+            len(found),
+            states.topics[of],
+            index,
+        )
 
     def _judge(self, home: LogDir, known: int | None) -> None:
         own = home.generation or 0
@@ -119,6 +149,9 @@ class Generations:
     async def accepted(self) -> None:
         """The controller has acted: nothing relies on records that may be missing here."""
         self.vouches, self.ahead = True, 0
+        if forgotten_states := self._forgotten:
+            self._forgotten = {}
+            await asyncio.to_thread(self._logs.states.forget, forgotten_states)
         await self.rise()
 
     async def rise_if_grown(self) -> None:

@@ -42,7 +42,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from ..handlers import RequestContext, handler
 from ..log.log import Log
 from ..log.manager import LogManager
-from ..log.strays import Stray, Strays
+from ..log.strays import Stray, Strays, log_end
 from ..look_ups import Check, LookUps
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
@@ -189,7 +189,8 @@ def _log_end(
         found = held.log
     if found is not None:
         found.check_online()
-        return ListOffsetsPartitionResponse(key[1], 0, -1, found.log_end_offset, found.epochs.latest)
+        end = log_end(found)
+        return ListOffsetsPartitionResponse(key[1], 0, -1, end.offset, end.epoch)
     answer = ListOffsetsPartitionResponse(key[1], ErrorCode.KAFKA_STORAGE_ERROR)
     if topic is not None:
         homes = {home.path for home in logs.dirs}

@@ -206,6 +206,18 @@ class Coordination:
         """The last generation of each of the broker's log directories, by directory id; known before joining."""
         return await self._persist(lambda: writes.read_generations(self._nodes, broker_id), deadline=None)
 
+    async def versions(
+        self, partitions: Collection[tuple[str, uuid.UUID, int]], *, newest: bool = False
+    ) -> Mapping[tuple[uuid.UUID, int], tuple[int, int]]:
+        """Leader epoch and version of these partitions' states; `newest`: no server that is behind responds."""
+
+        async def read() -> Mapping[tuple[uuid.UUID, int], tuple[int, int]]:
+            if newest:
+                await self._nodes.sync()
+            return await writes.read_versions(self._nodes, partitions)
+
+        return await self._persist(read, deadline=None)
+
     async def show_generations(self, broker_id: int, generations: Mapping[str, int]) -> None:
         """Raises Conflict if a later one is known: another process uses a copy of that directory."""
         await self._persist(lambda: writes.show_generations(self._nodes, broker_id, generations))

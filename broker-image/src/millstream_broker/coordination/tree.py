@@ -302,6 +302,10 @@ def _with_state(
     )
 
 
+def leader_epoch_from(path: str, data: bytes) -> int:
+    return with_state(path, PartitionRecord((), -1, -1, ()), data, 0).leader_epoch
+
+
 # The controller
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from millstream_kafka.kafka_uuid import uuid_text
@@ -222,6 +222,22 @@ async def end_registration(nodes: Store, broker: BrokerRecord) -> None:
     except MultiError as error:
         raise Unavailable(f"the registration of broker.id={broker.broker_id} changes: {error}") from None
     log.info("removed the registration of broker.id=%d with epoch %d", broker.broker_id, broker.epoch)
+
+
+async def read_versions(
+    nodes: Store, partitions: Collection[tuple[str, uuid.UUID, int]]
+) -> dict[tuple[uuid.UUID, int], tuple[int, int]]:
+    """Leader epoch and version of the states of these partitions; none of those whose topic has another id now."""
+    names = list({name for name, _, _ in partitions})
+    topics = zip(names, await nodes.get_all(map(tree.topic_path, names)), strict=True)
+    ids = {name: tree.topic_id_from(name, node.data) for name, node in topics if node is not None}
+    asked = [one for one in partitions if ids.get(one[0]) == one[1]]
+    states = await nodes.get_all(tree.state_path(name, index) for name, _, index in asked)
+    return {
+        (of, index): (tree.leader_epoch_from(tree.state_path(name, index), node.data), node.version)
+        for (name, of, index), node in zip(asked, states, strict=True)
+        if node is not None
+    }
 
 
 async def read_generations(nodes: Store, broker_id: int) -> dict[str, int]:

@@ -48,6 +48,13 @@ class LeaderEpochs:
     def latest(self) -> int:
         return self.entries[-1][0] if self.entries else UNDEFINED
 
+    def of_last_record(self, log_end_offset: int) -> int:
+        """The epoch of the last record, or of the last one that was deleted; a later epoch may have no record yet."""
+        for epoch, offset in reversed(self.entries):
+            if offset < log_end_offset:
+                return epoch
+        return self.entries[0][0] if self.entries else UNDEFINED
+
     def assign(self, epoch: int, offset: int) -> None:
         """Note that ``epoch`` begins at ``offset``, unless that is known."""
         entries = self.entries

@@ -37,6 +37,7 @@ from .config import LogConfig
 from .directory import BrokenDirError, LogDir, LogDirError, boot_id, describe
 from .files import FileCache, is_failure
 from .inventory import Inventory, Place
+from .known_states import KnownStates
 from .log import Log
 from .strays import Stray, Strays, log_end
 
@@ -93,6 +94,7 @@ class LogManager:
         """The directory with the tree of a broker by itself."""
         self.strays = Strays(self.files)
         self.inventory = Inventory()
+        self.states = KnownStates()
         self._homes: dict[TopicPartition, LogDir] = {}
         self._deleting: list[Path] = []
 
@@ -200,8 +202,9 @@ class LogManager:
         }
         strays = {(one.topic_id, one.partition) for one in self.strays if one.topic_id is not None}
         homes = {home.path: home for home in self.dirs}
-        self.inventory.failed = lambda directory, error: homes[directory].check(error)
+        self.inventory.failed = self.states.failed = lambda directory, error: homes[directory].check(error)
         self.inventory.begin(homes, found, strays)
+        self.states.begin(homes, {*found, *strays, *self.inventory.missing})
         self._identify()
         for (topic_id, partition), place in self.inventory.missing.items():
             logger.error(
@@ -364,6 +367,7 @@ class LogManager:
         self.offline[home.path] = str(_broken(home, home.failure))
         self.strays.forget(home.path)
         self.inventory.leave(home.path)
+        self.states.leave(home.path)
         lost = []
         for key, log in home.all_logs().items():
             if self._homes.get(key) is home:

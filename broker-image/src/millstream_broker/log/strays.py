@@ -59,7 +59,8 @@ class LogEnd(NamedTuple):
 
 
 def log_end(log: LogState) -> LogEnd:
-    return LogEnd(log.epochs.latest, log.log_end_offset)
+    end = log.log_end_offset
+    return LogEnd(log.epochs.of_last_record(end), end)
 
 
 class Strays:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -35,8 +36,16 @@ class Records(Protocol):
 class AlterPartitionManager:
     """All calls are made on the loop."""
 
-    def __init__(self, replicas: Replicas, records: Records, stats: Stats, max_lag_s: float) -> None:
-        """A follower that has not caught up for `max_lag_s` leaves the ISR."""
+    def __init__(
+        self,
+        replicas: Replicas,
+        records: Records,
+        stats: Stats,
+        max_lag_s: float,
+        seen: Callable[[Partition, PartitionRecord], None] = lambda partition, stored: None,
+    ) -> None:
+        """A follower that has not caught up for `max_lag_s` leaves the ISR. `seen` is called with each stored state."""
+        self._seen = seen
         self._replicas = replicas
         self._records = records
         self._stats = stats
@@ -113,6 +122,7 @@ class AlterPartitionManager:
             is_known = False
         else:
             self._is_failing = False
+            self._seen(partition, stored)
             isr.written(stored)
             self._note(partition, before, stored.isr)
         if not is_known:

@@ -225,6 +225,7 @@ class ReplicaManager:
         async for topic, index in turns(partitions):
             key = topic.name, index
             await self._cut_ends(key)
+            self._note(topic, index)
             if self._replicas.broker_id not in (replicas := topic.partitions[index].replicas):
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replicas and key not in self._replicas.unopened:  # it was never here
@@ -238,6 +239,11 @@ class ReplicaManager:
                 if topic.partitions[index].leader != NO_LEADER or self._has_log(topic, index):
                     new.append((topic, index))
         return new
+
+    def _note(self, topic: TopicRecord, index: int) -> None:
+        record = topic.partitions[index]
+        if self._replicas.broker_id in record.replicas:
+            self._logs.states.note(topic.name, topic.topic_id, index, record.leader_epoch, record.version)
 
     def _has_log(self, topic: TopicRecord, index: int) -> bool:
         """Whether there is a log to open, or one that is lost: without a leader no empty one is created."""
