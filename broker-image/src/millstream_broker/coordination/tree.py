@@ -13,7 +13,6 @@
     /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
     /admin/delete_topics/T                       {"version":1,"topic_id":…}: to be deleted (of Kafka: empty)
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
-    /latest_producer_id_block                    of Kafka and earlier versions (see `producer_ids`)
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
 Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr`,
@@ -52,7 +51,6 @@ CONFIG_CHANGE = "/config/changes/config_change_"
 DELETE_TOPICS = "/admin/delete_topics"
 ISR_CHANGES = "/isr_change_notification"
 ISR_CHANGE = "/isr_change_notification/isr_change_"
-PRODUCER_IDS = "/latest_producer_id_block"
 GENERATIONS = "/brokers/generations"
 
 ALWAYS = (
@@ -69,7 +67,6 @@ ALWAYS = (
     "/brokers/seqid",
     ISR_CHANGES,
     "/log_dir_event_notification",
-    PRODUCER_IDS,
     GENERATIONS,
 )
 """Nodes created before any others, as in Kafka."""
