@@ -100,8 +100,9 @@ async def test_data_is_not_given_to_another_clusters_tree(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_empty", [True, False])
 async def test_overridden_the_logs_are_strays_until_their_tree_is_back(
-    tmp_path: Path, is_empty: bool
+    tmp_path: Path, is_empty: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """An empty tree gets the data's cluster id; then the right tree counts as an older copy, so that logs decide."""
     right, wrong = SharedTree(), SharedTree()
     await filled(tmp_path / "one", right.store)
     if not is_empty:
@@ -118,9 +119,12 @@ async def test_overridden_the_logs_are_strays_until_their_tree_is_back(
         metrics = (await broker._metrics.text()).decode()
         assert "\nmillstream_stray_partitions 1" in metrics
         assert f"\nmillstream_stray_bytes {described[stray]}" in metrics
-    async with running(tmp_path / "one", OVERRIDDEN, right.store) as broker, connected(broker) as client:
+    caplog.clear()
+    back = None if is_empty else OVERRIDDEN
+    async with running(tmp_path / "one", back, right.store) as broker, connected(broker) as client:
         assert await end(client, "t") == 3
         assert strays(broker) == [("t", 0)], "the other topic's log, in turn"
+        assert ("was restored from an older copy" in caplog.text) == is_empty
 
 
 async def test_a_broker_without_data_founds_no_second_cluster(tmp_path: Path) -> None:
