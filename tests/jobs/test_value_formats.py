@@ -235,3 +235,49 @@ def test_values_that_cannot_be_are_refused(
     with pytest.raises(BadRun, match=said) as caught:
         loads.load((0, 0, 1), value=value, partition_by=partition_by)
     assert "\n" not in str(caught.value)
+
+
+def test_whatever_follows_a_json_object_makes_it_corrupt(loads: Loads) -> None:
+    whole = [b'{"a": 7}', b' {"a": 7, "b": {"c": "}"}} \r\n', b'{"a": 7, "b": {"c": "x"}} // }']
+    more = [
+        b'{"a": 7}\n{"a": 8}',
+        b'{"a": 7} trailing',
+        b'{"a": 7},{"a": 8}',
+        b'{"a": 7}}',
+        b'{"a": 7}]',
+        b'{"a": 7}\n"text"',
+        b'{"a": 7}{"a": 8',
+        b'{"a": 7, "b": {"c": "x"}}{}',
+        b'{"a": 7, "b": {"c": "x"}} /* no end',
+    ]
+    loads.publish([(None, value) for value in [*whole, *more]])
+    value = Value(schema="a INT, b STRUCT<c: STRING>", options={"allowComments": "true"})
+    result = loads.load((0, 0, len(whole) + len(more)), value=value)
+    assert result.corrupt_records == len(more)
+    rows = loads.rows()
+    assert [row["a"] for row in rows[: len(whole)]] == [7] * len(whole)
+    assert [row["_corrupt_record"] for row in rows] == [None] * len(whole) + [text.decode() for text in more]
+
+
+def test_whatever_follows_a_line_or_a_record_makes_it_corrupt(loads: Loads) -> None:
+    good = avro(FLIGHT, UA)
+    more = [good + b"\x00", good + good, good + b"x" * 16, good + b"x" * 40]
+    loads.publish(
+        [(None, good), *((None, value) for value in more)], [(None, b"AA,1"), (None, b"AA,1\0UA,2")]
+    )
+    assert loads.load((0, 0, 5), value=Value("Avro", json.dumps(FLIGHT))).corrupt_records == len(more)
+    assert columns(loads.rows(), "carrier", "_corrupt_record") == [
+        ("UA", None),
+        *((None, value) for value in more),
+    ]
+    line = Value("CSV", "carrier STRING, delay DOUBLE")
+    result = loads.load((1, 0, 2), name="lines", value=line, output={"path": str(loads.path.parent / "csv")})
+    assert (result.rows, result.corrupt_records) == (2, 1)
+
+
+def test_whatever_follows_a_record_with_an_id_makes_it_corrupt(loads: Loads) -> None:
+    with SchemaRegistry() as registry:
+        whole = confluent(registry.register("flights", FLIGHT), avro(FLIGHT, UA))
+        loads.publish([(None, whole), (None, whole + b"\x02"), (None, whole + whole)])
+        value = Value("Avro", schema_registry=RegistryAt(registry.url))
+        assert loads.load((0, 0, 3), value=value).corrupt_records == 2

@@ -68,6 +68,45 @@ def test_an_unknown_field_of_a_stored_pod_template_reaches_no_pod() -> None:
     assert "hostNetwork" not in str(stateful_set(found, image="broker:1", pull_policy="Always"))
 
 
+def test_nulls_of_generators_count_as_left_out() -> None:
+    """As on the API server: `kubectl create --dry-run -o yaml` and Helm write them."""
+    topic = decode(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "Topic",
+            "metadata": {
+                "name": "flights",
+                "namespace": None,
+                "creationTimestamp": None,
+                "labels": None,
+                "annotations": {"empty": None},
+                "finalizers": None,
+            },
+            "spec": {
+                "clusterRef": {"name": "east", "namespace": None},
+                "partitions": None,
+                "config": {"retention.ms": None, "segment.ms": "5"},
+            },
+            "status": None,
+        }
+    )
+    assert isinstance(topic, Topic)
+    assert (topic.namespace, topic.metadata.labels, topic.metadata.annotations) == (
+        "default",
+        {},
+        {"empty": ""},
+    )
+    assert (topic.spec.partitions, topic.spec.config) == (None, {"segment.ms": "5"})
+
+
+def test_a_null_in_a_list_or_for_a_required_field_is_refused() -> None:
+    document = {"apiVersion": API_VERSION, "kind": "MirrorMaker", "metadata": {"name": "m"}}
+    with pytest.raises(ManifestError, match="spec.sources.0.: null"):
+        decode({**document, "spec": {"target": {"bootstrap": "a:1"}, "sources": [None]}})
+    with pytest.raises(ManifestError, match="spec.clusterRef: is required"):
+        decode({**document, "kind": "Topic", "spec": {"clusterRef": None}})
+
+
 def test_every_mistake_is_named_in_one_line() -> None:
     store = Store()
     store.put(manifest("Topic", {**REF, "partitions": 0, "deletionPolicy": "Drop"}))

@@ -425,6 +425,15 @@ def full(container: str) -> dict[str, Any]:
     return {"spec": {**FULL, "containers": [{"name": container, "env": env, "volumeMounts": mounts}]}}
 
 
+def test_nulls_count_as_left_out(namespace: Namespace) -> None:
+    """The rules of `schema.without_nulls`: those of the API server."""
+    topic = manifest("Topic", {**REF, "partitions": None, "config": {"retention.ms": None}})
+    topic["metadata"] |= {"creationTimestamp": None, "labels": None, "annotations": None}
+    namespace.apply(topic)
+    with pytest.raises(CommandFailed, match="Required value"):
+        namespace.apply(manifest("Topic", {"clusterRef": None}, "other"))
+
+
 def test_every_kind_takes_templates_and_resources(namespace: Namespace) -> None:
     resources = {"requests": {"cpu": "50m"}, "limits": {"ephemeral-storage": "1Gi"}}
     parts = {one: {"template": full(one), "resources": resources} for one in ("driver", "executor")}

@@ -12,7 +12,7 @@ from typing import Any
 
 from .explain import shown, titled
 from .models import API_VERSION, KINDS, ManifestError, Resource, decode_as
-from .schema import crd_schemas, pruned, validate, with_defaults
+from .schema import crd_schemas, pruned, validate, with_defaults, without_nulls
 
 WAIVED = frozenset(("self.type == 'Internal' || self.allowPlaintext", "self.port != 9091"))
 """Rules newer than some resources that break them. The API server does not apply a new rule to a stored value until the
@@ -46,6 +46,7 @@ def decode(manifest: object) -> Resource:
         raise ManifestError(f"apiVersion: {shown(version)} is not allowed: expected {API_VERSION}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ManifestError(f"kind: {shown(kind)} is not allowed: expected one of {', '.join(KINDS)}")
-    if why := _why(kind, manifest):
-        raise ManifestError(titled(kind, manifest, why))
-    return decode_as(KINDS[kind], manifest)
+    given = without_nulls(manifest, crd_schemas()[kind])
+    if why := _why(kind, given):
+        raise ManifestError(titled(kind, given, why))
+    return decode_as(KINDS[kind], given)

@@ -83,6 +83,43 @@ def with_defaults(value: Any, schema: Schema) -> Any:
     return value
 
 
+def without_nulls(resource: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """A copy of a manifest without the nulls that the API server takes as left out, such as ``labels:`` without any.
+
+    In metadata these are all, and a label or an annotation without a value is empty."""
+    found: dict[str, Any] = {
+        name: item for name, item in resource.items() if name != "metadata" or item is not None
+    }
+    found = _without_nulls(found, schema)
+    if isinstance(metadata := resource.get("metadata"), dict):
+        found["metadata"] = {
+            name: {key: "" if text is None else text for key, text in item.items()}
+            if name in ("labels", "annotations") and isinstance(item, dict)
+            else item
+            for name, item in metadata.items()
+            if item is not None
+        }
+    return found
+
+
+def _without_nulls(value: Any, schema: Schema) -> Any:
+    """The same for fields and entries that may not be null; a null in a list stays, and is refused."""
+    if isinstance(value, dict):
+        properties: Mapping[str, Schema] = schema.get("properties", {})
+        others = schema.get("additionalProperties")
+        result = {}
+        for name, item in value.items():
+            inner = properties.get(name, others if isinstance(others, Mapping) else None)
+            if inner is None:
+                result[name] = item
+            elif item is not None or inner.get("nullable"):
+                result[name] = _without_nulls(item, inner)
+        return result
+    if isinstance(value, list) and "items" in schema:
+        return [_without_nulls(item, schema["items"]) for item in value]
+    return value
+
+
 def pruned(value: Any, schema: Schema) -> Any:
     """A copy of the value without fields that the schema does not know, as the API server stores it."""
     if isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):

@@ -164,7 +164,10 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
     for file in _files(folder):
         for document in _documents(file, problems):
             where = _title(document)
-            if wrong := _unknown_kind(document):
+            wrong = _unknown_kind(document)
+            if not wrong and document["apiVersion"] == API_VERSION:
+                document = schema.without_nulls(document, _schema(document))
+            if wrong:
                 problems.append(ManifestProblem(file, where, wrong))
             elif document["kind"] == "Secret":
                 problems += [ManifestProblem(file, where, wrong) for wrong in _take_secret(document, secrets)]

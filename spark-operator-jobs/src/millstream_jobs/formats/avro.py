@@ -10,8 +10,9 @@ a retry produces the same table.
 registry does not know, and for a schema that does not resolve to the reader's. Avro has no checksum and no names in its
 data, so other bytes may happen to be a record.
 
-Spark returns a row of nulls for a value that does not parse, so the reader's schema gets an additional field with a
-default: if that is null, too, nothing was read.
+Spark returns a row of nulls for a value that does not parse, and ignores what follows a record. So both schemas get one
+more field, and each value its own digest behind it: only a value that is one record, from its first byte to its last,
+has its digest there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from millstream_jobs.registry import NotFound, Registry
 from millstream_jobs.run import BadRun
 from millstream_jobs.value import Value
 
-READ = "_read"
+END = "_millstream_end"
+DIGEST_BYTES = 16
 HEADER_BYTES = 5
 MAX_IDS = 1000
 """Limit of ids to look up for one range: the most frequent ones; further ids come from values that are no records."""
@@ -90,10 +92,19 @@ def _record(schema: str) -> bool:
 
 
 def _from_avro(column: Column, writer: str, reader: str) -> Column:
-    fields: dict[str, Any] = json.loads(reader)
-    mark = {"name": READ, "type": "int", "default": 1}
-    wanted = {**fields, "fields": [*fields.get("fields", ()), mark]}
-    return from_avro(column, writer, {"mode": "PERMISSIVE", "avroSchema": json.dumps(wanted)})
+    ended = F.concat(column, _digest())
+    return from_avro(ended, _with_end(writer), {"mode": "PERMISSIVE", "avroSchema": _with_end(reader)})
+
+
+def _digest() -> Column:
+    return F.unhex(F.md5("value"))
+
+
+def _with_end(schema: str) -> str:
+    """The record's schema with the digest as its last field."""
+    record: dict[str, Any] = json.loads(schema)
+    kind = {"type": "fixed", "name": "End", "namespace": "millstream", "size": DIGEST_BYTES}
+    return json.dumps({**record, "fields": [*record.get("fields", ()), {"name": END, "type": kind}]})
 
 
 def _parsed(source: DataFrame, parsed: Column, where: str) -> Parsed:
@@ -103,7 +114,8 @@ def _parsed(source: DataFrame, parsed: Column, where: str) -> Parsed:
     except (PySparkException, Py4JJavaError) as error:
         raise BadRun(f"{where}: is not allowed: {one_line(error)}") from None
     assert isinstance(kind, StructType)
-    schema = StructType([field for field in kind if field.name != READ])
+    schema = StructType([field for field in kind if field.name != END])
     check_names((field.name for field in schema), where)
-    columns = {field.name: F.col("parsed").getField(field.name) for field in schema}
-    return Parsed(read, schema, columns, F.when(F.col("parsed").getField(READ).isNull(), F.col("value")))
+    whole = F.col("parsed").getField(END).eqNullSafe(_digest())
+    columns = {field.name: F.when(whole, F.col("parsed").getField(field.name)) for field in schema}
+    return Parsed(read, schema, columns, F.when(~whole, F.col("value")))

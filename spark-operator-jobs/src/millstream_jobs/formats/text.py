@@ -20,10 +20,24 @@ from millstream_jobs.value import Value
 
 
 def json_objects(source: DataFrame, value: Value) -> Parsed:
-    """One object for each value; fields that parse are kept even if others do not."""
+    """One object for each value, and nothing after it; fields that parse are kept even if others do not."""
     schema = columns_of(value.schema)
     kept = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    return _parsed(source, schema, F.from_json("text", kept, _options(value)))
+    return _parsed(source, schema, F.from_json("text", kept, _options(value)), _is_one_object(value))
+
+
+def _is_one_object(value: Value) -> Column:
+    """Whether nothing follows the first object: Spark ignores it.
+
+    Cheap for objects without objects in them: they end at their first brace. Any other value is parsed as an array,
+    with a mark after it that no value can contain: its own digest.
+    """
+    ends = F.instr(F.col("text"), "}") == F.length(F.expr(r"trim(TRAILING ' \t\r\n' FROM text)"))
+    digest = F.md5("value")
+    # On a line of its own: the value may end with a comment.
+    marked = F.concat(F.lit("["), F.col("text"), F.lit('\n,"'), digest, F.lit('"]'))
+    items = F.from_json(marked, "array<string>", dict(value.options))
+    return ends | F.coalesce(F.slice(items, 2, 2) == F.array(digest), F.lit(False))
 
 
 def csv_lines(source: DataFrame, value: Value) -> Parsed:
@@ -33,7 +47,8 @@ def csv_lines(source: DataFrame, value: Value) -> Parsed:
     kept = F.lit(f"{value.schema}\n, {CORRUPT} STRING")
     line = F.regexp_replace("text", r"\r?\n\z", "")
     # Spark would silently take only the first of several lines, so line breaks do not end a record.
-    return _parsed(source, schema, F.from_csv(line, kept, {**_options(value), "lineSep": "\0"}))
+    whole = F.instr(F.col("text"), "\0") == 0
+    return _parsed(source, schema, F.from_csv(line, kept, {**_options(value), "lineSep": "\0"}), whole)
 
 
 def strings(source: DataFrame) -> Parsed:
@@ -79,10 +94,11 @@ def _options(value: Value) -> dict[str, str]:
     return {**value.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 
 
-def _parsed(source: DataFrame, schema: StructType, parsed: Column) -> Parsed:
+def _parsed(source: DataFrame, schema: StructType, parsed: Column, whole: Column) -> Parsed:
+    """``whole``: whether the parser used all of a value that it parsed."""
     read = source.withColumn("text", F.col("value").cast("string")).withColumn("parsed", parsed)
     # A value such as "" or "null" parses to nothing at all, and invalid UTF-8 to replacements, without an error.
-    unsaid = F.when(F.col("parsed").isNull() | ~F.is_valid_utf8("text"), F.col("text"))
+    unsaid = F.when(F.col("parsed").isNull() | ~F.is_valid_utf8("text") | ~whole, F.col("text"))
     corrupt = F.coalesce(F.col("parsed").getField(CORRUPT), unsaid)
     columns = {field.name: F.col("parsed").getField(field.name) for field in schema}
     return Parsed(read, schema, columns, F.make_valid_utf8(corrupt))
