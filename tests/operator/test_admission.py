@@ -101,9 +101,9 @@ def test_nulls_of_generators_count_as_left_out() -> None:
 
 def test_a_null_in_a_list_or_for_a_required_field_is_refused() -> None:
     document = {"apiVersion": API_VERSION, "kind": "MirrorMaker", "metadata": {"name": "m"}}
-    with pytest.raises(ManifestError, match="spec.sources.0.: null"):
+    with pytest.raises(ManifestError, match=r"spec\.sources\[0\]: null"):
         decode({**document, "spec": {"target": {"bootstrap": "a:1"}, "sources": [None]}})
-    with pytest.raises(ManifestError, match="spec.clusterRef: is required"):
+    with pytest.raises(ManifestError, match=r"spec\.clusterRef: is required"):
         decode({**document, "kind": "Topic", "spec": {"clusterRef": None}})
 
 

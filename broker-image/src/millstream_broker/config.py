@@ -14,6 +14,7 @@ Both classes refuse invalid values. `effective_configs` decides what applies if 
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -296,6 +297,9 @@ def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
         yield joined
 
 
+PORT = re.compile(r"[0-9]{1,5}")
+
+
 @dataclass(frozen=True, slots=True)
 class Listener:
     """`NAME://host:port`, and the security protocol of that name."""
@@ -327,7 +331,7 @@ def parse_listeners(config: BrokerConfig, key: str) -> list[Listener]:
 def _listener(key: str, text: str, protocols: Mapping[str, str]) -> Listener:
     name, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
-    if not (separator and colon and name and port.isdigit() and int(port) < 65536):
+    if not (separator and colon and name and PORT.fullmatch(port) and int(port) < 65536):
         raise ConfigError(f"{key}={text}: expected NAME://HOST:PORT, as in PLAINTEXT://127.0.0.1:9092")
     if name not in protocols:
         raise ConfigError(
@@ -344,6 +348,6 @@ def _listener(key: str, text: str, protocols: Mapping[str, str]) -> Listener:
 def parse_address(key: str, text: str) -> tuple[str, int]:
     """`host:port`; raises ConfigError."""
     host, colon, port = text.rpartition(":")
-    if not (colon and port.isdigit() and int(port) < 65536):
+    if not (colon and PORT.fullmatch(port) and int(port) < 65536):
         raise ConfigError(f"{key}={text}: expected HOST:PORT, as in 127.0.0.1:9404")
     return host.strip("[]"), int(port)

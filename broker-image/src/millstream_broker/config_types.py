@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import cast
+from typing import TypeVar, cast
 
 from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
 from millstream_kafka.mirror_source import REQUEST as MIRROR_REQUEST
@@ -95,7 +95,7 @@ gzip_level = Rule("-1, or 1 to 9", _gzip_level)
 def replicas(name: str) -> Rule:
     def problem(value: Value) -> Problem | None:
         items = cast(list[str], value)
-        if items == ["*"] or all(re.fullmatch(r"\d+:\d+", item) for item in items):
+        if items == ["*"] or all(re.fullmatch(r"([0-9]+:[0-9]+)?", item) for item in items):
             return None
         form = "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
         why = f"{name} must be the literal '*' or a list of replicas in the following format: {form}"
@@ -163,20 +163,22 @@ class Key:
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises ConfigError."""
-        text = text.strip()
+        text = text.strip(_BLANKS)
         value: Value
         try:
             if self.type is Type.BOOLEAN:
                 value = {"true": True, "false": False}[text.lower()]
             elif self.type in _RANGES:
-                value = int(text)
+                value = _number(_INTEGER, text, int)
                 low, high = _RANGES[self.type]
                 if not low <= value <= high:
                     raise ValueError
             elif self.type is Type.DOUBLE:
-                value = float(text)
+                value = _number(_DECIMAL, text, float)
             elif self.type is Type.LIST:
-                value = [item.strip() for item in text.split(",") if item.strip()]
+                value = re.split(r"\s*,\s*", text, flags=re.ASCII) if text else []
+                if self.rule is None:  # Kafka reads these lists by another parser
+                    value = [item for item in value if item]
             else:
                 value = text
         except (ValueError, KeyError):
@@ -193,6 +195,20 @@ class Key:
 
 
 _RANGES = {Type.SHORT: (-(2**15), 2**15 - 1), Type.INT: (-(2**31), INT_MAX), Type.LONG: (-(2**63), LONG_MAX)}
+
+
+_BLANKS = "".join(map(chr, range(33)))
+"""What Java trims."""
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
+"""Numbers as Kafka's configuration files write them: not Python's 1_000, nan or digits of other scripts."""
+Number = TypeVar("Number", int, float)
+
+
+def _number(form: re.Pattern[str], text: str, kind: Callable[[str], Number]) -> Number:
+    if form.fullmatch(text) is None:
+        raise ValueError(text)
+    return kind(text.rstrip("dDfF") if form is _DECIMAL else text)
 
 
 def as_text(value: Value) -> str | None:

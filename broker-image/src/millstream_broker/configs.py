@@ -73,7 +73,7 @@ class ConfigAdministrator:
 
     def check_broker(self, name: str, what: str = "Node", alternative: str = "") -> None:
         """Raises ApiError unless this broker has that number."""
-        if not re.fullmatch(r"[+-]?\d+", name):
+        if not re.fullmatch(r"[+-]?[0-9]+", name):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} id must be an integer, but it is: {name}")
         if int(name) != self._replicas.broker_id:
             message = (

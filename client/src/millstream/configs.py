@@ -35,7 +35,7 @@ class Resource:
     def parse(cls, text: str) -> Resource:
         """Parse "topic/NAME" or "broker/ID"."""
         kind, _, name = text.partition("/")
-        if kind not in _TYPES or not name or (kind == BROKER and not re.fullmatch(r"\d+", name)):
+        if kind not in _TYPES or not name or (kind == BROKER and not re.fullmatch(r"[0-9]+", name)):
             raise BadInput(f'resource: "{text}" is not allowed', "write topic/NAME or broker/ID")
         return cls(kind, name)
 

@@ -209,7 +209,7 @@ def outcomes(futures: Mapping[Any, Any]) -> dict[Any, str]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^\[\]:\s]+)):(\d{1,5})", text.strip())
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^\[\]:\s]+)):([0-9]{1,5})", text.strip())
     if found is None or not 0 < int(found[3]) < 65536:
         raise BadInput(f'bootstrap: "{text}" is not allowed', "write HOST:PORT; separate several with commas")
     return found[1] or found[2], int(found[3])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -78,14 +78,24 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     return found
 
 
+class Whole(click.IntRange):
+    """An integer in a range, in plain digits: Python's own parser also takes 1_000 and digits of other scripts."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]+", value):
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
 class Seconds(click.FloatRange):
-    """A number of seconds in a range. NaN is in none: it compares with nothing, so a wait for it would never end."""
+    """A number of seconds in a range, in plain digits. NaN would be in none: a wait for it would never end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if math.isnan(seconds):
+        if isinstance(value, str) and not re.fullmatch(
+            r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value
+        ):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
+        return float(super().convert(value, param, ctx))
 
 
 class Name(click.ParamType[str]):

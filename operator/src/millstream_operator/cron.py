@@ -25,6 +25,8 @@ def check(cron: str, time_zone: str) -> None:
             f"cron: {cron!r} is not allowed: five fields are required ({FIELDS}), such as 0 3 * * *"
         )
     try:
+        if not cron.isascii():
+            raise ValueError("only letters, digits and * , - / of ASCII")
         first = next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None)
     except (CronSimError, ValueError) as error:
         raise ValueError(f"cron: {cron!r} is not allowed: {_words(error)}; expected {FIELDS}") from None

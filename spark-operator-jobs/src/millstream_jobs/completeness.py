@@ -7,12 +7,15 @@ record in it must be among the written rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from millstream_jobs import table
 from millstream_jobs.failures import JobError
 from millstream_jobs.formats import CORRUPT
+from millstream_jobs.impossible_times import Aside
 from millstream_jobs.run import BadRun, OffsetRange, Run
 from millstream_jobs.words import count_of
 
@@ -27,7 +30,7 @@ class TooManyCorrupt(BadRun):
     reason = "CorruptRecords"
 
 
-def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
+def check(spark: SparkSession, run: Run, written: DataFrame, aside: Sequence[Aside] = ()) -> tuple[int, int]:
     """The number of written rows, and of corrupt ones among them. Raises Incomplete, TooManyCorrupt."""
     corrupt = F.col(CORRUPT) if CORRUPT in written.columns else F.lit(None)
     found = {
@@ -50,17 +53,19 @@ def check(spark: SparkSession, run: Run, written: DataFrame) -> tuple[int, int]:
         if rows < part.records:
             short.append(part)
     if short:
-        _check_gaps(spark, run, written, short)
+        _check_gaps(spark, run, written, short, aside)
     rows, bad = (sum(row[name] for row in found.values()) for name in ("rows", "corrupt"))
     if not run.value.allows(bad, rows):
         raise _too_many_corrupt(run, written, bad, rows)
     return rows, bad
 
 
-def _check_gaps(spark: SparkSession, run: Run, written: DataFrame, ranges: list[OffsetRange]) -> None:
+def _check_gaps(
+    spark: SparkSession, run: Run, written: DataFrame, ranges: list[OffsetRange], aside: Sequence[Aside]
+) -> None:
     """Check that each record of the log in these ranges was written, and none twice."""
     key = ["_topic", "_partition", "_offset"]
-    again = table.records(spark, run, ranges).select(
+    again = table.records(spark, run, ranges, aside).select(
         *(F.col(name.removeprefix("_")).alias(name) for name in key)
     )
     rows = written.select(*key)

@@ -17,10 +17,21 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from millstream_jobs import claims, command, completeness, identity, loss, positions, repeats, table
+from millstream_jobs import (
+    claims,
+    command,
+    completeness,
+    identity,
+    impossible_times,
+    loss,
+    positions,
+    repeats,
+    table,
+)
 from millstream_jobs.claims import Claims
 from millstream_jobs.command import Job
 from millstream_jobs.files import files_below
+from millstream_jobs.impossible_times import Aside
 from millstream_jobs.outputs import Committed, Fenced, Output, open_output
 from millstream_jobs.outputs.session import static_conf
 from millstream_jobs.progress import Progress, say
@@ -86,7 +97,7 @@ def load(spark: SparkSession, run: Run) -> Result:
             claims.check_records(run, claim)
         say(f"{run.name} has been published before; nothing to do")
     else:
-        committed = attempt(spark, run, output)
+        committed, output = _attempts(spark, run, output)
         if committed.attempt == output.attempt:
             say(f"published {count_of(committed.rows, 'row')} to {run.output.path}")
         else:
@@ -103,9 +114,22 @@ def claims_of(run: Run) -> Claims:
     return Claims(files_below(run.output), run.output)
 
 
-def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
+def _attempts(spark: SparkSession, run: Run, output: Output) -> tuple[Committed, Output]:
+    """The commit of the run, and the last attempt's output: the second one sets records with impossible times aside."""
+    try:
+        return attempt(spark, run, output), output
+    except Exception as error:
+        if not impossible_times.is_cause(error) or not (aside := impossible_times.find(run)):
+            raise
+    for one in aside:
+        say(f"{one}: its row is corrupt, and has no _timestamp")
+    output = open_output(spark, run)
+    return attempt(spark, run, output, aside), output
+
+
+def attempt(spark: SparkSession, run: Run, output: Output, aside: Sequence[Aside] = ()) -> Committed:
     """Write the run's rows, check and commit them; returns the commit of the run, which may be another driver's."""
-    records = table.read(spark, run)
+    records = table.read(spark, run, aside)
     positions.check_partitions(run.bootstrap, run.offsets)
     topics = identity.begin(run)
     try:
@@ -116,7 +140,7 @@ def attempt(spark: SparkSession, run: Run, output: Output) -> Committed:
         repeats.check(spark, run)
         with loss.told(spark, run), Progress(spark, run.records):
             staged = output.stage(records)
-        rows, corrupt = completeness.check(spark, run, staged)
+        rows, corrupt = completeness.check(spark, run, staged, aside)
         identity.check_again(run, topics)
         if claim is not None:
             claims.check_records(run, claim)

@@ -52,7 +52,7 @@ Mode = Literal["Append", "New", "Replace"]
 
 
 Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,198}[a-zA-Z0-9])?$")]
-Bootstrap = Annotated[str, Meta(pattern=r"^[^\s:]+:\d+(,[^\s:]+:\d+)*$")]
+Bootstrap = Annotated[str, Meta(pattern=r"^[^\s:]+:[0-9]+(,[^\s:]+:[0-9]+)*$")]
 Topic = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 TopicId = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{22}$")]
 

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import BinaryType, StructType, TimestampType
 
-from millstream_jobs import formats
-from millstream_jobs.formats.parsed import CORRUPT, HEADERS, RECORD
+from millstream_jobs import column_names, formats, impossible_times
+from millstream_jobs.formats.parsed import CORRUPT, HEADERS, RECORD, Parsed
+from millstream_jobs.impossible_times import Aside
 from millstream_jobs.run import BadRun, OffsetRange, Run
 
 DERIVED = ("date", "hour")
@@ -35,9 +37,10 @@ MIN_SPLIT = 100_000
 """Records of a task below which no range is split: starting one takes longer than reading them."""
 
 
-def read(spark: SparkSession, run: Run) -> DataFrame:
-    """The run's table; BadRun if the schema or a partition column is not valid."""
-    parsed = formats.parse(records(spark, run, run.offsets), run)
+def read(spark: SparkSession, run: Run, aside: Sequence[Aside] = ()) -> DataFrame:
+    """The run's table; BadRun if the schema or a partition column is not valid. ``aside``: see `impossible_times`."""
+    parsed = _with_possible_times(formats.parse(records(spark, run, run.offsets, aside), run))
+    column_names.check(run, parsed.columns)
     columns = dict(parsed.columns)
     if parsed.corrupt is not None:
         columns[CORRUPT] = parsed.corrupt
@@ -49,12 +52,42 @@ def read(spark: SparkSession, run: Run) -> DataFrame:
     return parsed.source.select(*(column.alias(name) for name, column in (columns | own).items()))
 
 
-def records(spark: SparkSession, run: Run, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """The records of some of the run's ranges, from Spark's Kafka source, without those that are too old."""
-    source = read_ranges(spark, run.bootstrap, ranges, run.record.headers, run.min_partitions)
-    if run.from_timestamp is not None:
-        source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
-    return source
+def _with_possible_times(parsed: Parsed) -> Parsed:
+    """The same, in which a record with a time that no table can hold is corrupt, and has no columns of its value."""
+    if parsed.corrupt is None:
+        return parsed
+    is_possible = F.col("timestamp").isNotNull()
+    for field in parsed.schema:
+        if isinstance(field.dataType, TimestampType):
+            is_possible &= impossible_times.is_possible(parsed.columns[field.name])
+    kind = parsed.source.select(parsed.corrupt).schema[0].dataType
+    text = F.make_valid_utf8(F.col("value").cast("string"))
+    value = F.coalesce(F.col("value") if isinstance(kind, BinaryType) else text, F.lit("").cast(kind))
+    return Parsed(
+        parsed.source,
+        parsed.schema,
+        {name: F.when(is_possible, column) for name, column in parsed.columns.items()},
+        F.when(is_possible, parsed.corrupt).otherwise(value),
+    )
+
+
+def records(
+    spark: SparkSession, run: Run, ranges: Sequence[OffsetRange], aside: Sequence[Aside] = ()
+) -> DataFrame:
+    """The records of some of the run's ranges, from Spark's Kafka source, without those that are too old.
+
+    The timestamp of a record with an impossible time is null.
+    """
+    sources = []
+    for some in impossible_times.around(ranges, aside):
+        source = read_ranges(spark, run.bootstrap, some, run.record.headers, run.min_partitions)
+        if run.from_timestamp is not None:
+            source = source.where(F.col("timestamp") >= F.lit(run.from_timestamp))
+        time = F.when(impossible_times.is_possible(F.col("timestamp")), F.col("timestamp"))
+        sources.append(source.withColumn("timestamp", time))
+    if aside:
+        sources.append(impossible_times.rows(spark, run, ranges, aside))
+    return reduce(DataFrame.unionByName, sources)
 
 
 def read_ranges(
@@ -136,8 +169,10 @@ def _derived(run: Run, names: list[str]) -> list[str]:
     wanted = run.output.partition_by
     for index, name in enumerate(wanted):
         where = f"output.partitionBy[{index}]: {json.dumps(name)} is not allowed:"
-        if name in wanted[:index]:
+        if name.lower() in (one.lower() for one in wanted[:index]):
             raise BadRun(f"{where} it is listed before")
+        if other := next((one for one in names if one.lower() == name.lower() and one != name), None):
+            raise BadRun(f"{where} the column is {json.dumps(other)}: write it so, or rename one of them")
         if name == HEADERS and name in names:
             raise BadRun(f"{where} it is no single value")
         if name not in names and name not in DERIVED:

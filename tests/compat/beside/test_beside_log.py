@@ -248,6 +248,8 @@ def test_requests_to_write_that_are_refused(beside: Beside) -> None:
     send(beside, "in-time", batch("a", at=-1))
     send(beside, "stamped", GOOD)
     refuse(beside, "written", batch("future", at=4_000_000_000_000))
+    refuse(beside, "written", batch("least", at=-(2**63)))
+    send(beside, "written", batch("long ago", at=-(2**62)))
     for name in ("small", "compacted", "gzipped", "in-time", "stamped"):
         offsets(beside, name, -1)
 

@@ -87,6 +87,13 @@ def _admit(
         view = memoryview(bytearray(view))
     headers = validate(view, config.max_message_bytes, read=read)
     stamp = config.message_timestamp_type == "LogAppendTime"
+    if not (read or stamp) and any(
+        _out_of_time(timestamp, config, now_ms)
+        for header in headers
+        for timestamp in (header.base_timestamp, header.max_timestamp)
+        if timestamp < 0
+    ):
+        return _admit(view, config, now_ms, where, True)
     if read:
         _check_records(view, headers, config, now_ms, where)
     for header in headers:
@@ -112,6 +119,16 @@ def _admit(
     return view, stamped, now_ms
 
 
+def _out_of_time(timestamp: int, config: LogConfig, now_ms: int) -> bool:
+    """Whether Kafka refuses it. Kafka subtracts in 64 bits, so a time almost 2^63 ms ago counts as one to come."""
+    if timestamp == -1:
+        return False
+    age = now_ms - timestamp
+    if age >= 1 << 63:
+        age -= 1 << 64
+    return age > config.message_timestamp_before_max_ms or -age > config.message_timestamp_after_max_ms
+
+
 def _check_records(
     view: memoryview, headers: list[BatchHeader], config: LogConfig, now_ms: int, where: str
 ) -> None:
@@ -133,7 +150,7 @@ def _check_records(
             elif is_append_time:
                 code = ErrorCode.INVALID_TIMESTAMP
                 text = "Producer should not set timestamp type to LogAppendTime."
-            elif not stamp and timestamp != -1 and not earliest <= timestamp <= latest:
+            elif not stamp and _out_of_time(timestamp, config, now_ms):
                 code = ErrorCode.INVALID_TIMESTAMP
                 text = (
                     f"Timestamp {timestamp} of message with offset {index} is out of range. "

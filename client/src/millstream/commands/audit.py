@@ -8,7 +8,7 @@ import click
 
 from millstream.audits import AuditTally
 from millstream.counts import WINDOW_S
-from millstream.options import TOPIC, Settings, common
+from millstream.options import TOPIC, Settings, Whole, common
 from millstream.output import show_json, show_table
 from millstream.records import consume
 from millstream.words import count
@@ -26,7 +26,7 @@ def audit() -> None:
     "--reports", metavar="TOPIC", type=TOPIC, default="audits", show_default=True, help="Topic of reports."
 )
 @click.option(
-    "--window", type=click.IntRange(1), default=WINDOW_S, show_default=True, metavar="SECONDS",
+    "--window", type=Whole(1), default=WINDOW_S, show_default=True, metavar="SECONDS",
     help="Length of a window; a multiple of that of the producers.",
 )  # fmt: skip
 @common

@@ -15,7 +15,7 @@ from millstream.groups import (
     list_groups,
     unknown_group,
 )
-from millstream.options import GROUP, TOPIC, Settings, common, confirm, dry_run, yes
+from millstream.options import GROUP, TOPIC, Settings, Whole, common, confirm, dry_run, yes
 from millstream.output import show, show_json, show_table, tell
 from millstream.resets import Position, Target, parse_datetime, plan_reset, reset
 from millstream.words import count
@@ -75,13 +75,15 @@ def group_describe(settings: Settings, name: str) -> None:
 )  # fmt: skip
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="After the last record.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset in every partition.")
+@click.option("--to-offset", type=Whole(0), metavar="N", help="To this offset in every partition.")
 @click.option(
     "--to-datetime",
     metavar="TIME",
     help="To the first record of this time or later: ISO 8601, UTC without a zone.",
 )
-@click.option("--shift-by", type=int, metavar="N", help="Forward by N records; backward if N is negative.")
+@click.option(
+    "--shift-by", type=Whole(), metavar="N", help="Forward by N records; backward if N is negative."
+)
 @dry_run
 @yes
 @common

@@ -14,7 +14,7 @@ import click
 from millstream import streams
 from millstream.errors import BadInput, Interrupted
 from millstream.interrupts import Interrupts
-from millstream.options import GROUP, TOPIC, Settings, common
+from millstream.options import GROUP, TOPIC, Settings, Whole, common
 from millstream.output import tell
 from millstream.records import FLUSH_TIMEOUT_S, Codec, Record, consume, produce
 from millstream.words import count
@@ -32,7 +32,7 @@ ESCAPES = {r"\t": "\t", r"\n": "\n", r"\0": "\0", r"\\": "\\"}
     "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", show_default=True,
     help="Compression of the records.",
 )  # fmt: skip
-@click.option("--partition", type=click.IntRange(0), help="Partition for all records, whatever their keys.")
+@click.option("--partition", type=Whole(0), help="Partition for all records, whatever their keys.")
 @common
 @click.pass_obj
 def produce_command(
@@ -71,7 +71,7 @@ def produce_command(
     "--from", "start", metavar="earliest|latest|OFFSET", default="earliest", show_default=True,
     help="Where to start; with a group, where it has no offset. An offset beyond the end is refused without --follow.",
 )  # fmt: skip
-@click.option("--max", "maximum", type=click.IntRange(1), help="End after this many records.")
+@click.option("--max", "maximum", type=Whole(1), help="End after this many records.")
 @click.option("--follow", "-F", is_flag=True, help="Wait for more records at the end.")
 @click.option("--key-separator", metavar="TEXT", help="Print the key too, with this text after it.")
 @common

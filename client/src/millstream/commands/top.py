@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from millstream.errors import Interrupted
-from millstream.options import Seconds, Settings, common
+from millstream.options import Seconds, Settings, Whole, common
 from millstream.output import printable, show_json
 from millstream.rates import GroupRate, TopicRate, group_rates, look, topic_rates
 
@@ -24,7 +24,7 @@ ROWS = 20
     "--interval", type=Seconds(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS",
     help="Time between two lines of output.",
 )  # fmt: skip
-@click.option("--count", type=click.IntRange(1), help="End after this many intervals; default: at Ctrl-C.")
+@click.option("--count", type=Whole(1), help="End after this many intervals; default: at Ctrl-C.")
 @common
 @click.pass_obj
 def top(settings: Settings, interval: float, count: int | None) -> None:

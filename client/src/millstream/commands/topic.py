@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from millstream.errors import BadInput, Failed, Interrupted
-from millstream.options import TOPIC, Settings, common, confirm, dry_run, pairs, yes
+from millstream.options import TOPIC, Settings, Whole, common, confirm, dry_run, pairs, yes
 from millstream.output import ids, printable, show, show_table, tell
 from millstream.topics import (
     alter_topic,
@@ -19,7 +19,7 @@ from millstream.topics import (
 )
 from millstream.words import count
 
-PARTITIONS = click.IntRange(1, 100_000)  # what librdkafka sends
+PARTITIONS = Whole(1, 100_000)  # what librdkafka sends
 config_option = click.option(
     "--config",
     "-c",
@@ -85,7 +85,7 @@ def topic_describe(settings: Settings, name: str) -> None:
 @click.argument("name", metavar="TOPIC")
 @click.option("--partitions", "-p", type=PARTITIONS, help="Partitions (default: the brokers').")
 @click.option(
-    "--replication-factor", "-r", type=click.IntRange(1, 32767),
+    "--replication-factor", "-r", type=Whole(1, 32767),
     help="Replicas of each partition (default: the brokers').",
 )  # fmt: skip
 @config_option

@@ -40,10 +40,10 @@ from millstream_jobs.outputs.output import (
     check_not_fenced,
     check_owner,
     check_partitions,
+    creation,
     decode_mark,
     encode_mark,
     in_files,
-    nullable,
     replaced_rows,
     state_of,
 )
@@ -150,13 +150,9 @@ class DeltaOutput:
         output = self._run.output
         aside = f"{self._run_staging}/{self.attempt}-table"
         table = table_name(f"{self._path}/{aside}")
-        writer = self._spark.createDataFrame([], nullable(schema)).writeTo(table).using("delta")
-        if output.owner:
-            writer = writer.tableProperty(OWNER, output.owner)
-        if output.partition_by:
-            writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in output.partition_by))
+        properties = {OWNER: output.owner} if output.owner else {}
         try:
-            writer.create()
+            self._spark.sql(creation(table, "delta", schema, output.partition_by, properties))
             return self._files.read(f"{aside}/{FIRST}")
         finally:
             self._files.delete(aside)

@@ -39,6 +39,7 @@ from millstream_jobs.outputs.output import (
     cannot_write,
     check_owner,
     check_partitions,
+    creation,
     decode_mark,
     encode_mark,
     in_files,
@@ -97,12 +98,20 @@ class IcebergOutput:
         named = self._metadata("snapshots").where(wap_id.contains(run))
         return named.select("snapshot_id", "parent_id", "summary", wap_id.alias("wap_id"))
 
-    def identity(self) -> TableId:
-        """A catalog may be restored without the files: so the number of the last commit tells more than the id."""
+    def _loaded(self) -> Any:
+        """The table as Iceberg's own object."""
         jvm: Any = self._spark._jvm
-        table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
             self._spark._jsparkSession, self._table
         )
+
+    def _properties(self) -> dict[str, str]:
+        """SHOW TBLPROPERTIES shows no value that Spark takes for a secret, such as one with "url" in it: "hourly"."""
+        return dict(self._loaded().properties())
+
+    def identity(self) -> TableId:
+        """A catalog may be restored without the files: so the number of the last commit tells more than the id."""
+        table = self._loaded()
         return TableId(str(table.uuid().toString()), int(table.operations().current().lastSequenceNumber()))
 
     def state(self, run: str) -> State:
@@ -144,39 +153,31 @@ class IcebergOutput:
         run, output = self._run, self._run.output
         if not self._exists():
             self._create(schema)
-        told = {
-            row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {self._table}").collect()
-        }
+        told = self._properties()
         check_owner(
             run,
             told.get(OWNER, ""),
             f"ALTER TABLE {output.table} SET TBLPROPERTIES ('{OWNER}' = '{output.owner}')",
         )
-        if PARTITIONS in told:
+        if told.get(PARTITIONS, (joined := ",".join(self._partition_by))) != joined:
             stored = {there: name for name, there in STORED.items()}
             check_partitions([stored.get(name, name) for name in told[PARTITIONS].split(",") if name], run)
         if told.get("write.wap.enabled") != "true":
             self._spark.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('write.wap.enabled' = 'true')")
         for column in added_columns(self._spark.table(self._table).schema, schema):
-            kind = column.dataType.simpleString()
-            self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS (`{column.name}` {kind})")
+            self._spark.sql(f"ALTER TABLE {self._table} ADD COLUMNS ({StructType([column]).toDDL()})")
 
     def _create(self, schema: StructType) -> None:
         output = self._run.output
         namespace = self._table.rpartition(".")[0]
-        writer = self._spark.createDataFrame([], schema).writeTo(self._table).using("iceberg")
         properties = {"write.wap.enabled": "true", PARTITIONS: ",".join(self._partition_by)}
         if output.owner:
             properties[OWNER] = output.owner
         if output.target_file_size:
             properties["write.target-file-size-bytes"] = str(output.target_file_size)
-        for key, value in properties.items():
-            writer = writer.tableProperty(key, value)
-        if self._partition_by:
-            writer = writer.partitionedBy(*(F.col(f"`{name}`") for name in self._partition_by))
         try:
             self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            writer.create()
+            self._spark.sql(creation(self._table, "iceberg", schema, self._partition_by, properties))
         except Exception:
             if not self._exists():  # or another driver has just created it, in a catalog without our lock
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from datetime import timezone
 from typing import Literal, Protocol
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
+from millstream_jobs.column_names import quoted
 from millstream_jobs.failures import JobError
 from millstream_jobs.run import OffsetRange, Run
 
@@ -229,7 +231,24 @@ def replaced_rows(run: Run, partition: str = "_partition") -> str:
     if run.from_timestamp is None:
         return f"({ranges})"
     begin = run.from_timestamp.astimezone(timezone.utc).isoformat(" ")
-    return f"({ranges}) AND _timestamp >= TIMESTAMP '{begin}'"
+    return f"({ranges}) AND (_timestamp >= TIMESTAMP '{begin}' OR _timestamp IS NULL)"
+
+
+def creation(
+    table: str, format: str, schema: StructType, partition_by: Iterable[str], properties: Mapping[str, str]
+) -> str:
+    """SQL that creates an empty table; the writer's own `partitionedBy` cannot read every name of a column."""
+    parts = [f"CREATE TABLE {table} ({nullable(schema).toDDL()}) USING {format}"]
+    if columns := ", ".join(map(quoted, partition_by)):
+        parts.append(f"PARTITIONED BY ({columns})")
+    if properties:
+        pairs = (f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
+        parts.append(f"TBLPROPERTIES ({', '.join(pairs)})")
+    return " ".join(parts)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def cannot_write(run: Run, error: OSError) -> OutputError:
@@ -244,4 +263,8 @@ def nullable(schema: StructType) -> StructType:
 def in_files(rows: DataFrame, run: Run) -> DataFrame:
     """Rows distributed so that files have their target size, and few files have a partition's rows."""
     partition_by = run.output.partition_by
-    return rows.hint("rebalance", *partition_by) if partition_by or run.output.target_file_size else rows
+    return (
+        rows.hint("rebalance", *map(quoted, partition_by))
+        if partition_by or run.output.target_file_size
+        else rows
+    )

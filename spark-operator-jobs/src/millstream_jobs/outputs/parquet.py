@@ -23,8 +23,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
+from millstream_jobs.column_names import quoted
 from millstream_jobs.files import Files, PosixFiles
 from millstream_jobs.outputs import objects
 from millstream_jobs.outputs.objects import Manifest, final_folder, staging_path
@@ -46,6 +48,8 @@ from millstream_jobs.run import OffsetRange, Run
 TABLE = "_millstream/table.json"
 MANIFEST = "_millstream.json"
 RUN_COLUMN = "load_run"
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""The folder of null, and so of the empty string: one folder for several values would be written twice."""
 
 
 class Table(Struct, frozen=True, rename="camel"):
@@ -66,13 +70,10 @@ class ParquetOutput:
         self._files = files
         self._staging = f"{staging_path(run.name)}/{self.attempt}"
         self._final = final_folder(run.name)
+        self._spelling: dict[str, str] = {}
 
     def prepare(self, schema: StructType) -> None:
         run, files = self._run, self._files
-        if RUN_COLUMN in (field.name.lower() for field in schema):
-            raise OutputError(
-                f"value.schema: {RUN_COLUMN} is not allowed: Parquet tables have a column of that name"
-            )
         table = Table(run.output.owner, run.output.partition_by, nullable(schema).jsonValue())
         try:
             if not files.exists(TABLE):
@@ -92,11 +93,28 @@ class ParquetOutput:
             raise cannot_write(run, error) from None
         check_owner(run, there.owner, f"change owner in {TABLE} there")
         check_partitions(list(there.partition_by), run)
-        if added_columns(StructType.fromJson(there.columns), schema):
-            files.replace(TABLE, _encode(msgspec.structs.replace(table, owner=there.owner)))
+        columns = StructType.fromJson(there.columns)
+        added = added_columns(columns, schema)
+        self._spelling = {field.name.lower(): field.name for field in columns}
+        if added:
+            spelt = StructType(
+                [StructField(self._spelt(field.name), field.dataType, True) for field in schema]
+            )
+            files.replace(
+                TABLE, _encode(msgspec.structs.replace(table, owner=there.owner, columns=spelt.jsonValue()))
+            )
+
+    def _spelt(self, name: str) -> str:
+        """A column's name as the table spells it: readers of plain files take Carrier and carrier for two columns."""
+        return self._spelling.get(name.lower(), name)
 
     def stage(self, rows: DataFrame) -> DataFrame:
         folder = f"{self._run.output.path}/{self._staging}"
+        rows = rows.toDF(*map(self._spelt, rows.columns))
+        for name in self._run.output.partition_by:
+            if isinstance(rows.schema[name].dataType, StringType):
+                value = F.col(quoted(name))
+                rows = rows.withColumn(name, F.when(~value.isin("", NULL_FOLDER), value))
         writer = in_files(rows, self._run).write.mode("append").partitionBy(*self._run.output.partition_by)
         writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(folder)
         return self._spark.read.schema(rows.schema).parquet(folder)
