@@ -77,7 +77,8 @@ def test_what_is_no_time_zone_is_told(zone: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cron", ["", "@daily", "0 3 * *", "0 0 3 * * *", "60 * * * *", "0 3 31 2 *", "a b c d e"]
+    "cron",
+    ["", "0 \uff13 * * *", "@daily", "0 3 * *", "0 0 3 * * *", "60 * * * *", "0 3 31 2 *", "a b c d e"],
 )
 def test_what_is_no_cron_expression_is_told(cron: str) -> None:
     with pytest.raises(ValueError, match=r"cron: .* is not allowed"):

@@ -339,6 +339,14 @@ def test_times_stay_text_and_keys_become_text(tmp_path: Path) -> None:
     assert [line.rpartition(": ")[2] for line in said.splitlines()] == ["2", "true"]
 
 
+def test_only_numbers_that_kubernetes_knows_are_numbers(tmp_path: Path) -> None:
+    """YAML 1.1 has numbers to the base 60 as well, and Kubernetes' parser has not."""
+    topic = document("Topic", "a", "{clusterRef: {name: west}, config: {a: 10:30, b: 1:30.5, c: '5'}}")
+    said = refused(tmp_path, CLUSTER, topic)
+    assert "config.c" not in said
+    assert 'write "' not in said, "a and b are texts"
+
+
 def test_configuration_is_checked_with_everything_else(tmp_path: Path) -> None:
     cluster = document(
         "Cluster", "west", "{config: {log.retention.hours: soon, num.partitons: '3', broker.id: '7'}}"
