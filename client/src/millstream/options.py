@@ -78,13 +78,23 @@ def pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-class Whole(click.IntRange):
-    """An integer in a range, in plain digits: Python's own parser also takes 1_000 and digits of other scripts."""
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
+class Integer(click.types.IntParamType):
+    """An integer in plain digits: Python's own parser also takes 1_000 and digits of other scripts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]+", value):
+        if isinstance(value, str) and not _WHOLE.fullmatch(value):
             self.fail(f"{value!r} is not a whole number.", param, ctx)
         return int(super().convert(value, param, ctx))
+
+
+class Whole(click.IntRange):
+    """The same in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return int(super().convert(Integer().convert(value, param, ctx), param, ctx))
 
 
 class Seconds(click.FloatRange):

@@ -15,7 +15,7 @@ from millstream.groups import (
     list_groups,
     unknown_group,
 )
-from millstream.options import GROUP, TOPIC, Settings, Whole, common, confirm, dry_run, yes
+from millstream.options import GROUP, TOPIC, Integer, Settings, Whole, common, confirm, dry_run, yes
 from millstream.output import show, show_json, show_table, tell
 from millstream.resets import Position, Target, parse_datetime, plan_reset, reset
 from millstream.words import count
@@ -82,7 +82,7 @@ def group_describe(settings: Settings, name: str) -> None:
     help="To the first record of this time or later: ISO 8601, UTC without a zone.",
 )
 @click.option(
-    "--shift-by", type=Whole(), metavar="N", help="Forward by N records; backward if N is negative."
+    "--shift-by", type=Integer(), metavar="N", help="Forward by N records; backward if N is negative."
 )
 @dry_run
 @yes

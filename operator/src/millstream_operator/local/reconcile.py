@@ -41,8 +41,9 @@ from ..reconcile import strays as stray_plan
 from ..reconcile.group_kafka import SOON_S as GROUP_SOON_S
 from ..reconcile.group_kafka import reconcile_groups
 from ..reconcile.group_workload import has_workload
+from ..reconcile.load_columns import check_columns
 from ..reconcile.load_lag import with_lag
-from ..reconcile.load_offsets import find_ends
+from ..reconcile.load_offsets import check_topics, find_ends
 from ..reconcile.load_story import failure, tell
 from ..reconcile.load_tables import check_table
 from ..reconcile.mirror_kubernetes import find_endpoints, taken_name
@@ -62,6 +63,7 @@ from .api import LocalApi
 from .clusters import LocalCluster
 from .folder import DataFolder
 from .java import NotInstalled
+from .late import late_status
 from .mirrors import LocalMirror
 from .observing import ObservingPool
 from .processes import StartFailed
@@ -70,6 +72,8 @@ from .state import Resource, State
 from .workloads import LocalWorkloads
 
 NOWHERE = f"{ports.HOST}:0"  # an address without a listener
+SCHEDULE = "schedule/default/loads/0"
+"""The process that runs the schedules of loads."""
 SETTLE_S = 10.0  # for topics that were just created
 MIRROR_SETTLE_S = 5.0  # for the first reports of workers that have just started
 # The reason of a failed `up` to start missing processes.
@@ -133,6 +137,10 @@ class Pass:
                 last = mirror.status.last_promotion
                 promotion = Promotion(mirror, last, promotion_condition(mirror, last) or _promoted_of(mirror))
                 look._write(mirror, mirror_plan.status_of(mirror, workers, look.services.now(), promotion))
+            if (daemon := state.daemons.get(SCHEDULE)) is None or not daemon.serves:
+                for load in look._of(BatchLoad, keys):
+                    if load.spec.schedule is not None and not load.spec.schedule.suspend:
+                        look._write(load, late_status(load, look.services.now()))
             for key, resource in state.resources.items():
                 keep_cause(before[key], resource)
         finally:
@@ -371,6 +379,9 @@ class Pass:
                 self._write(load, tell(observed, runs.follow(observed, edited, now), now))
                 return True
         elif (asks := runs.request(observed, now, retry=retry)) is None:
+            if (problem := self._scheduled_problem(load)) is not None:
+                self._refuse(load, observed, problem)
+                return False
             self._write(load, tell(observed, with_lag(self.services, observed), now, path=self._where(load)))
             self._say_idle(observed)
             return False
@@ -394,13 +405,23 @@ class Pass:
         cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
         if isinstance(cluster, Problem):
             return cluster
-        if taken := check_table(self.services.store, load):
-            return taken
+        if problem := check_columns(load) or check_table(self.services.store, load):
+            return problem
         rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
         ends = find_ends(self.services.admins.at(self.services.address_of(cluster)), load, rerun)
         if isinstance(ends, Problem):
             return ends
         return runs.begin(load, asks, ends, self.services.now(), self.services.nonce())
+
+    def _scheduled_problem(self, load: BatchLoad) -> Problem | None:
+        """Why the next run of the schedule could not begin, if that is known before its time."""
+        if load.spec.schedule is None or load.spec.schedule.suspend:
+            return None
+        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
+        if isinstance(cluster, Problem):
+            return cluster
+        admin = self.services.admins.at(self.services.address_of(cluster))
+        return check_columns(load) or check_table(self.services.store, load) or check_topics(admin, load)
 
     def _start(self, load: BatchLoad, begun: BatchLoad) -> bool:
         cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)

@@ -12,8 +12,9 @@ condition and in `Outcome.failures`, and the others continue.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from ..kafka_admin import AdminPool
 from ..models import BatchLoad
 from . import deleting, manifests, processes, scheduler
 from .folder import DataFolder
-from .reconcile import Pass
+from .processes import StartFailed
+from .reconcile import SCHEDULE, Pass
 from .state import Resource, State, StateError, Store, key_of
 from .workloads import stop_all
 
@@ -78,9 +80,7 @@ class LocalRuntime:
         """Apply the manifests of a folder; ``loads=False`` leaves BatchLoads for later."""
         known = self.store.load().resources
         found = manifests.read(folder, known)  # first, so that a mistake does not even leave a data folder
-        self._stop_scheduler()
-        with self.store.locked():
-            state = self.store.load()
+        with self._without_schedule() as state:
             self._say_copy(state)
             self.store.save(state)
             if state.resources != known:
@@ -114,7 +114,6 @@ class LocalRuntime:
                     work.bring_about(kind, keys)
                 finally:
                     save()
-            self._start_scheduler(state)
         finally:
             save()
             admins.close()
@@ -150,9 +149,7 @@ class LocalRuntime:
         StateError, with nothing deleted, if that is no longer what was ``confirmed``.
         """
         names = manifests.named(folder)
-        self._stop_scheduler()
-        with self.store.locked():
-            state = self.store.load()
+        with self._without_schedule() as state:
             self._say_copy(state)
             if deleting.doomed(state, self.data, names) != confirmed:
                 raise StateError("the data to delete changed meanwhile: nothing was deleted; run it again")
@@ -173,7 +170,6 @@ class LocalRuntime:
                     else:
                         kind, _, name = key.split("/")
                         self.reporter.say(f"{kind} {name}: does not exist")
-                self._start_scheduler(state)
             finally:
                 self.store.save(state)
                 admins.close()
@@ -221,9 +217,23 @@ class LocalRuntime:
                 f"{self.data} is a copy of {state.path}, whose processes are left alone: {named}"
             )
 
+    @contextlib.contextmanager
+    def _without_schedule(self) -> Iterator[State]:
+        """Holds the folder; the schedule runs again afterwards, also if the block is interrupted."""
+        self._stop_scheduler()
+        with self.store.locked():
+            state = self.store.load()
+            try:
+                yield state
+            except BaseException:
+                with contextlib.suppress(StartFailed, OSError):  # the cause of the end matters more
+                    self._start_scheduler(state)
+                raise
+            self._start_scheduler(state)
+
     def _stop_scheduler(self) -> None:
         """Stop the scheduler, which may hold the folder's lock for as long as a load runs."""
-        daemon = self.store.load().daemons.get(scheduler.NAME)
+        daemon = self.store.load().daemons.get(SCHEDULE)
         # One that another command is just starting belongs to that command, which has the folder.
         if daemon is not None and (daemon.ready or self.store.holder == str(daemon.pid)):
             processes.stop(daemon, timeout=SCHEDULER_STOP_S)
@@ -231,12 +241,12 @@ class LocalRuntime:
     def _start_scheduler(self, state: State) -> None:
         """Run a scheduler if a load has a schedule."""
         folder = DataFolder(self.data, state, lambda: self.store.save(state))
-        folder.stop(scheduler.NAME)
-        state.daemons.pop(scheduler.NAME, None)
+        folder.stop(SCHEDULE)
+        state.daemons.pop(SCHEDULE, None)
         if scheduler.has_schedules(state):
             log = folder.make("loads") / ".schedule.log"  # no load has this name
             program = [sys.executable, "-m", scheduler.__name__, str(self.data)]
-            folder.start(scheduler.NAME, program, log)
+            folder.start(SCHEDULE, program, log)
 
     def _delete(self, state: State) -> None:
         try:

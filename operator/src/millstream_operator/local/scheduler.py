@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,6 @@ from .reconcile import Pass
 from .state import State, StateError, Store
 
 POLL_S = 1.0
-NAME = "schedule/default/loads/0"
 
 
 def has_schedules(state: State) -> bool:
@@ -78,6 +78,8 @@ def main() -> int:
                 run_due(data, lambda line: print(line, flush=True))
             except StateError as error:  # another command has the folder
                 print(error, file=sys.stderr, flush=True)
+            except Exception:  # a schedule that ends would be noticed late
+                traceback.print_exc()
             time.sleep(POLL_S)
     except KeyboardInterrupt:
         return 0

@@ -24,11 +24,11 @@ from .load import Request, RunState, Seen, Waiting
 from .load_cleanup import clean
 from .load_lag import with_lag
 from .load_limits import check_limits
-from .load_offsets import find_ends
+from .load_offsets import check_topics, find_ends
 from .load_sight import LOG_LINES, find_runner, log_of, see
 from .load_story import HeldUp, tell
 from .objects import create, ensure
-from .problem import Problem
+from .problem import Problem, is_paused
 from .reference import find_cluster
 from .volumes import claim_needs_owner
 
@@ -87,7 +87,7 @@ def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     """A pass without a current run, and with none due."""
     now = services.now()
     status = with_lag(services, observed)
-    write_status(services, load, tell(observed, status, now))
+    write_status(services, load, tell(observed, status, now, _scheduled_problem(services, load) or ""))
     if load.spec.schedule is None or load.spec.ttl_seconds_after_finished is not None:
         clean(services, load, status)  # with a schedule: as each run begins and ends
     again = ENDED_S
@@ -97,6 +97,18 @@ def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     if ended and ttl is not None and (left := ttl + _seconds_to(ended, now)) > 0:
         again = min(again, left + 1)
     return again
+
+
+def _scheduled_problem(services: Services, load: BatchLoad) -> Problem | None:
+    """Why the next run of the schedule could not begin, if that is known before its time."""
+    if load.spec.schedule is None or load.spec.schedule.suspend or is_paused(load):
+        return None
+    cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
+    if isinstance(cluster, Problem):
+        return cluster
+    return check_limits(services, load) or check_topics(
+        services.admins.at(services.address_of(cluster)), load
+    )
 
 
 def _seconds_to(moment: str, now: datetime) -> float:

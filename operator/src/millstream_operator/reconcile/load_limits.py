@@ -13,6 +13,7 @@ from ..models import BatchLoad
 from ..resources.images import Images
 from ..resources.owned import CLUSTER_LABEL
 from ..services import Services
+from .load_columns import check_columns
 from .load_output import check_output
 from .load_tables import check_table
 from .problem import PAUSED, Problem, is_paused
@@ -29,6 +30,7 @@ def check_limits(services: Services, load: BatchLoad) -> Problem | None:
         return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
     return (
         check_output(load)
+        or check_columns(load)
         or check_image(load, services.images)
         or check_table(services.store, load)
         or _check_claim(services, load)

@@ -6,6 +6,7 @@ All are queried at once, when a run begins. Spark gets them as explicit offsets,
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from ..conditions import Reason
@@ -22,12 +23,8 @@ def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) ->
     begins, ends = (spec.from_, spec.until) if rerun is None else (rerun.from_, rerun.until)
     try:
         found = admin.identities(spec.topics)
-        if missing := [topic for topic in spec.topics if topic not in found]:
-            return Problem(
-                Reason.TOPIC_NOT_FOUND,
-                f"spec.topics: there is no topic {', '.join(missing)} in the cluster: create it, or correct "
-                "spec.topics",
-            )
+        if problem := _missing(load, found):
+            return problem
         keys = [Partition(topic, index) for topic in spec.topics for index in range(found[topic].partitions)]
         earliest = admin.offsets(dict.fromkeys(keys, EARLIEST))
         latest = admin.offsets(dict.fromkeys(keys, LATEST))
@@ -41,6 +38,23 @@ def find_ends(admin: KafkaAdmin, load: BatchLoad, rerun: Rerun | None = None) ->
         )
         for key in keys
     }
+
+
+def check_topics(admin: KafkaAdmin, load: BatchLoad) -> Problem | None:
+    """The load's topics that do not exist; None if all do, or if the cluster does not answer."""
+    try:
+        return _missing(load, admin.identities(load.spec.topics))
+    except AdminError:
+        return None
+
+
+def _missing(load: BatchLoad, found: Collection[str]) -> Problem | None:
+    if missing := [topic for topic in load.spec.topics if topic not in found]:
+        return Problem(
+            Reason.TOPIC_NOT_FOUND,
+            f"spec.topics: there is no topic {', '.join(missing)} in the cluster: create it, or correct spec.topics",
+        )
+    return None
 
 
 def _at(admin: KafkaAdmin, keys: list[Partition], moment: datetime | None) -> dict[Partition, int]:

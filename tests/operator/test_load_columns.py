@@ -1,0 +1,118 @@
+"""Columns and types of a load are checked before Spark starts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from millstream_operator import ddl
+from millstream_operator.admission import decode
+from millstream_operator.models import API_VERSION, BatchLoad
+from millstream_operator.reconcile.load_columns import check_columns
+
+RECORD = {"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}
+
+
+def load(value: dict[str, Any], *partition_by: str) -> BatchLoad:
+    spec = {
+        "clusterRef": {"name": "east"},
+        "topics": ["flights"],
+        "value": value,
+        "output": {"path": "/lake/flights", "partitionBy": list(partition_by)},
+    }
+    found = decode({"apiVersion": API_VERSION, "kind": "BatchLoad", "metadata": {"name": "l"}, "spec": spec})
+    assert isinstance(found, BatchLoad)
+    return found
+
+
+def said(value: dict[str, Any], *partition_by: str) -> str:
+    problem = check_columns(load(value, *partition_by))
+    return "" if problem is None else f"{problem.reason.value}: {problem.message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("a INT", {"a": "INT"}),
+        ("a int not null comment 'x, y', `b``c d` Timestamp", {"a": "INT", "b`c d": "TIMESTAMP"}),
+        (
+            "a ARRAY<STRUCT<x: INT, y: MAP<STRING, DECIMAL(10, 2)>>>, b VARCHAR(5) -- the end",
+            {"a": "ARRAY", "b": "VARCHAR"},
+        ),
+        ("a: STRING, b INTERVAL DAY TO SECOND, c STRUCT<>", {"a": "STRING", "b": "INTERVAL", "c": "STRUCT"}),
+    ],
+)
+def test_columns_of_ddl(text: str, columns: dict[str, str]) -> None:
+    assert ddl.columns(text) == columns
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a INT b", "a INT DEFAULT 5", "a ARRAY<INT", "a INT,", "struct<a int>", "é$ INT"]
+)
+def test_ddl_in_another_form_is_left_to_spark(text: str) -> None:
+    with pytest.raises(ddl.Unknown):
+        ddl.columns(text)
+    if text:
+        assert said({"format": "JSON", "schema": text}, "date") == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "partition_by", "words"),
+    [
+        (
+            {"format": "JSON", "schema": "a STRING, n BIGNIT"},
+            (),
+            "InvalidSpec: spec.value.schema: column n: BIGNIT is no type: did you mean BIGINT?",
+        ),
+        (
+            {"format": "CSV", "schema": "a STRUCT<b: ARRAY<STRNG>>"},
+            (),
+            "column a.b: STRNG is no type: did you mean STRING?",
+        ),
+        ({"format": "JSON", "schema": "a foo"}, (), "column a: foo is no type: allowed are BOOLEAN, INT"),
+        (
+            {"format": "JSON", "schema": "a INT"},
+            ("b",),
+            'spec.output.partitionBy[0]: "b" is not allowed: one of date, hour, a',
+        ),
+        ({"format": "JSON", "schema": "Date STRING"}, ("date",), 'the column is "Date"'),
+        (
+            {"format": "JSON", "schema": "a INT", "timeColumn": "a"},
+            (),
+            'spec.value.timeColumn: "a" is not allowed',
+        ),
+        ({"format": "Text"}, ("carrier",), 'partitionBy[0]: "carrier" is not allowed'),
+        (
+            {
+                "format": "Avro",
+                "schema": json.dumps(
+                    {"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}
+                ),
+            },
+            ("b",),
+            'partitionBy[0]: "b" is not allowed',
+        ),
+    ],
+)
+def test_what_does_not_exist_is_named(
+    value: dict[str, Any], partition_by: tuple[str, ...], words: str
+) -> None:
+    assert words in said(value, *partition_by)
+
+
+@pytest.mark.parametrize(
+    ("value", "partition_by"),
+    [
+        (
+            {"format": "JSON", "schema": "a INT, t TIMESTAMP", "timeColumn": "t"},
+            ("date", "hour", "a", "_topic"),
+        ),
+        ({"format": "JSON", "schema": "a INT", "timeColumn": "_timestamp"}, ("_corrupt_record",)),
+        ({"format": "Text"}, ("value",)),
+        ({"format": "Avro", "schemaRegistry": {"url": "http://registry"}}, ("anything",)),
+    ],
+)
+def test_what_exists_is_allowed(value: dict[str, Any], partition_by: tuple[str, ...]) -> None:
+    assert said(value, *partition_by) == ""
