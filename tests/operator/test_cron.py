@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.cron import check, last_time, next_time
+from millstream_operator.cron import MACROS, check, last_time, next_time
 
 BERLIN = "Europe/Berlin"
 
@@ -78,8 +78,14 @@ def test_what_is_no_time_zone_is_told(zone: str) -> None:
 
 @pytest.mark.parametrize(
     "cron",
-    ["", "0 \uff13 * * *", "@daily", "0 3 * *", "0 0 3 * * *", "60 * * * *", "0 3 31 2 *", "a b c d e"],
+    ["", "0 \uff13 * * *", "@reboot", "0 3 * *", "0 0 3 * * *", "60 * * * *", "0 3 31 2 *", "a b c d e"],
 )
 def test_what_is_no_cron_expression_is_told(cron: str) -> None:
     with pytest.raises(ValueError, match=r"cron: .* is not allowed"):
         check(cron, "Etc/UTC")
+
+
+def test_macros_of_kubernetes() -> None:
+    check("@hourly", "UTC")
+    for macro, fields in MACROS.items():
+        assert several(macro, "UTC", "2026-03-01T00:30", 3) == several(fields, "UTC", "2026-03-01T00:30", 3)

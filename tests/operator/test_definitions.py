@@ -24,7 +24,8 @@ from millstream_operator.models import (
     Topic,
 )
 from millstream_operator.models.base import Metadata
-from millstream_operator.schema import validate, with_defaults
+from millstream_operator.pattern_words import WORDS, in_words
+from millstream_operator.schema import crd_schemas, validate, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -213,3 +214,22 @@ def test_every_field_is_described(kind: str, schema: dict[str, Any]) -> None:
             yield from undescribed(f"{path}[]", node["items"])
 
     assert [p for part in ("spec", "status") for p in undescribed(part, schema["properties"][part])] == []
+
+
+def test_every_pattern_of_the_crds_is_shown_in_words_or_short() -> None:
+    """A pattern in a message helps nobody; short ones that are named by their field are left."""
+
+    def patterns(schema: object) -> Iterator[str]:
+        if isinstance(schema, dict):
+            if isinstance(schema.get("pattern"), str):
+                yield schema["pattern"]
+            for inner in schema.values():
+                yield from patterns(inner)
+        elif isinstance(schema, list):
+            for inner in schema:
+                yield from patterns(inner)
+
+    found = set(patterns(crd_schemas()))
+    without = {one for one in found if in_words(one).startswith("text that matches")}
+    assert len(without) <= 10, without
+    assert {one for one in WORDS if one not in found} == set(), "words for a pattern that no CRD has"

@@ -265,7 +265,9 @@ def test_mistakes_change_nothing(sandbox: Sandbox) -> None:
     ended = sandbox.run("up", "-f", str(sandbox.manifests))
     assert ended.returncode == 2
     assert ended.stdout == ""
-    assert "Topic/orders: spec.partitons: unknown field; allowed here: " in ended.stderr
+    assert (
+        "Topic/orders: spec.partitons: unknown field; did you mean partitions? allowed here: " in ended.stderr
+    )
     assert ended.stderr.endswith("nothing was changed\n")
     assert not sandbox.data.exists()
     ended = sandbox.run("up", "-f", str(sandbox.manifests / "nowhere"))

@@ -13,7 +13,7 @@ from millstream_operator.local.reconcile import SCHEDULE
 from millstream_operator.local.runtime import LocalRuntime, Reporter
 from millstream_operator.local.state import Store
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 
 LOAD = (
     "{{clusterRef: {{name: west}}, topics: [{topic}], value: {{format: JSON, schema: '{schema}'}},"

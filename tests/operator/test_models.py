@@ -95,7 +95,7 @@ BAD: list[tuple[str, object, str]] = [
     (
         "Cluster",
         broker_env(name="A", valueFrom={"secretKeyRef": {"name": "s", "key": "k"}}),
-        "env[0].valueFrom: unknown field; allowed here: name, value",
+        "env[0].valueFrom: unknown field; a variable has a value of its own, as others could see that of a Secret; ",
     ),
     (
         "Cluster",
@@ -120,7 +120,7 @@ BAD: list[tuple[str, object, str]] = [
     (
         "Topic",
         {**REF, "partitons": 1},
-        "spec.partitons: unknown field; allowed here: clusterRef, config, deletionPolicy",
+        "spec.partitons: unknown field; did you mean partitions? allowed here: clusterRef, config, deletionPolicy",
     ),
     ("Topic", {}, "spec.clusterRef: is required"),
     ("Topic", {**REF, "partitions": 0}, "spec.partitions: 0 is too small; allowed: 1 or more"),
@@ -145,7 +145,7 @@ BAD: list[tuple[str, object, str]] = [
     (
         "Topic",
         {"clusterRef": {"name": "d", "nam": 1}},
-        "spec.clusterRef.nam: unknown field; allowed here: name, namespace",
+        "spec.clusterRef.nam: unknown field; did you mean name? allowed here: name, namespace",
     ),
     (
         "Topic",

@@ -18,16 +18,30 @@ SECOND = timedelta(seconds=1)
 FIELDS = "minute hour day-of-month month day-of-week"
 
 
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+"""Those of Kubernetes' CronJobs."""
+
+
 def check(cron: str, time_zone: str) -> None:
     """Raises ValueError, with one line for the user, for an invalid cron expression or time zone."""
-    if len(cron.split()) != 5:
+    fields = MACROS.get(cron, cron)
+    if len(fields.split()) != 5:
         raise ValueError(
-            f"cron: {cron!r} is not allowed: five fields are required ({FIELDS}), such as 0 3 * * *"
+            f"cron: {cron!r} is not allowed: five fields are required ({FIELDS}), such as 0 3 * * *, or"
+            f" one of {', '.join(MACROS)}"
         )
     try:
-        if not cron.isascii():
+        if not fields.isascii():
             raise ValueError("only letters, digits and * , - / of ASCII")
-        first = next(CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC)), None)
+        first = next(CronSim(fields, datetime(2000, 1, 1, tzinfo=UTC)), None)
     except (CronSimError, ValueError) as error:
         raise ValueError(f"cron: {cron!r} is not allowed: {_words(error)}; expected {FIELDS}") from None
     if first is None:
@@ -62,7 +76,7 @@ def last_time(cron: str, time_zone: str, until: datetime) -> datetime:
 
 def _times(cron: str, time_zone: str, moment: datetime, *, reverse: bool) -> Iterator[datetime]:
     local = moment.astimezone(UTC if time_zone in ("UTC", "Etc/UTC") else ZoneInfo(time_zone))
-    return (found.astimezone(UTC) for found in CronSim(cron, local, reverse=reverse))
+    return (found.astimezone(UTC) for found in CronSim(MACROS.get(cron, cron), local, reverse=reverse))
 
 
 def _words(error: Exception) -> str:

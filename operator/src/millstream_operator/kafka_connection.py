@@ -74,6 +74,8 @@ READS = frozenset(
     )
 )
 
+NOWHERE = "127.0.0.1:0"
+"""The address of a cluster none of whose brokers runs on this machine."""
 Result = TypeVar("Result")
 Fence = Callable[[], None]
 
@@ -204,7 +206,12 @@ class KafkaConnection:
             if time.monotonic() < self._failed_until:
                 raise AdminError(self._failure)
             # Fail at once: kafka-python would retry until its timeout, and leak sockets.
-            begun, failure = time.monotonic(), f"no broker answers at {self.bootstrap}"
+            begun = time.monotonic()
+            failure = (
+                "none of its brokers runs"
+                if self.bootstrap == NOWHERE
+                else f"no broker answers at {self.bootstrap}"
+            )
             if not _listens(self.bootstrap):
                 self._refuse_for_a_while(failure, begun)
             # When the admin client's constructor fails, it leaves its network client with a thread and sockets.

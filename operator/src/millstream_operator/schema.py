@@ -10,6 +10,7 @@ The CRDs are those of `crds/` at the top of the repository; `make definitions` c
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -22,6 +23,7 @@ import re2
 import yaml
 
 from . import cel
+from .pattern_words import in_words
 
 Schema = Mapping[str, Any]
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -47,6 +49,11 @@ class Problem:
         return f"{self.path}: {self.what}" if self.path else self.what
 
 
+WHY_NOT = {
+    "valueFrom": "a variable has a value of its own, as others could see that of a Secret; ",
+    "tls": "brokers have no TLS yet; ",
+}
+"""Why fields that other resources have do not exist here."""
 CRDS = Path(__file__).parent / "crds"
 
 
@@ -186,9 +193,7 @@ def _bounds(value: Any, schema: Schema, path: str) -> Iterator[Problem]:
             yield Problem(path, f"{value} is too large; allowed: {high} or less")
     if isinstance(value, str):
         if "pattern" in schema and not re2.search(schema["pattern"], value):
-            yield Problem(
-                path, f"{_show(value)} is not allowed; allowed: text that matches {schema['pattern']}"
-            )
+            yield Problem(path, f"{_show(value)} is not allowed; allowed: {in_words(schema['pattern'])}")
         if schema.get("format") == "date-time" and not _is_time(value):
             yield Problem(path, f"{_show(value)} is no time; allowed: for example 2026-11-20T00:00:00Z")
         yield from _count(len(value), "characters", schema, "minLength", "maxLength", path)
@@ -227,9 +232,11 @@ def _object(
             was = old.get(name) if isinstance(old, dict) else None
             yield from validate(item, inner, path=_join(path, name), old=was, waived=waived)
         elif not free:
+            near = difflib.get_close_matches(name, properties, 1, cutoff=0.72)
+            hint = f"did you mean {near[0]}? " if near else WHY_NOT.get(name, "")
             yield Problem(
                 _join(path, name),
-                f"unknown field; allowed here: {', '.join(sorted(properties)) or 'nothing'}",
+                f"unknown field; {hint}allowed here: {', '.join(sorted(properties)) or 'nothing'}",
             )
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..conditions import Reason
@@ -34,6 +35,8 @@ JOURNAL = "coordination.journal"
 """What a broker without ZooKeeper knows of its topics."""
 HTTP = "http"
 HTTP_PORT = 9404
+FREE_S = 2.0
+"""How long to wait for a port that a program may have for a moment."""
 START_TRIES = 3
 IN_SYNC_S = 60.0  # for the replicas of a broker that was just restarted
 CHANGED = ("ConfigurationChanged",)
@@ -217,6 +220,8 @@ class LocalCluster:
             self.data.start(key, [command("millstream-broker"), str(file)], log)
 
         try:
+            if broker == 0:
+                self._check_fixed(key)
             self._launch(key, self._asked(), launch)
         except StartFailed as error:
             raise StartFailed(f"broker {broker}: {error}" if len(self.brokers) > 1 else str(error)) from error
@@ -226,6 +231,23 @@ class LocalCluster:
             if (port := self._port(broker, listener)) != listener.port:
                 say(
                     f"Cluster {self.cluster.name}: {self._who_has(listener.port)}: {listener.name} listens on {port}"
+                )
+
+    def _check_fixed(self, key: str) -> None:
+        """StartFailed if another program has a port that the manifest names: clients would look for the broker there.
+
+        Clusters of one folder may name the same port, as on Kubernetes; the next one gets another.
+        """
+        kept, ours = self.state.ports.get(key, {}), set[int]()
+        for owner, found in self.state.ports.items():
+            ours |= set(found.values()) if owner != key else set()
+        self.data.stop(key)
+        for index, listener in enumerate(self.cluster.spec.listeners):
+            port = kept.get(f"{listener.name}:{listener.port}", listener.port)
+            if port not in ours and not processes.wait_for(partial(ports.is_free, port), FREE_S):
+                raise StartFailed(
+                    f"spec.listeners[{index}].port: {port} is in use by another program: stop it (`ss -ltnp | grep"
+                    f" {port}` names it), or choose another port; without spec.listeners any free port is taken"
                 )
 
     def _who_has(self, port: int) -> str:

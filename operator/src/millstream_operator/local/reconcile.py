@@ -18,6 +18,7 @@ from typing import Any
 
 from ..conditions import ConditionType, Reason
 from ..kafka_admin import AdminPool
+from ..kafka_connection import NOWHERE
 from ..kafka_records import AdminError
 from ..models import (
     BatchLoad,
@@ -58,7 +59,7 @@ from ..services import Services
 from ..status import write_status
 from ..store import Key, Store
 from ..words import count_of
-from . import ports, spark
+from . import spark
 from .api import LocalApi
 from .clusters import LocalCluster
 from .folder import DataFolder
@@ -71,7 +72,6 @@ from .secrets import Secrets
 from .state import Resource, State
 from .workloads import LocalWorkloads
 
-NOWHERE = f"{ports.HOST}:0"  # an address without a listener
 SCHEDULE = "schedule/default/loads/0"
 """The process that runs the schedules of loads."""
 SETTLE_S = 10.0  # for topics that were just created

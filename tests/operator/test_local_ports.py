@@ -1,0 +1,31 @@
+"""Ports that a manifest names."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from millstream_harness.local import Sandbox
+
+pytestmark = pytest.mark.process
+
+
+def test_a_port_of_the_manifest_in_use_is_an_error(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    with socket.create_server(("127.0.0.1", sandbox.port)):
+        ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert ended.returncode == 1
+    assert f"spec.listeners[0].port: {sandbox.port} is in use by another program" in ended.stdout
+    assert "127.0.0.1:0" not in ended.stdout
+    assert sandbox.run("up", "-f", str(sandbox.manifests)).returncode == 0
+    assert sandbox.bootstrap == f"127.0.0.1:{sandbox.port}"
+
+
+def test_a_stopped_cluster_is_not_named_by_an_address(sandbox: Sandbox) -> None:
+    sandbox.cluster()
+    sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
+    with socket.create_server(("127.0.0.1", sandbox.port)):
+        ended = sandbox.run("up", "-f", str(sandbox.manifests))
+    assert "none of its brokers runs" in ended.stdout
+    assert ":0" not in ended.stdout.replace("00:00", "")
