@@ -13,29 +13,19 @@ from typing import Protocol
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination import PartitionRecord
 from ..steps import Steps
 from . import reassignment
-from .assignments import Assignments
-from .deletion import Deletion
 from .elections import imbalanced
-from .messages import ElectionRequested, ElectionType, ReassignmentRequested, Settings, ShutdownRequested
+from .machine_state import MachineState
+from .messages import ElectionRequested, ElectionType, ReassignmentRequested, ShutdownRequested
 from .partitions import Partitions
 from .requests import Request, Requests
 
 
-class Controlled(Protocol):
-    """The controller as seen here: `machine.ControllerMachine`."""
-
-    brokers: dict[int, BrokerRecord]
-    leaving: set[int]
-    records: dict[TopicPartition, PartitionRecord]
-    topics: dict[str, TopicRecord]
-    deletions: dict[str, Deletion]
+class Controlled(MachineState, Protocol):
     requests: Requests
     partitions: Partitions
-    assignments: Assignments
-    settings: Settings
 
     def leads(self, broker: int) -> Iterable[TopicPartition]: ...
 

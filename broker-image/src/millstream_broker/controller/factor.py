@@ -13,25 +13,15 @@ from typing import Any, Protocol
 
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..coordination import BrokerRecord, PartitionRecord, TopicRecord
+from ..coordination import BrokerRecord, PartitionRecord
 from ..internal_topics import OFFSETS_TOPIC
 from ..steps import Steps
 from . import reassignment
-from .assignments import Assignments
-from .deletion import Deletion
-from .messages import FactorRaised, Instruction, Settings
+from .machine_state import MachineState
+from .messages import FactorRaised, Instruction
 
 
-class FactorMachine(Protocol):
-    """The controller as seen here: `machine.ControllerMachine`."""
-
-    brokers: dict[int, BrokerRecord]
-    leaving: set[int]
-    records: dict[TopicPartition, PartitionRecord]
-    topics: dict[str, TopicRecord]
-    deletions: dict[str, Deletion]
-    assignments: Assignments
-    settings: Settings
+class FactorMachine(MachineState, Protocol):
     out: list[Instruction]
 
 
