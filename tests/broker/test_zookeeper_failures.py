@@ -19,6 +19,7 @@ from millstream_broker.coordination.controllership import (
     Fenced,
     StatesChanged,
 )
+from millstream_broker.coordination.own_tree import OwnTree
 from millstream_broker.coordination.stores import Create, Unavailable
 from millstream_broker.coordination.stores.zookeeper import ZooKeeperStore
 from millstream_harness.members import (
@@ -264,7 +265,9 @@ class Waits:
 
     def __init__(self, member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = self.waits = self.answers = 0
-        session = member.coordination._nodes
+        tree = member.coordination._nodes
+        assert isinstance(tree, OwnTree)
+        session = tree._nodes
         assert isinstance(session, ZooKeeperStore)
         send = session._send
 
