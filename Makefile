@@ -9,11 +9,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # One process more than there are cores, as tests wait a lot; the tests of a file run in one, in their order.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 1 : 6)))
 RUN_TESTS = $(BIN)/python -P tests/harness/millstream_harness/run_tests.py --workers $(WORKERS) --
-KAFKA_JARS := .jars/kafka-4.1.1
+# bench/kafka/pom.xml names the version; KAFKA_VERSION=4.1.1 takes another release instead (`make compat-matrix`).
+KAFKA_VERSION ?= $(shell sed -n 's|.*<kafka.version>\(.*\)</kafka.version>.*|\1|p' bench/kafka/pom.xml)
+KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -q -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
 timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
@@ -52,6 +54,15 @@ test-soak: setup jars kafka-jars spark-classes
 
 test-all: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) $(SHARES) $(PYTEST)
+
+# The clients' and tools' tests, and the comparisons, with other releases of Apache Kafka: COMPAT_VERSIONS=3.9.1.
+COMPAT_VERSIONS ?= 3.9.1 4.1.1 4.4.0
+compat-matrix: setup jars spark-classes
+	@for version in $(COMPAT_VERSIONS); do \
+	  echo "compat: Apache Kafka $$version"; \
+	  export KAFKA_VERSION=$$version; \
+	  $(MAKE) -s --no-print-directory .jars/kafka-$$version/.complete && $(RUN_TESTS) tests/compat $(PYTEST) || exit 1; \
+	done
 
 # How long each file took, which shares and the tiers' limits go by.
 durations: setup jars kafka-jars spark-classes
@@ -163,13 +174,16 @@ docs/reference/conditions.md: setup
 mutation: setup
 	@$(BIN)/python tests/mutation/mutate.py $(MUTATION)
 
-# Apache Kafka and its tools, which tests and benchmarks run beside Millstream.
+# Apache Kafka and its tools, which tests and benchmarks run beside Millstream. Releases whose connect-mirror is not in
+# Maven Central come without MirrorMaker 2, and its tests are skipped.
+WITHOUT_MIRRORMAKER := 4.4.0
 $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@command -v mvn >/dev/null || { echo 'jars: Apache Kafka comes from Maven: install Maven and Java 17'; exit 1; }
-	@echo "jars: fetching Apache Kafka 4.1.1 into $(KAFKA_JARS) (54 MB)"
+	@echo "jars: fetching Apache Kafka $(KAFKA_VERSION) into $(KAFKA_JARS) (54 MB)"
 	@rm -rf $(KAFKA_JARS)
 	@$(call timed,jars,$(MAVEN) -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
-	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
+	  -Dkafka.version=$(KAFKA_VERSION) $(if $(filter $(KAFKA_VERSION),$(WITHOUT_MIRRORMAKER)),-Dwithout.mirrormaker) \
+	  -DexcludeArtifactIds=slf4j-reload4j,reload4j -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
 	@touch $@
 
 # The S3 server of tests, in an environment of its own (tests/jobs/moto-requirements.in).

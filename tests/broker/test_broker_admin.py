@@ -405,7 +405,7 @@ def test_broker_configs_are_changed_while_it_runs(start_broker: StartBroker) -> 
         code, said = alter(wire, BROKER, "1", ("log.dirs", SET, "/x"))
         assert (code, said) == (
             ErrorCode.INVALID_REQUEST,
-            "Cannot update these configs dynamically: Set(log.dirs)",
+            "Cannot update these configs dynamically: [log.dirs]",
         )
         code, said = alter(wire, BROKER, "5", ("log.retention.ms", SET, "1"))
         assert "expected 1, but received 5" in said

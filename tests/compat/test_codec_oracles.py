@@ -1,7 +1,7 @@
 """Our codec against others, byte for byte: kio, and kafka-python 3, which is built on Kafka's own definitions.
 
 For every API, version and side, and any value of a message: our bytes equal theirs, and from theirs we read the
-original value. kio lacks the versions that Kafka 4.1 has dropped; kafka-python has them all.
+original value. kio lacks the versions that Kafka 4.3 has dropped; kafka-python has them all.
 Messages between brokers are compared with Apache Kafka's own classes, those of 3.9, from Spark's client.
 """
 

@@ -16,7 +16,7 @@ from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-HEADINGS = ("Workload", "Figure", "Millstream", "Apache Kafka 4.1.1", "Ratio", "Goal", "Met")
+HEADINGS = ("Workload", "Figure", "Millstream", "Apache Kafka", "Ratio", "Goal", "Met")
 VERDICTS = {True: "yes", False: "no", None: ""}
 
 
@@ -75,6 +75,7 @@ def described(facts: Mapping[str, str]) -> str:
     return (
         f"{facts.get('processor', '?')}, {facts.get('memory', '?')}, {facts.get('kernel', '?')},"
         f" Python {facts.get('python', '?')}, {facts.get('java', '?')}"
+        f"{', Apache Kafka ' + facts['kafka'] if 'kafka' in facts else ''}"
     )
 
 

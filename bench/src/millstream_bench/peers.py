@@ -19,7 +19,7 @@ from millstream_harness.kafka import SERVER_JVM, KafkaProcess
 from millstream_harness.secured_kafka import kafka_with_login
 
 MILLSTREAM, KAFKA, MIRRORMAKER2 = "millstream", "kafka", "mirrormaker2"
-LABELS = {MILLSTREAM: "Millstream", KAFKA: "Apache Kafka 4.1.1", MIRRORMAKER2: "MirrorMaker 2"}
+LABELS = {MILLSTREAM: "Millstream", KAFKA: "Apache Kafka", MIRRORMAKER2: "MirrorMaker 2"}
 TMPFS, DISK = Path("/dev/shm"), Path(tempfile.gettempdir())
 
 

@@ -24,6 +24,7 @@ from millstream_bench.results import Results, load, save
 from millstream_bench.workload import Workload
 from millstream_bench.workloads import WORKLOADS
 from millstream_bench.workloads.produce import warm_up
+from millstream_harness.java import KAFKA_VERSION
 from millstream_harness.machine import machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +62,7 @@ def measure(workloads: Sequence[Workload], rounds: int, scale: float, output: Pa
     """Run all rounds; the results are saved after each, so that no measurement is lost."""
     shared = [workload for workload in workloads if not workload.own]
     own = [workload for workload in workloads if workload.own]
-    results = Results(machine=machine(), scale=scale)
+    results = Results(machine=machine() | {"kafka": KAFKA_VERSION}, scale=scale)
     progress = Progress(sum(workload.measurements(rounds) for workload in workloads))
     for turn in range(max([rounds, *(workload.least_rounds for workload in own)])):
         for contender in in_turn(("millstream", "kafka"), turn):

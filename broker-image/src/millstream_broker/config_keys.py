@@ -1,4 +1,4 @@
-"""The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.1 and, for ZooKeeper, 3.9).
+"""The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.3 and, for ZooKeeper, 3.9).
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
 `http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of

@@ -139,7 +139,7 @@ class ConfigAdministrator:
         overrides = changed(self._replicas.metadata.state.broker_configs.get(broker_id, {}))
         fixed = [key for key in overrides if key in BROKER_KEYS and not BROKER_KEYS[key].dynamic]
         if fixed:
-            message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+            message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             raise ApiError(ErrorCode.INVALID_REQUEST, message)
         self._configs.check_broker(broker_id, overrides, self._replicas.metadata.topics.values())
         if not validate_only:

@@ -7,7 +7,7 @@ plugins may know any key with such a prefix.
 from __future__ import annotations
 
 _BEGINNINGS = {
-    "there is no tiered storage": ("remote.", "log.local."),
+    "there is no tiered storage": ("remote.", "log.local.", "log.remote.", "follower.fetch.last.tiered."),
     "ZooKeeper coordinates, not KRaft": (
         *("process.roles", "controller.", "metadata.", "internal.metadata.", "initial.broker.registration."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
@@ -22,7 +22,9 @@ _BEGINNINGS = {
         "group.streams.",
         "group.coordinator.",
         "share.",
+        "errors.deadletterqueue.",
     ),
+    "new replicas may go to every log directory": ("cordoned.log.dirs",),
     "there are no transactions": ("transaction.", "add.partitions.to.txn."),
     "there are no quotas": (
         *("quota.", "replication.quota.", "alter.log.dirs.", "controller.quota.", "client.quota."),

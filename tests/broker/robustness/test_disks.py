@@ -231,7 +231,7 @@ def partition_of(wire: Wire, topic: str) -> metadata.MetadataResponsePartition:
 
 
 def assert_offline(broker: BrokerProcess, home: str, *topics: str) -> None:
-    """Every API reports the failed directory, as Apache Kafka 4.1 does.
+    """Every API reports the failed directory, as Apache Kafka 4.3 does.
 
     A thread may meet the error: it logs it, and then the loop takes the partitions offline.
     """

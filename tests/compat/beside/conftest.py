@@ -1,4 +1,4 @@
-"""One Millstream broker and one Apache Kafka 4.1.1, for all tests here."""
+"""One Millstream broker and one Apache Kafka 4.3.1, for all tests here."""
 
 from __future__ import annotations
 

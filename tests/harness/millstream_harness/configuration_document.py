@@ -32,7 +32,7 @@ OLDER: Final = (
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
 )
-"""Kafka's keys that 4.1 no longer documents, or, for throttles, has only as dynamic settings."""
+"""Kafka's keys that 4.3 no longer documents, or, for throttles, has only as dynamic settings."""
 DIFFERENT: Final = {
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",
@@ -42,12 +42,12 @@ DIFFERENT: Final = {
     "log.dir": "default in Kafka: `/tmp/kafka-logs`",
     "num.recovery.threads.per.data.dir": "cannot change while the broker runs",
 }
-"""Keys whose default differs from Kafka 4.1.1, or that may change while Kafka runs, but not here."""
+"""Keys whose default differs from Kafka 4.3.1, or that may change while Kafka runs, but not here."""
 
 HEAD = """# Configuration of brokers and topics
 
 Written by `make docs/reference/broker-configuration.md` from the tables that the broker itself uses; a test holds it to
-them, another one compares defaults with Apache Kafka 4.1.1. Names, meaning and defaults are Kafka's, unless the last
+them, another one compares defaults with Apache Kafka 4.3.1. Names, meaning and defaults are Kafka's, unless the last
 column says otherwise.
 
 A broker's keys are in `server.properties`, in `--override KEY=VALUE`, or in `spec.config` of a Cluster. A **dynamic**

@@ -1,6 +1,7 @@
 """Java programs beside the tests: Kafka's own jars, its command-line tools, and single-file clients.
 
-The jars are those of `bench/kafka/pom.xml`; `make .jars/kafka-4.1.1/.complete` fetches them once.
+The jars are those of `bench/kafka/pom.xml`, fetched once by Maven. The environment variable `KAFKA_VERSION` chooses
+another release of Apache Kafka, as `make compat-matrix` does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from pathlib import Path
 from millstream_harness.tools import require
 
 ROOT = Path(__file__).resolve().parents[3]
-KAFKA_VERSION = "4.1.1"
+_POM = (ROOT / "bench" / "kafka" / "pom.xml").read_text()
+PEER_VERSION = _POM.partition("<kafka.version>")[2].partition("<")[0]
+"""The release that Millstream is compared with, response by response."""
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or PEER_VERSION
 KAFKA_JARS = ROOT / ".jars" / f"kafka-{KAFKA_VERSION}"
 SPARK_JARS = ROOT / ".jars" / "spark"
 LOG4J = ROOT / "bench" / "kafka"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from .daemon import Daemon
-from .java import java_command
+from .java import KAFKA_VERSION, java_command, kafka_jars
+from .tools import missing
 
 JVM = (
     "-Xms256M",
@@ -84,7 +85,9 @@ class MirrorMaker2Process(Daemon):
         return java_command(main, str(self.properties), options=JVM, log="broker")
 
     def prepare(self) -> None:
-        """Write mm2.properties."""
+        """Write mm2.properties; without MirrorMaker 2's jars the test is skipped."""
+        if not list(kafka_jars().glob("connect-mirror-*.jar")):
+            missing(f"MirrorMaker 2, which Apache Kafka {KAFKA_VERSION} has not published")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.properties.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
 

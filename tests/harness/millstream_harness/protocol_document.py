@@ -1,4 +1,4 @@
-"""Writes docs/protocol.md: the APIs and versions that the broker serves, beside Apache Kafka 4.1.
+"""Writes docs/protocol.md: the APIs and versions that the broker serves, beside Apache Kafka 4.3.
 
     make docs/protocol.md
 
@@ -22,10 +22,10 @@ from .protocol import APIS
 KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "Produce": (0, 0, 13),
     "Fetch": (1, 4, 18),
-    "ListOffsets": (2, 1, 10),
+    "ListOffsets": (2, 1, 11),
     "Metadata": (3, 0, 13),
-    "OffsetCommit": (8, 2, 9),
-    "OffsetFetch": (9, 1, 9),
+    "OffsetCommit": (8, 2, 10),
+    "OffsetFetch": (9, 1, 10),
     "FindCoordinator": (10, 0, 6),
     "JoinGroup": (11, 0, 9),
     "Heartbeat": (12, 0, 4),
@@ -43,7 +43,7 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "AddPartitionsToTxn": (24, 0, 5),
     "AddOffsetsToTxn": (25, 0, 4),
     "EndTxn": (26, 0, 5),
-    "WriteTxnMarkers": (27, 1, 1),
+    "WriteTxnMarkers": (27, 1, 2),
     "TxnOffsetCommit": (28, 0, 5),
     "DescribeAcls": (29, 1, 3),
     "CreateAcls": (30, 1, 3),
@@ -51,7 +51,7 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "DescribeConfigs": (32, 1, 4),
     "AlterConfigs": (33, 0, 2),
     "AlterReplicaLogDirs": (34, 1, 2),
-    "DescribeLogDirs": (35, 1, 4),
+    "DescribeLogDirs": (35, 1, 5),
     "SaslAuthenticate": (36, 0, 2),
     "CreatePartitions": (37, 0, 3),
     "CreateDelegationToken": (38, 1, 3),
@@ -81,20 +81,22 @@ KAFKA: Final[dict[str, tuple[int, int, int]]] = {
     "DescribeTopicPartitions": (75, 0, 0),
     "ShareGroupHeartbeat": (76, 1, 1),
     "ShareGroupDescribe": (77, 1, 1),
-    "ShareFetch": (78, 1, 1),
-    "ShareAcknowledge": (79, 1, 1),
-    "AddRaftVoter": (80, 0, 0),
+    "ShareFetch": (78, 1, 2),
+    "ShareAcknowledge": (79, 1, 2),
+    "AddRaftVoter": (80, 0, 1),
     "RemoveRaftVoter": (81, 0, 0),
     "InitializeShareGroupState": (83, 0, 0),
     "ReadShareGroupState": (84, 0, 0),
-    "WriteShareGroupState": (85, 0, 0),
+    "WriteShareGroupState": (85, 0, 1),
     "DeleteShareGroupState": (86, 0, 0),
-    "ReadShareGroupStateSummary": (87, 0, 0),
-    "DescribeShareGroupOffsets": (90, 0, 0),
+    "ReadShareGroupStateSummary": (87, 0, 1),
+    "StreamsGroupHeartbeat": (88, 0, 0),
+    "StreamsGroupDescribe": (89, 0, 0),
+    "DescribeShareGroupOffsets": (90, 0, 1),
     "AlterShareGroupOffsets": (91, 0, 0),
     "DeleteShareGroupOffsets": (92, 0, 0),
 }
-"""Response of Apache Kafka 4.1.1 to ApiVersions: name to key, lowest and highest version."""
+"""Response of Apache Kafka 4.3.1 to ApiVersions: name to key, lowest and highest version."""
 
 ZOOKEEPER: Final[dict[str, int]] = {"StopReplica": 5, "UpdateMetadata": 6, "ControlledShutdown": 7}
 """APIs between brokers of a cluster on ZooKeeper, as Apache Kafka had them until 3.9: name to key."""
@@ -113,11 +115,12 @@ NEWER: Final[dict[str, str]] = {
     "KRaft's replicas and hints of new leaders (KIP-405, KIP-903, KIP-951, KIP-853, KIP-1166)",
     "ListOffsets": "v8 and v9 return offsets of tiered storage (KIP-405, KIP-1005), v10 adds a timeout for them",
     "Metadata": "v13 can send a client back to its bootstrap servers (KIP-1102)",
-    "OffsetCommit": "v9 is v8 for members of the newer group protocol (KIP-848)",
-    "OffsetFetch": "v9 is v8 for members of the newer group protocol (KIP-848)",
+    "OffsetCommit": "v9 is v8 for members of the newer group protocol, v10 names topics by id (KIP-848)",
+    "OffsetFetch": "v9 is v8 for members of the newer group protocol, v10 names topics by id (KIP-848)",
     "FindCoordinator": "v5 is v4 with an error of KIP-890, v6 finds coordinators of share groups (KIP-932)",
     "InitProducerId": "v5 is v4 with an error of KIP-890",
     "AlterPartitionReassignments": "v1 can forbid a change of the replication factor (KIP-860)",
+    "DescribeLogDirs": "v5 names directories that get no new replicas (KIP-1066), which Millstream does not have",
     "DescribeCluster": "v2 lists fenced brokers too (KIP-1073), which KRaft has",
 }
 """Missing versions of served APIs."""
@@ -155,6 +158,10 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
         "Brokers do not have the newer group protocol (KIP-848); every client also has the classic one. "
         "ConsumerGroupHeartbeat responds with that message, because a client would otherwise wait forever.",
         ["ConsumerGroupDescribe"],
+    ),
+    (
+        "Brokers do not have the group protocol of Streams (KIP-1071); Streams uses the classic one by default.",
+        ["StreamsGroupHeartbeat", "StreamsGroupDescribe"],
     ),
     (
         "There are no share groups (KIP-932).",
@@ -293,7 +300,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "# Kafka's protocol in Millstream",
         "",
         "Written by `make docs/protocol.md` from the broker's registered handlers; a test",
-        "holds it to them. The column Kafka shows the response of Apache Kafka 4.1.1 to ApiVersions.",
+        "holds it to them. The column Kafka shows the response of Apache Kafka 4.3.1 to ApiVersions.",
         "",
         "Each API has two modules: the format of its messages by version in [`protocol/`]"
         f"({SOURCE}/millstream_kafka/protocol), the broker's handler in [`api/`]({SOURCE}/millstream_broker/api).",
@@ -331,7 +338,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         if api.name in NEWER:
             gap = versions(api.versions[1] + 1, KAFKA[api.name][2])
             lines.append(f"| {api.name} | {gap} | {NEWER[api.name]} |")
-    lines += ["", "APIs of Kafka 4.1 that Millstream does not serve:", "", "| APIs | Why |", "|---|---|"]
+    lines += ["", "APIs of Kafka 4.3 that Millstream does not serve:", "", "| APIs | Why |", "|---|---|"]
     for reason, group in ABSENT:
         if absent := [name for name in group if name not in names]:
             lines.append(f"| {', '.join(absent)} | {reason} |")
@@ -339,7 +346,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "",
         "## Different responses",
         "",
-        "[Tests](../tests/compat/beside) send the same valid and invalid requests to Apache Kafka 4.1.1 and compare",
+        "[Tests](../tests/compat/beside) send the same valid and invalid requests to Apache Kafka 4.3.1 and compare",
         "the responses field by field. These differences are intended:",
         "",
         "| API | How |",

@@ -7,7 +7,7 @@ KIP-394 member id first, KIP-814 skip_assignment), with the same errors as in Ka
   group.instance.id FENCED_INSTANCE_ID; a member that must rejoin gets REBALANCE_IN_PROGRESS.
 - members get assignments only after the group's record is stored.
 
-Differences from Kafka 4.1 (`tests/compat/test_groups_beside_kafka.py` compares the rest):
+Differences from Kafka 4.3 (`tests/compat/test_groups_beside_kafka.py` compares the rest):
 
 - If a member repeats JoinGroup or SyncGroup before the first reply, Kafka forgets the earlier call; here it
   gets REBALANCE_IN_PROGRESS, so every caller gets exactly one reply.

@@ -8,7 +8,7 @@ group, is deleted. The key's version tells the kind of record:
     2      a group: GroupMetadataKey, GroupMetadataValue
     else   records of newer kinds of group; skipped
 
-Values are read in versions 0 to 4. They are written as Kafka 4.1 does: version 4 for an offset, 1 for one with its own
+Values are read in versions 0 to 4. They are written as Kafka 4.3 does: version 4 for an offset, 1 for one with its own
 expiry, 3 for a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
 
 A position belongs to a topic id, not to a name: version 4 has the id as a tagged field. Kafka fills it in for commits
