@@ -453,7 +453,7 @@ def test_elections_and_reassignments_of_one_broker(wire: Wire, topic: str) -> No
     def move(replicas: list[int] | None, index: int = 0) -> int:
         moved = alter_partition_reassignments.ReassignablePartition(index, replicas)
         request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
-            60_000, [alter_partition_reassignments.ReassignableTopic(topic, [moved])]
+            60_000, topics=[alter_partition_reassignments.ReassignableTopic(topic, [moved])]
         )
         answer = wire.call(alter_partition_reassignments.API, 0, request)
         return answer.responses[0].partitions[0].error_code

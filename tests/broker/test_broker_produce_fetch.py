@@ -114,7 +114,9 @@ def test_several_topics_and_partitions_in_one_request(wire: Wire) -> None:
         create(wire, name, partitions=3)
     batch = build_batch([record("x")])
     data = [produce.PartitionProduceData(index, batch) for index in (0, 2, 9)]
-    request = produce.ProduceRequest(None, 1, 1000, [produce.TopicProduceData(name, data) for name in names])
+    request = produce.ProduceRequest(
+        None, 1, 1000, [produce.TopicProduceData(name, partition_data=data) for name in names]
+    )
     for round_ in range(3):
         answer = wire.call(produce.API, 9, request)
         for topic in answer.responses:

@@ -68,7 +68,7 @@ def move(cluster: ClusterProcesses, name: str, *replicas: int) -> None:
     def is_taken() -> bool:
         """The controller may change while ZooKeeper restarts."""
         with Wire(cluster.brokers[cluster.controller()].bootstrap) as wire:
-            answer = wire.call(API, 0, AlterPartitionReassignmentsRequest(20_000, [asked]))
+            answer = wire.call(API, 0, AlterPartitionReassignmentsRequest(20_000, topics=[asked]))
         assert answer.error_code in (0, ErrorCode.NOT_CONTROLLER)
         return answer.error_code == 0
 

@@ -32,7 +32,7 @@ async def test_a_produce_that_waits_for_the_controller_keeps_its_records(tmp_pat
         broker.server.routes = routes_of(broker.handlers, broker.stats, told)
         for number in range(3):
             data = PartitionProduceData(0, build_batch([record("a")]))
-            request = ProduceRequest(None, -1, 30_000, [TopicProduceData("t", [data])])
+            request = ProduceRequest(None, -1, 30_000, [TopicProduceData("t", partition_data=[data])])
             sent = asyncio.ensure_future(client.call(produce.API, 9, request))
             if not told.is_set():
                 await until(lambda: told.waited)

@@ -77,7 +77,7 @@ def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
         data = [
             produce.TopicProduceData(
                 name,
-                [
+                partition_data=[
                     produce.PartitionProduceData(index, build_batch([record(f"{name}-{index}")]))
                     for index in range(count + unknown)
                 ],
@@ -107,7 +107,7 @@ def test_a_produce_of_many_partitions_appends_each_batch_once_and_in_order(
 def test_without_acknowledgements_an_error_closes_the_connection(wire: Wire) -> None:
     batch = build_batch([record("x")])
     data = [produce.PartitionProduceData(index, batch) for index in range(TOPICS["a"] + 1)]
-    request = produce.ProduceRequest(None, 0, 30_000, [produce.TopicProduceData("a", data)])
+    request = produce.ProduceRequest(None, 0, 30_000, [produce.TopicProduceData("a", partition_data=data)])
     wire.send(produce.API, 9, request)
     assert wire.is_closed()
 
@@ -134,7 +134,7 @@ def test_positions_of_many_partitions(wire: Wire) -> None:
     topics = [
         offset_commit.OffsetCommitRequestTopic(
             name,
-            [
+            partitions=[
                 offset_commit.OffsetCommitRequestPartition(index, index, -1, "")
                 for index in range(count + UNKNOWN)
             ],
@@ -151,9 +151,13 @@ def test_positions_of_many_partitions(wire: Wire) -> None:
         for one in topic.partitions
     ]
     assert found == expected_errors()
-    of_all = offset_fetch.OffsetFetchRequestGroup("g", None)
+    of_all = offset_fetch.OffsetFetchRequestGroup("g", topics=None)
     named = offset_fetch.OffsetFetchRequestGroup(
-        "g", [offset_fetch.OffsetFetchRequestTopics(name, list(range(n))) for name, n in TOPICS.items()]
+        "g",
+        topics=[
+            offset_fetch.OffsetFetchRequestTopics(name, partition_indexes=list(range(n)))
+            for name, n in TOPICS.items()
+        ],
     )
     stored = {(name, index): index for name, count in TOPICS.items() for index in range(count)}
     for group in (of_all, named):
@@ -250,7 +254,9 @@ async def test_what_a_client_sent_before_it_went_is_appended(tmp_path: Path) -> 
             produce.PartitionProduceData(index, build_batch([record("x")]))
             for index in range(FEW_ELEMENTS + 1)
         ]
-        request = produce.ProduceRequest(None, 0, 30_000, [produce.TopicProduceData("t", data)])
+        request = produce.ProduceRequest(
+            None, 0, 30_000, [produce.TopicProduceData("t", partition_data=data)]
+        )
         large = broker.server.large
         async with connected(broker) as client, large._turn:
             sending = asyncio.create_task(client.call(produce.API, 9, request))

@@ -94,7 +94,7 @@ async def alter(client: Connection, topic: str, operation: int, value: str | Non
 
 
 async def write(client: Connection, topic: str, batch: bytes) -> produce.PartitionProduceResponse:
-    data = produce.TopicProduceData(topic, [produce.PartitionProduceData(0, batch)])
+    data = produce.TopicProduceData(topic, partition_data=[produce.PartitionProduceData(0, batch)])
     answer = await client.call(produce.API, 9, produce.ProduceRequest(None, -1, 10_000, [data]))
     return answer.responses[0].partition_responses[0]
 

@@ -47,7 +47,7 @@ async def client(broker: Broker) -> AsyncIterator[Connection]:
 
 async def write(client: Connection, topic: str, count: int = 1) -> ErrorCode:
     batch = build_batch([Record(b"k", b"v", NOW_MS)] * count)
-    data = produce.TopicProduceData(topic, [produce.PartitionProduceData(0, batch)])
+    data = produce.TopicProduceData(topic, partition_data=[produce.PartitionProduceData(0, batch)])
     answer = await client.call(produce.API, 9, produce.ProduceRequest(None, -1, 10_000, [data]))
     return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)
 

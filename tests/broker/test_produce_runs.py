@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import re
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from millstream_kafka.protocol import metadata, produce
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 
-VERSIONS = (7, 9)
+NAMED = (7, 9)
+VERSIONS = (*NAMED, 13)
 NOW_MS = 1_700_000_000_000
 BATCH = build_batch([record("a", timestamp=NOW_MS)])
 
@@ -57,7 +59,7 @@ def found(
     return run.correlation_ids, [bytes(one) for one in run.batches], run.counts, run.end
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NAMED)
 def test_a_run_is_of_requests_for_one_partition(version: int) -> None:
     two = build_batch([record("a"), record("b" * 300)])
     alike = [frame(version, 5, BATCH), frame(version, 6, two), frame(version, 7, BATCH)]
@@ -84,7 +86,7 @@ def test_a_run_has_no_more_requests_than_may_wait(most: int, ids: list[int] | No
     assert (run and run.correlation_ids) == ids
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NAMED)
 def test_what_is_no_run(version: int) -> None:
     one = frame(version, 1, BATCH)
     assert found(version, one) == ([], [], [], 0)
@@ -95,7 +97,7 @@ def test_what_is_no_run(version: int) -> None:
     assert found(version, bytes(fetch), bytes(fetch)) == ([], [], [], 0)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NAMED)
 def test_each_request_of_a_run_has_one_whole_batch(version: int) -> None:
     """A batch in two halves, or two in one request, would get responses that nobody could assign."""
     halves = frame(version, 1, BATCH[:-3]), frame(version, 2, BATCH[-3:])
@@ -157,10 +159,15 @@ def test_responses_and_records_are_those_of_single_requests(
                 topic = "a-b"[2 * together] + flush
                 config = {"flush_messages": flush} if flush else {}
                 await create(client, topic, max_message_bytes="1500", **config)
+                topic_id = broker.replicas.metadata.topics[topic].topic_id
                 with Wire(f"{client.host}:{client.port}") as wire:
-                    await asyncio.to_thread(wire.produce, topic, BATCH, version=version, acks=1)
-                    await asyncio.to_thread(wire.produce, topic, BATCH, version=version, acks=-1)
-                    asked = [produce_request(topic, batch, acks=acks) for batch, acks in requests]
+                    produce_one = partial(wire.produce, topic, BATCH, version=version, topic_id=topic_id)
+                    await asyncio.to_thread(produce_one, acks=1)
+                    await asyncio.to_thread(produce_one, acks=-1)
+                    asked = [
+                        produce_request(topic, batch, acks=acks, topic_id=topic_id)
+                        for batch, acks in requests
+                    ]
                     if together:  # this thread runs the broker's loop, which then reads all frames at once
                         wire.socket.sendall(b"".join(wire.frame(produce.API, version, one) for one in asked))
                         answers = [await asyncio.to_thread(wire.receive) for _ in asked]

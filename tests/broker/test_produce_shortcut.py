@@ -24,7 +24,7 @@ VERSIONS = range(OLDEST, produce.API.versions[1] + 1)
 
 
 def request(records: bytes, *, acks: int = -1, transactional_id: str | None = None) -> ProduceRequest:
-    data = [TopicProduceData("topic", [PartitionProduceData(3, memoryview(records))])]
+    data = [TopicProduceData("topic", partition_data=[PartitionProduceData(3, memoryview(records))])]
     return ProduceRequest(transactional_id, acks, 1234, data)
 
 
@@ -53,7 +53,7 @@ def test_the_same_request_and_response(version: int, acks: int, transactional_id
         assert known.context.version == version
         for code in (0, 7):
             answers = [PartitionProduceResponse(3, code, size, 1_700_000_000_000, 5)]
-            response = ProduceResponse([TopicProduceResponse("topic", answers)])
+            response = ProduceResponse([TopicProduceResponse("topic", partition_responses=answers)])
             encoded = known.encode(77, response)
             if code:
                 assert encoded is None

@@ -104,7 +104,7 @@ def batch(*values: bytes) -> bytes:
 
 
 def produce_request(topic: str, records: bytes | memoryview, acks: int = -1) -> produce.ProduceRequest:
-    data = produce.TopicProduceData(topic, [produce.PartitionProduceData(1, records)])
+    data = produce.TopicProduceData(topic, partition_data=[produce.PartitionProduceData(1, records)])
     return produce.ProduceRequest(None, acks, 5000, [data])
 
 
@@ -128,7 +128,7 @@ async def fetch_values(cluster: ClusterClient, topic: str, offset: int = 0) -> l
 
 async def test_produce_and_fetch(cluster: ClusterClient, topic: str) -> None:
     request = produce_request(topic, memoryview(batch(b"one", b"two")))
-    response = await cluster.call_leader(topic, 1, produce.API, request)
+    response = await cluster.call_leader(topic, 1, produce.BY_NAME, request)
     (written,) = response.responses[0].partition_responses
     assert (written.error_code, written.base_offset) == (ErrorCode.NONE, 0)
     assert await fetch_values(cluster, topic) == [b"one", b"two"]
@@ -136,7 +136,7 @@ async def test_produce_and_fetch(cluster: ClusterClient, topic: str) -> None:
 
 async def test_produce_without_acknowledgement(cluster: ClusterClient, topic: str) -> None:
     request = produce_request(topic, batch(b"unacknowledged"), acks=0)
-    assert (await cluster.call_leader(topic, 1, produce.API, request)).responses == []
+    assert (await cluster.call_leader(topic, 1, produce.BY_NAME, request)).responses == []
     assert await fetch_values(cluster, topic) == [b"unacknowledged"]
 
 
@@ -152,11 +152,11 @@ async def test_a_group_by_its_coordinator(cluster: ClusterClient, topic: str) ->
     position = offset_commit.OffsetCommitRequestPartition(1, 42, committed_metadata="mine")
     commit = offset_commit.OffsetCommitRequest(
         group,
-        topics=[offset_commit.OffsetCommitRequestTopic(topic, [position])],
+        topics=[offset_commit.OffsetCommitRequestTopic(topic, partitions=[position])],
         generation_id_or_member_epoch=-1,
     )
     while True:  # the coordinator may still be starting
-        committed = await cluster.call_coordinator(group, offset_commit.API, commit)
+        committed = await cluster.call_coordinator(group, offset_commit.BY_NAME, commit)
         error = ErrorCode.of(committed.topics[0].partitions[0].error_code)
         if not error.retriable:
             break
@@ -164,10 +164,10 @@ async def test_a_group_by_its_coordinator(cluster: ClusterClient, topic: str) ->
         await asyncio.sleep(0.02)
     assert error is ErrorCode.NONE
     wanted = offset_fetch.OffsetFetchRequestGroup(
-        group, topics=[offset_fetch.OffsetFetchRequestTopics(topic, [1])]
+        group, topics=[offset_fetch.OffsetFetchRequestTopics(topic, partition_indexes=[1])]
     )
     found = await cluster.call_coordinator(
-        group, offset_fetch.API, offset_fetch.OffsetFetchRequest(groups=[wanted])
+        group, offset_fetch.BY_NAME, offset_fetch.OffsetFetchRequest(groups=[wanted])
     )
     (stored,) = found.groups[0].topics[0].partitions
     assert (stored.committed_offset, stored.metadata) == (42, "mine")
@@ -184,7 +184,7 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
         topic, [alter_partition_reassignments.ReassignablePartition(0, None)]
     )
     return {
-        produce.API: produce_request(topic, batch(b"x")),
+        produce.BY_NAME: produce_request(topic, batch(b"x")),
         fetch.BY_NAME: fetch_request(topic),
         list_offsets.API: list_offsets.ListOffsetsRequest(
             topics=[
@@ -192,15 +192,15 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             ]
         ),
         metadata.API: metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)]),
-        offset_commit.API: offset_commit.OffsetCommitRequest(
+        offset_commit.BY_NAME: offset_commit.OffsetCommitRequest(
             group,
             topics=[
                 offset_commit.OffsetCommitRequestTopic(
-                    topic, [offset_commit.OffsetCommitRequestPartition(0, 1)]
+                    topic, partitions=[offset_commit.OffsetCommitRequestPartition(0, 1)]
                 )
             ],
         ),
-        offset_fetch.API: offset_fetch.OffsetFetchRequest(
+        offset_fetch.BY_NAME: offset_fetch.OffsetFetchRequest(
             group,
             [offset_fetch.OffsetFetchRequestTopic(topic, [0])],
             [offset_fetch.OffsetFetchRequestGroup(group, topics=None)],

@@ -38,14 +38,14 @@ class OneBroker:
         return ListGroupsResponse(groups=[ListedGroup(group, "", "Empty") for group in self.listed])
 
     async def call_coordinator(self, group: str, api: Any, request: Any) -> OffsetFetchResponse:
-        assert api is offset_fetch.API
+        assert api is offset_fetch.BY_NAME
         assert group != "app"
         self.now += 1
         self.most = max(self.most, self.now)
         await asyncio.sleep(0)
         self.now -= 1
         there = OffsetFetchResponsePartitions(0, PROGRESS.offset, -1, PROGRESS.metadata())
-        topics = [OffsetFetchResponseTopics(name, [there]) for name in ("orders", "payments")]
+        topics = [OffsetFetchResponseTopics(name, partitions=[there]) for name in ("orders", "payments")]
         known = topics if group in self.groups else []
         return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group, known, int(self.error))])
 

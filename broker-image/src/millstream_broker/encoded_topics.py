@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.metadata import (
@@ -66,6 +66,10 @@ class EncodedTopics:
             return self._in_slices(topics, asked, missing)
         to_the_end(topics.encode(missing))
         return to_the_end(topics.join(asked))
+
+    def partition(self, topic: TopicRecord, index: int) -> MetadataResponsePartition:
+        """One partition, as it is now."""
+        return described_partition(topic, index, self._metadata().brokers, self._offline(), self._broker_id)
 
     async def _in_slices(
         self, topics: _Topics, asked: Sequence[Asked] | None, missing: Sequence[TopicRecord]
@@ -139,17 +143,7 @@ class _Topics:
             self._texts[topic.name] = topic, TOPIC.encode(self._version, described)
 
     def _partition(self, topic: TopicRecord, index: int) -> MetadataResponsePartition:
-        alive, record = self.metadata.brokers, topic.partitions[index]
-        error, leader, isr = ErrorCode.NONE, record.leader, list(record.isr)
-        offline = [replica for replica in record.replicas if replica not in alive]
-        if (topic.name, index) in self.offline:
-            offline.append(self._broker_id)
-        if leader in offline or leader not in alive:
-            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
-            isr = [replica for replica in isr if replica not in offline]
-        return MetadataResponsePartition(
-            error, index, leader, record.leader_epoch, list(record.replicas), isr, offline
-        )
+        return described_partition(topic, index, self.metadata.brokers, self.offline, self._broker_id)
 
     def join(self, asked: Sequence[Asked] | None) -> Steps[Encoded]:
         texts = self._texts
@@ -165,6 +159,27 @@ class _Topics:
             )
             yield
         return Encoded(len(parts), b"".join(parts))
+
+
+def described_partition(
+    topic: TopicRecord,
+    index: int,
+    alive: Collection[int],
+    unusable: frozenset[tuple[str, int]],
+    broker_id: int,
+) -> MetadataResponsePartition:
+    """``unusable``: partitions that broker ``broker_id`` cannot use."""
+    record = topic.partitions[index]
+    error, leader, isr = ErrorCode.NONE, record.leader, list(record.isr)
+    offline = [replica for replica in record.replicas if replica not in alive]
+    if (topic.name, index) in unusable:
+        offline.append(broker_id)
+    if leader in offline or leader not in alive:
+        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+        isr = [replica for replica in isr if replica not in offline]
+    return MetadataResponsePartition(
+        error, index, leader, record.leader_epoch, list(record.replicas), isr, offline
+    )
 
 
 def _as_array(parts: list[bytes]) -> list[MetadataResponsePartition]:

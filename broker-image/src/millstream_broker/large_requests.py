@@ -184,7 +184,7 @@ async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceRes
                 one.cancel()
             raise
         for topic in () if response is None else response.responses:
-            if topics and topics[-1].name == topic.name:
+            if topics and (topics[-1].name, topics[-1].topic_id) == (topic.name, topic.topic_id):
                 topics[-1].partition_responses += topic.partition_responses
             else:
                 topics.append(topic)
@@ -214,7 +214,7 @@ def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
         start = 0
         while start < len(topic.partition_data) or start == 0:
             some = topic.partition_data[start : start + room]
-            topics.append(TopicProduceData(topic.name, some))
+            topics.append(TopicProduceData(topic.name, topic.topic_id, some))
             start, room = start + max(len(some), 1), room - max(len(some), 1)
             if room <= 0:
                 yield _with(request, topics)

@@ -54,7 +54,7 @@ class Known:
         self.data.records = None
         marked = PartitionProduceResponse(self.data.index, 0, *_MARKS)
         body = produce.API.encode_response(
-            version, ProduceResponse([TopicProduceResponse(topic.name, [marked])])
+            version, ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [marked])])
         )
         before, self._after = body.split(_NUMBERS.pack(*_MARKS))
         self._before = (b"\0" if self.flexible else b"") + before

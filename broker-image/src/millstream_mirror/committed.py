@@ -62,8 +62,8 @@ async def _groups_of(cluster: ClusterClient, node: int) -> list[ListedGroup]:
 
 async def positions_of(cluster: ClusterClient, group: str) -> dict[TopicPartition, Position]:
     """All committed offsets of a group. Raises BrokerError, ApiError."""
-    request = OffsetFetchRequest(group, None, [OffsetFetchRequestGroup(group, None)])
-    response = await cluster.call_coordinator(group, offset_fetch.API, request)
+    request = OffsetFetchRequest(group, None, [OffsetFetchRequestGroup(group, topics=None)])
+    response = await cluster.call_coordinator(group, offset_fetch.BY_NAME, request)
     answer = response.groups[0] if response.groups else response
     if answer.error_code:
         error = ErrorCode.of(answer.error_code)
@@ -117,9 +117,9 @@ async def _commit_part(
         by_topic.setdefault(topic, []).append(
             OffsetCommitRequestPartition(partition, one.offset, one.leader_epoch, one.metadata)
         )
-    topics = [OffsetCommitRequestTopic(topic, of_topic) for topic, of_topic in by_topic.items()]
+    topics = [OffsetCommitRequestTopic(topic, partitions=of_topic) for topic, of_topic in by_topic.items()]
     request = OffsetCommitRequest(group, generation, member_id, topics=topics)
-    response = await cluster.call_coordinator(group, offset_commit.API, request)
+    response = await cluster.call_coordinator(group, offset_commit.BY_NAME, request)
     return {
         (topic.name, each.partition_index): ErrorCode.of(each.error_code)
         for topic in response.topics

@@ -106,11 +106,11 @@ class NumberingFlow(Flow):
             None,
             -1,
             PRODUCE_TIMEOUT_MS,
-            [TopicProduceData(name, of_topic) for name, of_topic in by_topic.items()],
+            [TopicProduceData(name, partition_data=of_topic) for name, of_topic in by_topic.items()],
         )
 
         async def send() -> None:
-            response = await self._send(node, produce.API, request)
+            response = await self._send(node, produce.BY_NAME, request)
             for topic in response.responses:
                 for answer in topic.partition_responses:
                     lane, sent = waiting.pop((topic.name, answer.index))

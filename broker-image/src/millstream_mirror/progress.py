@@ -244,12 +244,15 @@ class ProgressStore:
             [
                 offset_fetch.OffsetFetchRequestGroup(
                     self.group_id,
-                    [OffsetFetchRequestTopics(topic, indexes) for topic, indexes in by_topic.items()],
+                    topics=[
+                        OffsetFetchRequestTopics(topic, partition_indexes=indexes)
+                        for topic, indexes in by_topic.items()
+                    ],
                 )
             ],
             require_stable=True,
         )
-        response = await self._target.call_coordinator(self.group_id, offset_fetch.API, request)
+        response = await self._target.call_coordinator(self.group_id, offset_fetch.BY_NAME, request)
         self._check(response.groups[0].error_code if response.groups else response.error_code)
         found = {}
         for answer in response.groups[0].topics if response.groups else response.topics:

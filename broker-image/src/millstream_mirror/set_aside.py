@@ -323,9 +323,12 @@ class _Writer:
         )
         topic, partition = self._where
         request = ProduceRequest(
-            None, -1, TIMEOUT_MS, [TopicProduceData(topic, [PartitionProduceData(partition, batch)])]
+            None,
+            -1,
+            TIMEOUT_MS,
+            [TopicProduceData(topic, partition_data=[PartitionProduceData(partition, batch)])],
         )
-        response = await self._at_target.call_leader(topic, partition, produce.API, request)
+        response = await self._at_target.call_leader(topic, partition, produce.BY_NAME, request)
         answer = response.responses[0].partition_responses[0]
         error = ErrorCode.of(answer.error_code)
         if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):

@@ -46,7 +46,7 @@ class Deposed:
         (
             altering.handle,
             AlterPartitionReassignmentsRequest(
-                1000, [ReassignableTopic("t", [ReassignablePartition(0, [1])])]
+                1000, topics=[ReassignableTopic("t", [ReassignablePartition(0, [1])])]
             ),
         ),
         (

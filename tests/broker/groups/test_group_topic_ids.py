@@ -109,7 +109,7 @@ class Scene:
     def committed(self) -> int:
         """The group's position, according to its coordinator."""
         wanted = offset_fetch.OffsetFetchRequestGroup(
-            self.group, [offset_fetch.OffsetFetchRequestTopics("t", [0])]
+            self.group, topics=[offset_fetch.OffsetFetchRequestTopics("t", partition_indexes=[0])]
         )
         while True:
             one = self.cluster.brokers[coordinator(self.cluster, self.group)]

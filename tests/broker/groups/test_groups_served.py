@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -65,19 +66,21 @@ def pinned(broker: Broker) -> Broker:
     return broker
 
 
-async def create(client: ClusterClient, name: str, partitions: int = 1) -> None:
+async def create(client: ClusterClient, name: str, partitions: int = 1) -> UUID:
+    """Its id."""
     topic = create_topics.CreatableTopic(name, partitions, 1)
     response = await client.call_controller(
         create_topics.API, create_topics.CreateTopicsRequest([topic], 10_000)
     )
     assert response.topics[0].error_code == 0
+    return response.topics[0].topic_id
 
 
-@pytest.mark.parametrize("age", range(10))
+@pytest.mark.parametrize("age", range(11))
 async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int) -> None:
     """Each API in its ``age``-th version, or in its newest if it has fewer."""
     topic, group = unique("versions"), unique("versions")
-    await create(cluster, topic)
+    topic_id = await create(cluster, topic)
     connection = await cluster.connection(await cluster.coordinator(group))
 
     def call(api: Any, request: Any) -> Any:
@@ -119,7 +122,10 @@ async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int
     position = offset_commit.OffsetCommitRequestPartition(0, 42, 0, "note")
     missing = offset_commit.OffsetCommitRequestPartition(7, 1, 0, "")
     commit = offset_commit.OffsetCommitRequest(
-        group, 1, member, topics=[offset_commit.OffsetCommitRequestTopic(topic, [position, missing])]
+        group,
+        1,
+        member,
+        topics=[offset_commit.OffsetCommitRequestTopic(topic, topic_id, [position, missing])],
     )
     answers = (await call(offset_commit.API, commit)).topics[0].partitions
     assert [each.error_code for each in answers] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -127,7 +133,11 @@ async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int
     fetch = offset_fetch.OffsetFetchRequest(
         group,
         [offset_fetch.OffsetFetchRequestTopic(topic, [0, 1])],
-        [offset_fetch.OffsetFetchRequestGroup(group, [offset_fetch.OffsetFetchRequestTopics(topic, [0, 1])])],
+        [
+            offset_fetch.OffsetFetchRequestGroup(
+                group, topics=[offset_fetch.OffsetFetchRequestTopics(topic, topic_id, [0, 1])]
+            )
+        ],
     )
     fetched = await call(offset_fetch.API, fetch)
     topics = fetched.groups[0].topics if fetched.groups else fetched.topics
@@ -163,10 +173,12 @@ async def test_life_of_a_group_in_every_version(cluster: ClusterClient, age: int
 
 
 async def committed(client: ClusterClient, group: str, topic: str) -> int:
-    wanted = offset_fetch.OffsetFetchRequestGroup(group, [offset_fetch.OffsetFetchRequestTopics(topic, [0])])
+    wanted = offset_fetch.OffsetFetchRequestGroup(
+        group, topics=[offset_fetch.OffsetFetchRequestTopics(topic, partition_indexes=[0])]
+    )
     while True:
         request = offset_fetch.OffsetFetchRequest(groups=[wanted])
-        found = (await client.call_coordinator(group, offset_fetch.API, request)).groups[0]
+        found = (await client.call_coordinator(group, offset_fetch.BY_NAME, request)).groups[0]
         if found.error_code == 0:
             return found.topics[0].partitions[0].committed_offset
         assert ErrorCode.of(found.error_code).retriable
@@ -185,9 +197,9 @@ async def test_acknowledged_commits_survive_kills(start_broker_process: StartBro
                 sent += 1
                 position = offset_commit.OffsetCommitRequestPartition(0, sent, 0, "")
                 request = offset_commit.OffsetCommitRequest(
-                    "g", topics=[offset_commit.OffsetCommitRequestTopic("t", [position])]
+                    "g", topics=[offset_commit.OffsetCommitRequestTopic("t", partitions=[position])]
                 )
-                answer = await client.call_coordinator("g", offset_commit.API, request)
+                answer = await client.call_coordinator("g", offset_commit.BY_NAME, request)
                 if answer.topics[0].partitions[0].error_code == 0:
                     acknowledged = sent
 
@@ -219,9 +231,9 @@ async def test_topic_made_anew_does_not_start_at_old_offsets(cluster: ClusterCli
     await cluster.coordinator(group)
     position = offset_commit.OffsetCommitRequestPartition(0, 42, 0, "")
     request = offset_commit.OffsetCommitRequest(
-        group, topics=[offset_commit.OffsetCommitRequestTopic(topic, [position])]
+        group, topics=[offset_commit.OffsetCommitRequestTopic(topic, partitions=[position])]
     )
-    await cluster.call_coordinator(group, offset_commit.API, request)
+    await cluster.call_coordinator(group, offset_commit.BY_NAME, request)
     assert await committed(cluster, group, topic) == 42
     deletion = delete_topics.DeleteTopicsRequest(
         [delete_topics.DeleteTopicState(name=topic)], [topic], timeout_ms=10_000

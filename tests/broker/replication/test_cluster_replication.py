@@ -265,7 +265,7 @@ def prefer(wire: Wire, replicas: list[int]) -> None:
     """Make the first of these replicas the leader."""
     moved = alter_partition_reassignments.ReassignablePartition(0, replicas)
     topic = alter_partition_reassignments.ReassignableTopic("t", [moved])
-    request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(10_000, [topic])
+    request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(10_000, topics=[topic])
     assert wire.call(alter_partition_reassignments.API, 0, request).error_code == 0
     elected = elect_leaders.ElectLeadersRequest(0, [elect_leaders.TopicPartitions("t", [0])], 10_000)
     assert wire.call(elect_leaders.API, 2, elected).error_code == 0

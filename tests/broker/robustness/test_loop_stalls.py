@@ -96,7 +96,7 @@ def committed() -> Call:
 
 
 def positions(version: int) -> Call:
-    of_group = offset_fetch.OffsetFetchRequestGroup("g", each(offset_fetch.OffsetFetchRequestTopics))
+    of_group = offset_fetch.OffsetFetchRequestGroup("g", topics=each(offset_fetch.OffsetFetchRequestTopics))
     return offset_fetch.API, version, offset_fetch.OffsetFetchRequest(groups=[of_group])
 
 
@@ -134,7 +134,7 @@ CASES: dict[str, Callable[[], Call]] = {
     "OffsetFetch of all": lambda: (
         offset_fetch.API,
         8,
-        offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup("g", None)]),
+        offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup("g", topics=None)]),
     ),
     "ListGroups": lambda: (list_groups.API, 4, list_groups.ListGroupsRequest()),
     "DescribeGroups": lambda: (describe_groups.API, 5, describe_groups.DescribeGroupsRequest(MANY)),
@@ -259,7 +259,10 @@ CASES: dict[str, Callable[[], Call]] = {
             topics=[
                 offset_commit.OffsetCommitRequestTopic(
                     "one",
-                    [offset_commit.OffsetCommitRequestPartition(index, 1, -1, "") for index in range(10_000)],
+                    partitions=[
+                        offset_commit.OffsetCommitRequestPartition(index, 1, -1, "")
+                        for index in range(10_000)
+                    ],
                 )
             ],
         ),
@@ -291,7 +294,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             groups = [f"many{number}" for number in range(1000)]
             for group in groups:
                 topic = offset_commit.OffsetCommitRequestTopic(
-                    "t0", [offset_commit.OffsetCommitRequestPartition(0, 1, -1, "")]
+                    "t0", partitions=[offset_commit.OffsetCommitRequestPartition(0, 1, -1, "")]
                 )
                 wire.send(offset_commit.API, 8, offset_commit.OffsetCommitRequest(group, topics=[topic]))
             for _ in groups:

@@ -155,7 +155,7 @@ def test_offsets_may_be_kept_for_ever(broker: InProcessBroker) -> None:
     """Old clients' `retention_time_ms` is added to the current time, and the sum may exceed 64 bits."""
     group = find_coordinator.FindCoordinatorRequest("g", 0, ["g"])
     kept = [offset_commit.OffsetCommitRequestPartition(0, 1, -1, "")]
-    topics = [offset_commit.OffsetCommitRequestTopic("t", kept)]
+    topics = [offset_commit.OffsetCommitRequestTopic("t", partitions=kept)]
     with Wire(broker.bootstrap) as wire:
         eventually(
             lambda: wire.call(find_coordinator.API, 4, group).coordinators[0].error_code,

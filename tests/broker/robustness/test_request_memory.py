@@ -209,7 +209,9 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(
                 wires = [opened.enter_context(Wire(leader.bootstrap)) for _ in range(17)]
                 batch, small = build_batch([record(b"x" * 1_000_000)]), build_batch([record("x")])
                 data = [produce.PartitionProduceData(0, batch), produce.PartitionProduceData(1, small)]
-                request = produce.ProduceRequest(None, -1, 100_000, [produce.TopicProduceData("t", data)])
+                request = produce.ProduceRequest(
+                    None, -1, 100_000, [produce.TopicProduceData("t", partition_data=data)]
+                )
                 for wire in wires:
                     for number in range(10):  # half of the requests repeat earlier ones
                         alike = produce_request("t", batch, acks=-1, timeout_ms=100_000)

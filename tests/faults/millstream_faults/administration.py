@@ -176,7 +176,7 @@ class Administration:
             for partition, replicas in targets.items()
         ]
         topic = alter_partition_reassignments.ReassignableTopic(name, partitions)
-        request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(REQUEST_MS, [topic])
+        request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(REQUEST_MS, topics=[topic])
 
         async def ask(probe: Probe) -> set[int]:
             answer = await probe.client.call_any(alter_partition_reassignments.API, request)

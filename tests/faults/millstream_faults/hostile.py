@@ -112,7 +112,9 @@ class Hostile:
         topic = self._drawn.choice((ODD, ODD, STEADY, ANEW, COMPACTED, OFFSETS_TOPIC))
         partition = self._drawn.randrange(PLANS[topic].partitions if topic in PLANS else 4)
         batch = self._odd_batch() if topic == ODD else self._refused_batch()
-        data = [produce.TopicProduceData(topic, [produce.PartitionProduceData(partition, batch)])]
+        data = [
+            produce.TopicProduceData(topic, partition_data=[produce.PartitionProduceData(partition, batch)])
+        ]
         acks = self._drawn.choice((1, -1))
         answer = await connection.call(produce.API, 9, produce.ProduceRequest(None, acks, 1000, data))
         return ErrorCode.of(answer.responses[0].partition_responses[0].error_code).name

@@ -72,11 +72,11 @@ class Probe:
 
     async def committed(self, group: str, name: str, partition: int) -> int:
         """A group's position; -1 means none."""
-        wanted = [offset_fetch.OffsetFetchRequestTopics(name, [partition])]
+        wanted = [offset_fetch.OffsetFetchRequestTopics(name, partition_indexes=[partition])]
         request = offset_fetch.OffsetFetchRequest(
-            groups=[offset_fetch.OffsetFetchRequestGroup(group, wanted)]
+            groups=[offset_fetch.OffsetFetchRequestGroup(group, topics=wanted)]
         )
-        answer = await self.client.call_coordinator(group, offset_fetch.API, request)
+        answer = await self.client.call_coordinator(group, offset_fetch.BY_NAME, request)
         self._check_group(answer.groups[0].error_code, group)
         found = answer.groups[0].topics[0].partitions[0]
         self._check_group(found.error_code, group)
@@ -85,9 +85,9 @@ class Probe:
     async def commit(self, group: str, name: str, partition: int, offset: int) -> None:
         """Store a position of a group without members."""
         wanted = offset_commit.OffsetCommitRequestPartition(partition, offset, -1, None)
-        topics = [offset_commit.OffsetCommitRequestTopic(name, [wanted])]
+        topics = [offset_commit.OffsetCommitRequestTopic(name, partitions=[wanted])]
         request = offset_commit.OffsetCommitRequest(group, topics=topics)
-        answer = await self.client.call_coordinator(group, offset_commit.API, request)
+        answer = await self.client.call_coordinator(group, offset_commit.BY_NAME, request)
         self._check_group(answer.topics[0].partitions[0].error_code, group)
 
     def _check(self, code: int, name: str) -> None:

@@ -50,8 +50,8 @@ def follower(broker_id: int = THEM, broker_epoch: int = 0) -> Authenticator:
 
 
 def wanted(index: int = 0, offset: int = 0, **more: int) -> FetchPartition:
-    given = {"current_leader_epoch": EPOCH, "partition_max_bytes": 1 << 20, "log_start_offset": 0, **more}
-    return FetchPartition(index, fetch_offset=offset, **given)
+    given: dict[str, Any] = {"partition_max_bytes": 1 << 20, "log_start_offset": 0, **more}
+    return FetchPartition(index, fetch_offset=offset, **{"current_leader_epoch": EPOCH, **given})
 
 
 def fetch(

@@ -182,7 +182,7 @@ class Story:
             member_id,
             instance,
             retention_ms if version < 5 else -1,
-            [offset_commit.OffsetCommitRequestTopic(*each) for each in topics.items()],
+            [offset_commit.OffsetCommitRequestTopic(name, partitions=some) for name, some in topics.items()],
         )
         answer = self.wire.call(offset_commit.API, version, request)
         errors = [
@@ -193,9 +193,12 @@ class Story:
     def positions(self, asked: Mapping[str, list[int]] | None) -> list[tuple[Any, ...]]:
         topics = None
         if asked is not None:
-            topics = [offset_fetch.OffsetFetchRequestTopics(name, indexes) for name, indexes in asked.items()]
+            topics = [
+                offset_fetch.OffsetFetchRequestTopics(name, partition_indexes=indexes)
+                for name, indexes in asked.items()
+            ]
         request = offset_fetch.OffsetFetchRequest(
-            groups=[offset_fetch.OffsetFetchRequestGroup(self.group_id, topics)]
+            groups=[offset_fetch.OffsetFetchRequestGroup(self.group_id, topics=topics)]
         )
         (found,) = self.wire.call(offset_fetch.API, 8, request).groups
         assert found.error_code == 0

@@ -10,7 +10,9 @@ import fcntl
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from zipfile import ZipFile
 
 from millstream_harness.tools import require
 
@@ -30,13 +32,13 @@ TOOL_TIMEOUT_S = 180.0
 
 TOOLS = {
     "topics": "org.apache.kafka.tools.TopicCommand",
-    "configs": "kafka.admin.ConfigCommand",
+    "configs": "org.apache.kafka.tools.ConfigCommand",
     "groups": "org.apache.kafka.tools.GroupsCommand",
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
-    "dump-log": "kafka.tools.DumpLogSegments",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
@@ -50,6 +52,13 @@ TOOLS = {
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "storage": "kafka.tools.StorageTool",
 }
+BEFORE_THEY_MOVED = {
+    "configs": "kafka.admin.ConfigCommand",
+    "dump-log": "kafka.tools.DumpLogSegments",
+    "console-producer": "kafka.tools.ConsoleProducer",
+    "broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+}
+"""Classes of tools in older releases, the first of them until 4.3."""
 
 
 def java() -> str:
@@ -103,7 +112,32 @@ def java_command(
 
 def kafka_tool_command(tool: str, *args: str) -> list[str]:
     """The command for one of Kafka's tools, by its script's name without ``kafka-`` and ``.sh``."""
-    return java_command(TOOLS[tool], *args)
+    return java_command(_tool_class(tool), *args)
+
+
+def reader(*properties: str) -> tuple[str, ...]:
+    """Options of the console producer that set these."""
+    return _options("--reader-property", properties)
+
+
+def formatter(*properties: str) -> tuple[str, ...]:
+    """Options of the console consumer that set these."""
+    return _options("--formatter-property", properties)
+
+
+def _options(name: str, properties: Sequence[str]) -> tuple[str, ...]:
+    is_old = tuple(map(int, KAFKA_VERSION.split(".")[:2])) < (4, 2)
+    return tuple(part for one in properties for part in ("--property" if is_old else name, one))
+
+
+@cache
+def _tool_class(tool: str) -> str:
+    main = TOOLS[tool]
+    if tool in BEFORE_THEY_MOVED:
+        (jar,) = kafka_jars().glob("kafka-tools-[0-9]*.jar")
+        if f"{main.replace('.', '/')}.class" not in ZipFile(jar).namelist():
+            return BEFORE_THEY_MOVED[tool]
+    return main
 
 
 def run_kafka_tool(

@@ -32,7 +32,7 @@ async def write(
     async with asyncio.timeout(timeout_s):
         while True:
             try:
-                answer = await client.call_leader(topic, partition, produce.API, request)
+                answer = await client.call_leader(topic, partition, produce.BY_NAME, request)
                 (found,) = answer.responses[0].partition_responses
                 if not found.error_code:
                     return found.base_offset

@@ -8,12 +8,13 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
+from uuid import UUID
 
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import fetch, list_offsets, metadata, produce
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
-from millstream_kafka.protocol.schema import Struct
+from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -97,9 +98,12 @@ class Wire:
         acks: int = 1,
         version: int = 9,
         timeout_ms: int = 10_000,
+        topic_id: UUID = ZERO_UUID,
     ) -> produce.PartitionProduceResponse:
         batch = records if isinstance(records, bytes) else build_batch(records)
-        request = produce_request(topic, batch, partition=partition, acks=acks, timeout_ms=timeout_ms)
+        request = produce_request(
+            topic, batch, partition=partition, acks=acks, timeout_ms=timeout_ms, topic_id=topic_id
+        )
         self.send(produce.API, version, request)
         answer: produce.ProduceResponse = self.receive()
         return answer.responses[0].partition_responses[0]
@@ -134,9 +138,11 @@ def produce_request(
     acks: int = 1,
     transactional_id: str | None = None,
     timeout_ms: int = 10_000,
+    topic_id: UUID = ZERO_UUID,
 ) -> produce.ProduceRequest:
+    """``topic_id``: for versions that carry it instead of the name."""
     data = produce.PartitionProduceData(partition, batch)
-    topics = [produce.TopicProduceData(topic, [data])]
+    topics = [produce.TopicProduceData(topic, topic_id, [data])]
     return produce.ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -214,9 +214,9 @@ def test_malformed_input_is_named() -> None:
 
 
 def test_a_version_out_of_range_is_named() -> None:
-    with pytest.raises(MalformedRequest, match="Metadata version 13 is not supported: 0 to 12 are"):
-        metadata.API.decode_request(13, b"")
-    with pytest.raises(MalformedRequest, match="Produce version 2 is not supported: 3 to 11 are"):
+    with pytest.raises(MalformedRequest, match="Metadata version 14 is not supported: 0 to 13 are"):
+        metadata.API.decode_request(14, b"")
+    with pytest.raises(MalformedRequest, match="Produce version 2 is not supported: 3 to 13 are"):
         produce.API.decode_request(2, b"")
 
 

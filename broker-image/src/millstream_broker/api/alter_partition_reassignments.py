@@ -35,8 +35,11 @@ async def handle(
         for topic in request.topics
         async for one in turns(topic.partitions)
     }
-    found = await controller.alter_reassignments(targets, timeout_s)
+    found = await controller.alter_reassignments(
+        targets, timeout_s, may_change_factor=request.allow_replication_factor_change
+    )
     return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
         responses=[
             ReassignableTopicResponse(

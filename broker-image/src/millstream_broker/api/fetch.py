@@ -10,9 +10,12 @@ from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.fetch import FetchRequest
 
 from ..handlers import Answer, RequestContext, handler
+from ..replication.fetch_session import CONSUMER
 from ..replication.fetch_sessions import Sessions
 
 
 @handler(fetch.API, ends_with_connection=True)
 def handle(fetch_sessions: Sessions, context: RequestContext, request: FetchRequest) -> Answer:
+    if context.version >= fetch.STATE_SINCE:
+        request.replica_id = CONSUMER if request.replica_state is None else request.replica_state.replica_id
     return fetch_sessions.answer(request, context.authenticator, context.version)

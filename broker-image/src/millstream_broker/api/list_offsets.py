@@ -1,8 +1,9 @@
 """ListOffsets: the offset for a timestamp.
 
 -1: the end (the high watermark; for a follower the end of the log), -2: the start, -3: the record with the largest
-timestamp (v7, KIP-734); otherwise the earliest record that is not older than the timestamp. If there is none, offset
-and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
+timestamp (v7, KIP-734). Nothing is tiered: -4 (v8) is the start; -5 (v9) and -6 (v11) have no offset. Another negative
+number, or one of a newer version, is UNSUPPORTED_VERSION. A timestamp finds the earliest record that is not older. If
+there is none, offset and timestamp are -1. A replica id counts only if the connection has authenticated as that broker.
 
 A broker that sends the debugging replica id (-2) gets the log end of any replica, and the epoch of its last record,
 even if the log is not served or a stray; KAFKA_STORAGE_ERROR if there is no log of that topic id here. Controllers use
@@ -29,7 +30,10 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.list_offsets import (
     DEBUGGING_REPLICA_ID,
     EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -50,7 +54,18 @@ from ..steps import Steps
 
 log = logging.getLogger(__name__)
 
-MAX_TIMESTAMP_SINCE = 7
+SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version that may carry each negative timestamp."""
+NEVER = 1 << 15
+STARTS = (EARLIEST, EARLIEST_LOCAL)
+NOTHING_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 OFFSET_NOT_AVAILABLE_SINCE = 5
 TURN_S = 0.02
 
@@ -161,10 +176,10 @@ def _answer(
                     continue
                 partition = replicas.partition(topic.name, asked.partition_index)
                 partition.check_online()
-                if asked.timestamp < (MAX_TIMESTAMP if context.version >= MAX_TIMESTAMP_SINCE else EARLIEST):
+                if asked.timestamp < 0 and context.version < SINCE.get(asked.timestamp, NEVER):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
                 partition.check_epoch(asked.current_leader_epoch)
-                if not is_replica and asked.timestamp != EARLIEST and not partition.is_settled:
+                if not is_replica and asked.timestamp not in STARTS and not partition.is_settled:
                     is_known = context.version >= OFFSET_NOT_AVAILABLE_SINCE
                     raise ApiError(
                         ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
@@ -207,7 +222,9 @@ def _find(
     if asked.timestamp == LATEST:
         offset = log.log_end_offset if is_replica else high_watermark
         return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, offset, epoch)
-    if asked.timestamp == EARLIEST:
+    if asked.timestamp in NOTHING_TIERED:
+        return ListOffsetsPartitionResponse(asked.partition_index, 0)
+    if asked.timestamp in STARTS:
         return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, log.log_start_offset, epoch)
     found = ListOffsetsPartitionResponse(asked.partition_index, 0)
     look_ups.append(LookUp(found, log, asked.timestamp, high_watermark))

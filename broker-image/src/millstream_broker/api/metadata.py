@@ -148,7 +148,7 @@ def _found(
         return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
     if (found := cluster.topics.get(asked.name)) is not None:
         return found
-    error = failed.get(asked.name) or _why_missing(asked.name)
+    error = failed.get(asked.name) or why_missing(asked.name)
     missing = MetadataResponseTopic(error, asked.name, ZERO_UUID)
     if operations is not None:
         missing.topic_authorized_operations = operations
@@ -173,7 +173,8 @@ def _response(
     )
 
 
-def _why_missing(name: str) -> ErrorCode:
+def why_missing(name: str) -> ErrorCode:
+    """The error for a topic that does not exist."""
     try:
         check_topic_name(name)
     except ApiError as error:

@@ -1,9 +1,12 @@
 """OffsetCommit: store a group's positions; responds once they are stored, with an error for each partition.
 
-A position is stored with the id of the topic that currently has the name, as far as coordination knows.
+A position is stored with the id of the topic: that of the request (v10), or that of the topic that currently has the
+name, as far as coordination knows.
 """
 
 from __future__ import annotations
+
+from uuid import UUID
 
 from millstream_kafka.protocol import offset_commit
 from millstream_kafka.protocol.errors import ErrorCode
@@ -14,6 +17,7 @@ from millstream_kafka.protocol.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
+from ..coordination import TopicRecord
 from ..groups.driver import GroupDriver
 from ..groups.messages import Commit, OffsetToCommit
 from ..handlers import RequestContext, handler
@@ -23,20 +27,32 @@ from ..slices import each_in_turn, turns
 AT_ONCE = 100
 """Positions stored in one batch and one turn of the loop. The group may rebalance between batches."""
 
+GROUP_NOT_FOUND_SINCE = 9
+
 
 @handler(offset_commit.API)
 async def handle(
     groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
+    by_id = context.version >= offset_commit.IDS_SINCE
+    missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    records: dict[tuple[UUID, str], TopicRecord | None] = {}
     known, errors = [], {}
     async for topic, each in turns((one, each) for one in request.topics for each in one.partitions):
-        record = replicas.wanted.topics.get(topic.name)
+        key = topic.topic_id, topic.name
+        if key not in records:  # once for all its partitions, although the topic may be recreated meanwhile
+            by_ids, by_names = replicas.metadata.topics_by_id, replicas.wanted.topics
+            records[key] = by_ids.get(topic.topic_id) if by_id else by_names.get(topic.name)
+        record = records[key]
+        name = topic.name if record is None else record.name
         if record is None or not 0 <= each.partition_index < len(record.partitions):
-            errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            errors[name, each.partition_index] = (
+                missing if record is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
             continue
         known.append(
             OffsetToCommit(
-                topic.name,
+                name,
                 each.partition_index,
                 each.committed_offset,
                 each.committed_leader_epoch,
@@ -52,6 +68,9 @@ async def handle(
             request.generation_id_or_member_epoch,
             request.group_instance_id,
             request.retention_time_ms,
+            ErrorCode.GROUP_ID_NOT_FOUND
+            if context.version >= GROUP_NOT_FOUND_SINCE
+            else ErrorCode.ILLEGAL_GENERATION,
         )
         for start in range(0, len(known), AT_ONCE)
     ]
@@ -62,9 +81,11 @@ async def handle(
             errors.update(of_some)
     topics = []
     for topic in request.topics:
+        record = records.get((topic.topic_id, topic.name))
+        name = topic.name if record is None else record.name
         found = [
-            OffsetCommitResponsePartition(each.partition_index, errors[topic.name, each.partition_index])
+            OffsetCommitResponsePartition(each.partition_index, errors[name, each.partition_index])
             async for each in turns(topic.partitions)
         ]
-        topics.append(OffsetCommitResponseTopic(topic.name, found))
+        topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, found))
     return OffsetCommitResponse(topics=topics)

@@ -1,6 +1,7 @@
 """OffsetFetch: a group's stored positions in the given partitions or (null) in all; -1 if there is none.
 
-From v8 a request may name several groups. ``require_stable`` (v7) makes no difference without transactions.
+From v8 a request may name several groups, from v10 topics by id. ``require_stable`` (v7) makes no difference without
+transactions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from millstream_kafka.protocol import offset_fetch
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -21,9 +23,11 @@ from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from millstream_kafka.protocol.schema import ZERO_UUID
 
 from ..groups.driver import GroupDriver
 from ..handlers import RequestContext, handler
+from ..replication.replicas import Replicas
 from ..steps import Steps
 
 BATCHED_SINCE = 8
@@ -36,21 +40,58 @@ P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 @handler(offset_fetch.API, ends_with_connection=True)
 def handle(
-    groups: GroupDriver, context: RequestContext, request: OffsetFetchRequest
+    groups: GroupDriver, replicas: Replicas, context: RequestContext, request: OffsetFetchRequest
 ) -> Steps[OffsetFetchResponse]:
+    if context.version >= offset_fetch.IDS_SINCE:
+        response = OffsetFetchResponse()
+        for asked in request.groups:
+            response.groups.append((yield from _fetch_by_id(groups, replicas, asked)))
+        return response
     if context.version >= BATCHED_SINCE:
         answers = []
         for asked in request.groups:
             error, found = yield from _fetch(
                 groups, asked.group_id, asked.topics, OffsetFetchResponsePartitions
             )
-            topics = [OffsetFetchResponseTopics(*topic) for topic in found]
+            topics = [OffsetFetchResponseTopics(name, partitions=each) for name, each in found]
             answers.append(OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error))
         return OffsetFetchResponse(groups=answers)
     error, of_one = yield from _fetch(groups, request.group_id, request.topics, OffsetFetchResponsePartition)
     is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
     return OffsetFetchResponse(
         topics=[OffsetFetchResponseTopic(*topic) for topic in of_one if is_told], error_code=error
+    )
+
+
+def _fetch_by_id(
+    groups: GroupDriver, replicas: Replicas, asked: OffsetFetchRequestGroup
+) -> Steps[OffsetFetchResponseGroup]:
+    """Positions are stored by name, with the topic's id: those of another topic of the name do not count."""
+    known: Topics = None
+    topics: list[OffsetFetchResponseTopics] = []
+    unknown: list[OffsetFetchResponseTopics] = []
+    ids = {}
+    if asked.topics is not None:
+        known = []
+        for topic in asked.topics:
+            yield
+            record = replicas.metadata.topics_by_id.get(topic.topic_id)
+            if record is not None:
+                ids[record.name] = topic.topic_id
+                known.append(OffsetFetchRequestTopics(record.name, topic.topic_id, topic.partition_indexes))
+            else:
+                missing = [
+                    OffsetFetchResponsePartitions(index, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)
+                    for index in topic.partition_indexes
+                ]
+                unknown.append(OffsetFetchResponseTopics("", topic.topic_id, missing))
+    error, found = yield from _fetch(groups, asked.group_id, known, OffsetFetchResponsePartitions)
+    for name, partitions in found:
+        topic_id = ids.get(name) or replicas.topic_id(name)
+        if topic_id != ZERO_UUID:  # otherwise it was deleted meanwhile
+            topics.append(OffsetFetchResponseTopics(name, topic_id, partitions))
+    return OffsetFetchResponseGroup(
+        asked.group_id, topics=[] if error else topics + unknown, error_code=error
     )
 
 

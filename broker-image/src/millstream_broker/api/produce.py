@@ -26,6 +26,7 @@ from millstream_kafka.protocol.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -50,9 +51,14 @@ def handle_run(
     (topic,) = request.topic_data
     (data,) = topic.partition_data
     name, index = topic.name, data.index
+    by_id = context.version >= produce.IDS_SINCE
+    if by_id:
+        record = replicas.metadata.topics_by_id.get(topic.topic_id)
+        name = "" if record is None else record.name
     replica = replicas.partitions.get((name, index))
     if (
         replica is None
+        or (by_id and replica.topic_id != topic.topic_id)
         or not _is_allowed(request)
         or context.version < produce.ZSTD_SINCE
         or is_internal(name)
@@ -64,17 +70,24 @@ def handle_run(
     )
     if all_appended is None:
         return None
-    return [_answer(name, index, appended, acks, stats) for appended in all_appended]
+    return [_answer(topic, name, index, appended, acks, stats) for appended in all_appended]
 
 
-def _answer(name: str, index: int, appended: AppendInfo | DelayedProduce, acks: int, stats: Stats) -> Answer:
+def _answer(
+    topic: TopicProduceData,
+    name: str,
+    index: int,
+    appended: AppendInfo | DelayedProduce,
+    acks: int,
+    stats: Stats,
+) -> Answer:
     """The answer to a request with one partition."""
     if isinstance(appended, AppendInfo):
         answer = _appended(index, appended, stats)
-        return ProduceResponse([TopicProduceResponse(name, [answer])]) if acks else None
+        return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [answer])]) if acks else None
     waiting = WaitingProduce(stats, acks)
     answer = PartitionProduceResponse(index, 0, -1)
-    waiting.response = ProduceResponse([TopicProduceResponse(name, [answer])])
+    waiting.response = ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [answer])])
     waiting.add(name, answer, appended)
     return waiting.done
 
@@ -84,11 +97,15 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
     acks, timeout_ms = request.acks, request.timeout_ms
     is_allowed = _is_allowed(request)
     is_old = context.version < produce.ZSTD_SINCE
+    by_id = context.version >= produce.IDS_SINCE
     now_ms = int(time() * 1000)
     waiting: WaitingProduce | None = None
     topics = []
     for topic in request.topic_data:
         name = topic.name
+        if by_id:
+            record = replicas.metadata.topics_by_id.get(topic.topic_id)
+            name = "" if record is None else record.name
         answers = []
         for data in topic.partition_data:
             index, records = data.index, data.records
@@ -97,8 +114,12 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
                     raise _refusal(request)
                 if is_old:
                     _check_codec(data)
+                if by_id and not name:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 check_not_internal(name)
                 replica = replicas.partitions.get((name, index)) or replicas.get((name, index))
+                if by_id and replica.topic_id != topic.topic_id:
+                    raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
                 if not isinstance(records, memoryview):
                     raise ApiError(ErrorCode.INVALID_RECORD, "the request has no records for the partition")
                 appended = replica.append(records, now_ms, acks=acks, timeout_ms=timeout_ms)
@@ -113,7 +134,7 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
                 answers.append(PartitionProduceResponse(index, 0, -1))
                 waiting = waiting or WaitingProduce(stats, acks)
                 waiting.add(name, answers[-1], appended)
-        topics.append(TopicProduceResponse(name, answers))
+        topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
     response = ProduceResponse(topics)
     if waiting is not None:
         waiting.response = response

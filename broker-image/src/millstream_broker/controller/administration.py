@@ -119,7 +119,7 @@ def reassign(machine: Controlled, event: ReassignmentRequested) -> Steps[None]:
     for key, wanted in event.targets.items():
         yield
         try:
-            machine.assignments.want(key, _planned(machine, key, wanted, able))
+            machine.assignments.want(key, _planned(machine, key, wanted, able, event.may_change_factor))
         except ApiError as error:
             answers[key] = error
         else:
@@ -129,7 +129,11 @@ def reassign(machine: Controlled, event: ReassignmentRequested) -> Steps[None]:
 
 
 def _planned(
-    machine: Controlled, key: TopicPartition, wanted: tuple[int, ...] | None, able: Collection[int]
+    machine: Controlled,
+    key: TopicPartition,
+    wanted: tuple[int, ...] | None,
+    able: Collection[int],
+    may_change_factor: bool,
 ) -> PartitionRecord:
     """Raises ApiError."""
     name, index = key
@@ -137,4 +141,5 @@ def _planned(
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if key not in machine.records:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    return reassignment.plan(machine.assignments.newest(key, machine.records[key]), wanted, able)
+    record = machine.assignments.newest(key, machine.records[key])
+    return reassignment.plan(record, wanted, able, may_change_factor=may_change_factor)

@@ -176,11 +176,15 @@ class ControllerDriver:
         return result
 
     async def alter_reassignments(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], timeout: float
+        self,
+        targets: Mapping[TopicPartition, tuple[int, ...] | None],
+        timeout: float,
+        *,
+        may_change_factor: bool = True,
     ) -> Mapping[TopicPartition, ApiError | None]:
         """Begin to move partitions, or (None) to move them back; returns when that is stored (KIP-455)."""
         result: Mapping[TopicPartition, ApiError | None] = await self._ask(
-            lambda caller: ReassignmentRequested(caller, targets), timeout
+            lambda caller: ReassignmentRequested(caller, targets, may_change_factor), timeout
         )
         return result
 

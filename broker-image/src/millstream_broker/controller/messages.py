@@ -120,6 +120,7 @@ class ReassignmentRequested:
 
     caller: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    may_change_factor: bool = True
 
 
 @dataclass(frozen=True, slots=True)

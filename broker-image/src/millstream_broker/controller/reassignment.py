@@ -42,13 +42,23 @@ def leftover(record: PartitionRecord) -> tuple[int, ...]:
     return tuple(r for r in record.removing if r not in record.replicas) if record.removing else ()
 
 
-def plan(record: PartitionRecord, wanted: Sequence[int] | None, live: Collection[int]) -> PartitionRecord:
+def plan(
+    record: PartitionRecord,
+    wanted: Sequence[int] | None,
+    live: Collection[int],
+    *,
+    may_change_factor: bool = True,
+) -> PartitionRecord:
     """The assignment that begins the move to `wanted`, None to cancel; raises ApiError."""
     if wanted is None:
         if not is_moving(record):
             raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         return begin(record, origin(record))
     check_assignment(wanted, {*origin(record), *live})
+    factor = len(target(record))
+    if not may_change_factor and len(wanted) != factor:
+        message = f"The replication factor is changed from {factor} to {len(wanted)}"
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     return begin(record, tuple(wanted))
 
 

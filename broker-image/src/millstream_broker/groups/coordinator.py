@@ -144,7 +144,7 @@ class GroupCoordinator(Membership):
         if event.generation < 0 and (group is None or group.state is GroupState.EMPTY):
             return ErrorCode.NONE  # while a group has members, only they commit
         if group is None:
-            return ErrorCode.ILLEGAL_GENERATION
+            return event.if_missing
         if error := self._check_member(group, event.member_id, event.instance_id):
             return error
         if event.generation != group.generation:

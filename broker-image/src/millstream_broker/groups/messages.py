@@ -112,6 +112,8 @@ class Commit:
     generation: int = -1
     instance_id: str | None = None
     retention_ms: int = -1
+    if_missing: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    """The error for a member of a group that does not exist."""
 
 
 CommitResult = Mapping[TopicPartition, ErrorCode]

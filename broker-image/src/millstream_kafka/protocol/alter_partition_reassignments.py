@@ -1,12 +1,12 @@
 """AlterPartitionReassignments (key 45): moves partitions to other brokers, or cancels a move (replicas null) (KIP-455).
 
-Flexible from v0.
+Flexible from v0. v1 can forbid another number of replicas (KIP-860).
 """
 
 from __future__ import annotations
 
 from .api import Api
-from .schema import Struct, array, int16, int32, string
+from .schema import Struct, array, boolean, int16, int32, string
 
 
 class ReassignablePartition(Struct):
@@ -21,6 +21,7 @@ class ReassignableTopic(Struct):
 
 class AlterPartitionReassignmentsRequest(Struct):
     timeout_ms: int = int32(default=60000)
+    allow_replication_factor_change: bool = boolean(since=1, default=True)
     topics: list[ReassignableTopic] = array(ReassignableTopic)
 
 
@@ -37,6 +38,7 @@ class ReassignableTopicResponse(Struct):
 
 class AlterPartitionReassignmentsResponse(Struct):
     throttle_time_ms: int = int32()
+    allow_replication_factor_change: bool = boolean(since=1, default=True)
     error_code: int = int16()
     error_message: str | None = string(nullable=0)
     responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
@@ -45,7 +47,7 @@ class AlterPartitionReassignmentsResponse(Struct):
 API = Api(
     45,
     "AlterPartitionReassignments",
-    (0, 0),
+    (0, 1),
     flexible=0,
     request=AlterPartitionReassignmentsRequest,
     response=AlterPartitionReassignmentsResponse,

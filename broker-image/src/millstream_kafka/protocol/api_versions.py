@@ -1,8 +1,9 @@
 """ApiVersions (key 18): the broker's APIs and versions; the first request on a connection.
 
 v1 adds throttle_time_ms; v3 (flexible, KIP-511) names the client's software and adds features (KIP-584), as tagged
-fields; v4 lets features start at version 0. A request in a version that the broker does not know is answered in v0
-with error 35 (UNSUPPORTED_VERSION) and the api_keys, and the response header is always v0.
+fields; v4 lets features start at version 0; v5 names the cluster and node that the client expects (KIP-1242).
+A request in a version that the broker does not know is answered in v0 with error 35 (UNSUPPORTED_VERSION) and the
+api_keys, and the response header is always v0.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from .schema import Struct, array, boolean, int16, int32, int64, string
 class ApiVersionsRequest(Struct):
     client_software_name: str = string(since=3)
     client_software_version: str = string(since=3)
+    cluster_id: str | None = string(since=5, nullable=5, default=None)
+    node_id: int = int32(since=5, default=-1)
 
 
 class ApiVersion(Struct):
@@ -44,4 +47,4 @@ class ApiVersionsResponse(Struct):
     zk_migration_ready: bool = boolean(since=3, tag=3)
 
 
-API = Api(18, "ApiVersions", (0, 4), flexible=3, request=ApiVersionsRequest, response=ApiVersionsResponse)
+API = Api(18, "ApiVersions", (0, 5), flexible=3, request=ApiVersionsRequest, response=ApiVersionsResponse)

@@ -20,6 +20,8 @@ def least_size(kind: str, nested: type[Struct] | None, version: int, flexible: b
         if wire.in_version(version) and wire.tag is None:
             if wire.is_array:
                 size += 1 if flexible else 4
+            elif wire.kind == "struct" and wire.nullable_in(version):
+                size += 1
             else:
                 size += least_size(wire.kind, wire.struct, version, flexible)
     return max(size, 1)
@@ -77,11 +79,26 @@ class _DecoderSource(FunctionSource):
             return self.array(wire)
         if wire.kind == "struct":
             assert wire.struct is not None
+            if wire.nullable_in(self.version):
+                return self.nullable_struct(wire.struct)
             value = self.struct(wire.struct)
             self.flush()
             return value
         nullable = wire.nullable_in(self.version)
         return self.single(wire.kind, nullable)
+
+    def nullable_struct(self, nested: type[Struct]) -> str:
+        """After a byte: negative for null."""
+        variable = self.name("v")
+        self.fixed("b", variable)
+        self.flush()
+        with self.block(f"if {variable} < 0:"):
+            self.add(f"{variable} = None")
+        with self.block("else:"):
+            value = self.struct(nested)
+            self.flush()
+            self.add(f"{variable} = {value}")
+        return variable
 
     def single(self, kind: str, nullable: bool) -> str:
         variable = self.name("v")

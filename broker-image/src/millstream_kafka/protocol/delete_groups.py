@@ -1,6 +1,6 @@
 """DeleteGroups (key 42): deletes empty groups with their offsets (KIP-229).
 
-v2 is flexible.
+v2 is flexible; v3 adds an error message for each group (Kafka 4.4).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class DeleteGroupsRequest(Struct):
 class DeletableGroupResult(Struct):
     group_id: str = string()
     error_code: int = int16()
+    error_message: str | None = string(since=3, nullable=3, default=None)
 
 
 class DeleteGroupsResponse(Struct):
@@ -23,4 +24,4 @@ class DeleteGroupsResponse(Struct):
     results: list[DeletableGroupResult] = array(DeletableGroupResult)
 
 
-API = Api(42, "DeleteGroups", (0, 2), flexible=2, request=DeleteGroupsRequest, response=DeleteGroupsResponse)
+API = Api(42, "DeleteGroups", (0, 3), flexible=2, request=DeleteGroupsRequest, response=DeleteGroupsResponse)

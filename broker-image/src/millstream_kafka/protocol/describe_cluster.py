@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): brokers, controller and cluster id, without the topics (KIP-700).
 
-Flexible from v0. v1 requests brokers (endpoint_type 1) or controllers (2) (KIP-919).
+Flexible from v0. v1 requests brokers (endpoint_type 1) or controllers (2) (KIP-919); v2 fenced brokers too (KIP-1073).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from .schema import Struct, array, boolean, int8, int16, int32, string
 class DescribeClusterRequest(Struct):
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(since=1, default=1)
+    include_fenced_brokers: bool = boolean(since=2)
 
 
 class DescribeClusterBroker(Struct):
@@ -19,6 +20,7 @@ class DescribeClusterBroker(Struct):
     host: str = string()
     port: int = int32()
     rack: str | None = string(nullable=0, default=None)
+    is_fenced: bool = boolean(since=2)
 
 
 class DescribeClusterResponse(Struct):
@@ -35,7 +37,7 @@ class DescribeClusterResponse(Struct):
 API = Api(
     60,
     "DescribeCluster",
-    (0, 1),
+    (0, 2),
     flexible=0,
     request=DescribeClusterRequest,
     response=DescribeClusterResponse,

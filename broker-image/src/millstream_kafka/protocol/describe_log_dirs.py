@@ -1,6 +1,7 @@
 """DescribeLogDirs (key 35): the log directories of a broker, and size and lag of their partitions (KIP-113).
 
-v2 is flexible; v3 adds a top-level error; v4 the folder's total and usable bytes (KIP-827).
+v2 is flexible; v3 adds a top-level error; v4 the folder's total and usable bytes (KIP-827);
+v5 whether it gets no new replicas (KIP-1066).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class DescribeLogDirsResult(Struct):
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = int64(since=4, default=-1)
     usable_bytes: int = int64(since=4, default=-1)
+    is_cordoned: bool = boolean(since=5)
 
 
 class DescribeLogDirsResponse(Struct):
@@ -47,7 +49,7 @@ class DescribeLogDirsResponse(Struct):
 API = Api(
     35,
     "DescribeLogDirs",
-    (1, 4),
+    (1, 5),
     flexible=2,
     request=DescribeLogDirsRequest,
     response=DescribeLogDirsResponse,

@@ -50,9 +50,23 @@ class _EncoderSource(FunctionSource):
             assert wire.struct is not None
             m = self.name("m")
             self.add(f"{m} = {expression}")
-            self.struct(wire.struct, m)
+            if nullable:
+                self.nullable_struct(wire.struct, m)
+            else:
+                self.struct(wire.struct, m)
         else:
             self.single(wire.kind, expression, nullable)
+
+    def nullable_struct(self, nested: type[Struct], m: str) -> None:
+        """After a byte: -1 for null, otherwise 1."""
+        self.flush()
+        with self.block(f"if {m} is None:"):
+            self.fixed("b", "-1")
+            self.flush()
+        with self.block("else:"):
+            self.fixed("b", "1")
+            self.struct(nested, m)
+            self.flush()
 
     def single(self, kind: str, expression: str, nullable: bool) -> None:
         if kind in FIXED:

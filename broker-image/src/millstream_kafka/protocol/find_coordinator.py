@@ -1,6 +1,7 @@
 """FindCoordinator (key 10): the broker that coordinates a group (key_type 0) or a transactional id (key_type 1).
 
-v1 adds key_type; v3 is flexible; v4 looks up many keys at once, in coordinator_keys and coordinators (KIP-699).
+v1 adds key_type; v3 is flexible; v4 looks up many keys at once, in coordinator_keys and coordinators (KIP-699); v5
+allows TRANSACTION_ABORTABLE (KIP-890); v6 finds coordinators of share groups (key_type 2, KIP-932).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FindCoordinatorResponse(Struct):
 API = Api(
     10,
     "FindCoordinator",
-    (0, 4),
+    (0, 6),
     flexible=3,
     request=FindCoordinatorRequest,
     response=FindCoordinatorResponse,

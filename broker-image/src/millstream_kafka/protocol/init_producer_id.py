@@ -1,6 +1,7 @@
 """InitProducerId (key 22): a producer id and epoch for idempotence; fences the older producer of a transactional id.
 
-v2 is flexible; v3 sends the producer's current id and epoch, to raise it (KIP-360); v4 allows PRODUCER_FENCED.
+v2 is flexible; v3 sends the producer's current id and epoch, to raise it (KIP-360); v4 allows PRODUCER_FENCED;
+v5 TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations
@@ -24,5 +25,5 @@ class InitProducerIdResponse(Struct):
 
 
 API = Api(
-    22, "InitProducerId", (0, 4), flexible=2, request=InitProducerIdRequest, response=InitProducerIdResponse
+    22, "InitProducerId", (0, 5), flexible=2, request=InitProducerIdRequest, response=InitProducerIdResponse
 )

@@ -1,7 +1,9 @@
 """ListOffsets (key 2): the offset at a timestamp, or at -1 (the end), -2 (the start), -3 (the newest timestamp, v7).
 
 v1 returns one offset rather than a list; v2 adds isolation_level and throttle_time_ms; v4 leader epochs (KIP-320);
-v5 allows OFFSET_NOT_AVAILABLE; v6 is flexible; v7 adds the largest timestamp (KIP-734).
+v5 allows OFFSET_NOT_AVAILABLE; v6 is flexible; v7 adds the largest timestamp (KIP-734); v8, v9 and v11
+bounds of tiered storage: -4 (the local start, KIP-405), -5 (the end of what is tiered, KIP-1005), -6 (the start of what
+is not, KIP-1023); v10 a timeout for reading it (KIP-1075).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from .api import Api
 from .schema import Struct, array, int8, int16, int32, int64, string
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 DEBUGGING_REPLICA_ID = -2
 """A `replica_id` of debugging tools: any replica responds, from its own log."""
 
@@ -29,6 +32,7 @@ class ListOffsetsRequest(Struct):
     replica_id: int = int32()
     isolation_level: int = int8(since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+    timeout_ms: int = int32(since=10)
 
 
 class ListOffsetsPartitionResponse(Struct):
@@ -49,4 +53,4 @@ class ListOffsetsResponse(Struct):
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
 
-API = Api(2, "ListOffsets", (1, 7), flexible=6, request=ListOffsetsRequest, response=ListOffsetsResponse)
+API = Api(2, "ListOffsets", (1, 11), flexible=6, request=ListOffsetsRequest, response=ListOffsetsResponse)

@@ -3,7 +3,8 @@
 In v0 an empty list requests all topics; from v1 on null does, and an empty list requests none. v1 adds rack,
 controller_id and is_internal; v2 cluster_id; v3 throttle_time_ms; v4 allow_auto_topic_creation; v5 offline_replicas; v7
 leader_epoch (KIP-320); v8 to v10 carry authorized operations (KIP-430); v9 is flexible; v10 adds topic ids (KIP-516),
-and v12 allows requests by id, with a null name.
+v12 allows requests by id, with a null name, and v13
+adds a top-level error (KIP-1102).
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ class MetadataResponse(Struct):
     controller_id: int = int32(since=1, default=-1)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, encodable=True)
     cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
+    error_code: int = int16(since=13)
 
 
-API = Api(3, "Metadata", (0, 12), flexible=9, request=MetadataRequest, response=MetadataResponse)
+API = Api(3, "Metadata", (0, 13), flexible=9, request=MetadataRequest, response=MetadataResponse)
 TOPIC = Codec(MetadataResponseTopic, API.flexible)
 PARTITION = Codec(MetadataResponsePartition, API.flexible)
 """Parts of responses that many share (`schema.Encoded`)."""

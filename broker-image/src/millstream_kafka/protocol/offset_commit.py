@@ -1,13 +1,19 @@
 """OffsetCommit (key 8): stores a group's positions, with metadata that is returned unchanged.
 
 v2 to v4 carry a retention time; v3 adds throttle_time_ms; v6 committed_leader_epoch (KIP-320); v7 static members
-(KIP-345); v8 is flexible.
+(KIP-345); v8 is flexible; v9 is v8 for members of the newer group protocol too, and responds with GROUP_ID_NOT_FOUND
+for a missing group; v10 has the ids of topics instead of their names (KIP-848).
 """
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from .api import Api
-from .schema import Struct, array, int16, int32, int64, string
+from .schema import Struct, array, int16, int32, int64, string, uuid_
+
+IDS_SINCE = 10
+"""The first version with ids of topics instead of their names."""
 
 
 class OffsetCommitRequestPartition(Struct):
@@ -18,7 +24,8 @@ class OffsetCommitRequestPartition(Struct):
 
 
 class OffsetCommitRequestTopic(Struct):
-    name: str = string()
+    name: str = string(until=9)
+    topic_id: UUID = uuid_(since=10)
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
@@ -37,7 +44,8 @@ class OffsetCommitResponsePartition(Struct):
 
 
 class OffsetCommitResponseTopic(Struct):
-    name: str = string()
+    name: str = string(until=9)
+    topic_id: UUID = uuid_(since=10)
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
@@ -46,4 +54,14 @@ class OffsetCommitResponse(Struct):
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
 
-API = Api(8, "OffsetCommit", (2, 8), flexible=8, request=OffsetCommitRequest, response=OffsetCommitResponse)
+API = Api(8, "OffsetCommit", (2, 10), flexible=8, request=OffsetCommitRequest, response=OffsetCommitResponse)
+BY_NAME = Api(
+    8,
+    "OffsetCommit",
+    (2, 9),
+    flexible=8,
+    request=OffsetCommitRequest,
+    response=OffsetCommitResponse,
+    is_advertised=False,
+)
+"""The versions with names, for clients that do not know the ids."""

@@ -1,13 +1,19 @@
 """OffsetFetch (key 9): a group's stored positions; offset -1 if there is none.
 
 v2 requests all topics by null and adds a top-level error; v3 throttle_time_ms; v5 committed_leader_epoch (KIP-320); v6
-is flexible; v7 adds require_stable (KIP-447); v8 serves many groups at once, in groups (KIP-709).
+is flexible; v7 adds require_stable (KIP-447); v8 serves many groups at once, in groups (KIP-709);
+v9 names the member of a newer group, and v10 has the ids of topics instead of their names (KIP-848).
 """
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from .api import Api
-from .schema import Struct, array, boolean, int16, int32, int64, string
+from .schema import Struct, array, boolean, int16, int32, int64, string, uuid_
+
+IDS_SINCE = 10
+"""The first version with ids of topics instead of their names."""
 
 
 class OffsetFetchRequestTopic(Struct):
@@ -16,12 +22,15 @@ class OffsetFetchRequestTopic(Struct):
 
 
 class OffsetFetchRequestTopics(Struct):
-    name: str = string()
+    name: str = string(until=9)
+    topic_id: UUID = uuid_(since=10)
     partition_indexes: list[int] = array("int32")
 
 
 class OffsetFetchRequestGroup(Struct):
     group_id: str = string()
+    member_id: str | None = string(since=9, nullable=9, default=None)
+    member_epoch: int = int32(since=9, default=-1)
     topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, nullable=0)
 
 
@@ -54,7 +63,8 @@ class OffsetFetchResponsePartitions(Struct):
 
 
 class OffsetFetchResponseTopics(Struct):
-    name: str = string()
+    name: str = string(until=9)
+    topic_id: UUID = uuid_(since=10)
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
 
 
@@ -71,4 +81,14 @@ class OffsetFetchResponse(Struct):
     groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
 
 
-API = Api(9, "OffsetFetch", (1, 8), flexible=6, request=OffsetFetchRequest, response=OffsetFetchResponse)
+API = Api(9, "OffsetFetch", (1, 10), flexible=6, request=OffsetFetchRequest, response=OffsetFetchResponse)
+BY_NAME = Api(
+    9,
+    "OffsetFetch",
+    (1, 9),
+    flexible=6,
+    request=OffsetFetchRequest,
+    response=OffsetFetchResponse,
+    is_advertised=False,
+)
+"""The versions with names, for clients that do not know the ids."""

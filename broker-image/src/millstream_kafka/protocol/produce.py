@@ -2,7 +2,8 @@
 
 v3 is the first for record batches of format 2, and the oldest version served; v5 adds log_start_offset; v7 allows
 zstd; v8 names the records of a batch that were refused (KIP-467); v9 is flexible; v10 names the new leader in an
-error (KIP-951); v11 is v10 with transactions of KIP-890. acks is 0, 1 or -1 (all in sync); with 0 there is no response.
+error (KIP-951); v11 and v12 are v10 with transactions of KIP-890; v13 has the ids of topics instead of their names
+(KIP-516). acks is 0, 1 or -1 (all in sync); with 0 there is no response.
 
 Versions 0 to 2 are advertised although no request in them can be decoded: without them, librdkafka before 2.11.1 stops
 compressing (librdkafka issue 4956); Kafka 4.0 does the same.
@@ -10,9 +11,13 @@ compressing (librdkafka issue 4956); Kafka 4.0 does the same.
 
 from __future__ import annotations
 
-from .api import Api
-from .schema import Bytes, Struct, array, int16, int32, int64, records, string, struct
+from uuid import UUID
 
+from .api import Api
+from .schema import Bytes, Struct, array, int16, int32, int64, records, string, struct, uuid_
+
+IDS_SINCE = 13
+"""The first version with ids of topics instead of their names (KIP-516)."""
 ZSTD_SINCE = 7
 """The first version that may carry zstd (KIP-110)."""
 
@@ -23,7 +28,8 @@ class PartitionProduceData(Struct):
 
 
 class TopicProduceData(Struct):
-    name: str = string()
+    name: str = string(until=12)
+    topic_id: UUID = uuid_(since=13)
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
@@ -56,7 +62,8 @@ class PartitionProduceResponse(Struct):
 
 
 class TopicProduceResponse(Struct):
-    name: str = string()
+    name: str = string(until=12)
+    topic_id: UUID = uuid_(since=13)
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
@@ -73,4 +80,14 @@ class ProduceResponse(Struct):
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)
 
 
-API = Api(0, "Produce", (0, 11), served_from=3, flexible=9, request=ProduceRequest, response=ProduceResponse)
+API = Api(0, "Produce", (0, 13), served_from=3, flexible=9, request=ProduceRequest, response=ProduceResponse)
+BY_NAME = Api(
+    0,
+    "Produce",
+    (3, 12),
+    flexible=9,
+    request=ProduceRequest,
+    response=ProduceResponse,
+    is_advertised=False,
+)
+"""The versions with names, for clients that do not know the ids."""

@@ -195,9 +195,17 @@ def array(
     return FieldType(kind, True, nested, since, until, nullable, tag, empty, encodable)
 
 
-def struct(element: type[Struct], *, since: int = 0, until: int = NEWEST, tag: int) -> Any:
-    """A tagged struct; ``None`` if it is absent."""
-    return FieldType("struct", False, element, since, until, tag=tag)
+def struct(
+    element: type[Struct],
+    *,
+    since: int = 0,
+    until: int = NEWEST,
+    nullable: int | None = None,
+    tag: int | None = None,
+) -> Any:
+    """A struct that may be absent, which is ``None``: a tagged or a nullable one."""
+    assert (tag is None) != (nullable is None)
+    return FieldType("struct", False, element, since, until, nullable, tag)
 
 
 Encoder: TypeAlias = Callable[[Any, list[Any]], None]

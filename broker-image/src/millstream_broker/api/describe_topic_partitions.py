@@ -1,0 +1,93 @@
+"""DescribeTopicPartitions: topics in the order of their names, page by page (KIP-966).
+
+A page ends after `response_partition_limit` partitions, at most MOST_PARTITIONS, and names where the next one starts.
+The cursor belongs to no session: a topic that was deleted meanwhile is skipped, or reported like one that never was. A
+cursor in a topic that the request does not name is refused.
+Eligible leaders outside the ISR are KRaft's, so there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from millstream_kafka.protocol import describe_topic_partitions
+from millstream_kafka.protocol.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from millstream_kafka.protocol.errors import ErrorCode
+
+from ..encoded_topics import EncodedTopics
+from ..handlers import RequestContext, handler
+from ..internal_topics import is_internal
+from ..replication.replicas import Replicas
+from ..steps import Steps
+from .metadata import TOPIC_OPERATIONS, why_missing
+
+MOST_PARTITIONS = 2000
+"""The default of Kafka's `max.request.partition.size.limit`."""
+
+
+@handler(describe_topic_partitions.API)
+def handle(
+    replicas: Replicas,
+    encoded_topics: EncodedTopics,
+    context: RequestContext,
+    request: DescribeTopicPartitionsRequest,
+) -> Steps[DescribeTopicPartitionsResponse]:
+    topics, cursor = replicas.metadata.topics, request.cursor
+    asked: Collection[str] = {one.name for one in request.topics} if request.topics else topics
+    if cursor is not None and (
+        cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked)
+    ):
+        refused = ErrorCode.INVALID_REQUEST
+        return DescribeTopicPartitionsResponse(
+            topics=[DescribeTopicPartitionsResponseTopic(refused, one.name) for one in request.topics]
+        )
+    start = "" if cursor is None else cursor.topic_name
+    room = max(min(request.response_partition_limit, MOST_PARTITIONS), 1)
+    response = DescribeTopicPartitionsResponse()
+    for name in sorted(one for one in asked if one >= start):
+        yield
+        if not room:
+            response.next_cursor = Cursor(name, 0)
+            break
+        if (topic := topics.get(name)) is None:
+            if request.topics:
+                response.topics.append(_described(why_missing(name), name))
+            continue
+        first = cursor.partition_index if cursor is not None and name == start else 0
+        end = min(first + room, len(topic.partitions))
+        described = _described(ErrorCode.NONE, name)
+        described.topic_id = topic.topic_id
+        response.topics.append(described)
+        for index in range(first, end):
+            yield
+            found = encoded_topics.partition(topic, index)
+            described.partitions.append(
+                DescribeTopicPartitionsResponsePartition(
+                    found.error_code,
+                    index,
+                    found.leader_id,
+                    found.leader_epoch,
+                    found.replica_nodes,
+                    found.isr_nodes,
+                    [],
+                    [],
+                    found.offline_replicas,
+                )
+            )
+        if end < len(topic.partitions):
+            response.next_cursor = Cursor(name, end)
+            break
+        room -= len(described.partitions)
+    return response
+
+
+def _described(error: ErrorCode, name: str) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        error, name, is_internal=is_internal(name), topic_authorized_operations=TOPIC_OPERATIONS
+    )
