@@ -36,6 +36,7 @@ from millstream_kafka.protocol import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_topic_partitions,
     describe_strays,
     describe_user_scram_credentials,
     elect_leaders,
@@ -142,7 +143,9 @@ async def test_produce_without_acknowledgement(cluster: ClusterClient, topic: st
 
 async def test_calls_are_pipelined_and_answered_each(cluster: ClusterClient, topic: str) -> None:
     connection = await cluster.connection(await cluster.leader(topic, 1))
-    calls = [connection.call(produce.API, None, produce_request(topic, batch(b"%d" % n))) for n in range(50)]
+    calls = [
+        connection.call(produce.BY_NAME, None, produce_request(topic, batch(b"%d" % n))) for n in range(50)
+    ]
     answers = [answer.responses[0].partition_responses[0] for answer in await asyncio.gather(*calls)]
     assert [answer.base_offset for answer in answers] == list(range(50))
 
@@ -289,6 +292,9 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
             [offset_delete.OffsetDeleteRequestTopic(topic, [offset_delete.OffsetDeleteRequestPartition(0)])],
         ),
         describe_cluster.API: describe_cluster.DescribeClusterRequest(),
+        describe_topic_partitions.API: describe_topic_partitions.DescribeTopicPartitionsRequest(
+            [describe_topic_partitions.TopicRequest(topic)]
+        ),
         describe_client_quotas.API: describe_client_quotas.DescribeClientQuotasRequest(
             [describe_client_quotas.QuotaComponent("user", 2, None)]
         ),
