@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from millstream_jobs import (
@@ -38,7 +39,9 @@ from millstream_jobs.progress import Progress, say
 from millstream_jobs.run import Result, Run, read_run
 from millstream_jobs.words import count_of
 
-PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
+PACKAGES = ",".join(
+    f"org.apache.spark:spark-{name}_2.13:{pyspark.__version__}" for name in ("sql-kafka-0-10", "avro")
+)
 # Invalid Avro may announce gigabytes; without limits Avro allocates the memory and Spark dies.
 AVRO_LIMITS = " ".join(
     f"-Dorg.apache.avro.limits.{kind}.maxLength={limit}"

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from ..resources.load import SPARK_VERSION
+
 JAVA = 17
 
 
@@ -33,7 +35,7 @@ def pyspark_folder() -> Path:
     """The folder of pyspark; raises NotInstalled if it is not installed."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise NotInstalled("no pyspark: install the Python package pyspark==4.0.0")
+        raise NotInstalled(f"no pyspark: install the Python package pyspark=={SPARK_VERSION}")
     return Path(found.origin).parent
 
 

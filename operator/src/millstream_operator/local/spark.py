@@ -28,13 +28,15 @@ from ..conditions import Reason
 from ..models import BatchLoad
 from ..reconcile.load import RunState, Seen
 from ..reconcile.load_runner import TIMED_OUT, Report, explained, reason_of
-from ..resources.load import AVRO_LIMITS, run_file, run_id, run_name
+from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 from .processes import MARK
 
 JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
-PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,org.apache.spark:spark-avro_2.13:4.0.0"
+PACKAGES = ",".join(
+    f"org.apache.spark:spark-{name}_2.13:{SPARK_VERSION}" for name in ("sql-kafka-0-10", "avro")
+)
 STOP_S = 10.0
 LOG_LINES = 20
 MAX_LINE = 400
