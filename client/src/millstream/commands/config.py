@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
 from millstream.configs import Resource, alter_configs, describe_configs
 from millstream.errors import BadInput
+from millstream.losses import SOURCE, losses, owner
 from millstream.options import Settings, common, confirm, dry_run, pairs, yes
 from millstream.output import show, tell
 
@@ -53,7 +55,10 @@ def config_get(settings: Settings, resource: str, keys: tuple[str, ...], everyth
 @common
 @click.pass_obj
 def config_set(settings: Settings, resource: str, configs: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Set keys of a topic or broker, all or none of them. Asks for confirmation for a broker."""
+    """Set keys of a topic or broker, all or none of them.
+
+    Asks for confirmation for a broker, and if records of the topic would be deleted.
+    """
     _alter(settings, "config set", resource, pairs("KEY=VALUE", configs), (), dry_run, yes)
 
 
@@ -65,8 +70,22 @@ def config_set(settings: Settings, resource: str, configs: tuple[str, ...], dry_
 @common
 @click.pass_obj
 def config_reset(settings: Settings, resource: str, keys: tuple[str, ...], dry_run: bool, yes: bool) -> None:
-    """Reset keys of a topic or broker to their default. Asks for confirmation for a broker."""
+    """Reset keys of a topic or broker to their default.
+
+    Asks for confirmation for a broker, and if records of the topic could be deleted.
+    """
     _alter(settings, "config reset", resource, {}, keys, dry_run, yes)
+
+
+def confirm_losses(
+    settings: Settings, command: str, topic: str, configs: dict[str, str], resets: Sequence[str], yes: bool
+) -> None:
+    """Ask before a change that deletes records; say if the topic belongs to a mirror."""
+    there = describe_configs(settings.cluster, Resource("topic", topic))
+    if (whose := owner(there)) and SOURCE not in (*configs, *resets):
+        click.echo(f"topic {topic}: {whose}", err=True)
+    if lost := losses(there, configs, resets):
+        confirm(command, f"Change topic {topic}? {'; '.join(lost)}.", yes=yes)
 
 
 def _alter(
@@ -83,6 +102,8 @@ def _alter(
     if not dry_run:
         if asked.kind == "broker":
             confirm(command, f"Change the configuration of {asked} while it runs?", yes=yes)
+        else:
+            confirm_losses(settings, command, asked.name, configs, resets, yes)
         alter_configs(cluster, asked, configs, resets)
     changes = ", ".join(
         [f"{key}={value}" for key, value in configs.items()] + [f"{key} reset" for key in resets]

@@ -6,7 +6,10 @@ from dataclasses import asdict
 
 import click
 
+from millstream.commands.config import confirm_losses
+from millstream.configs import Resource, describe_configs
 from millstream.errors import BadInput, Failed, Interrupted
+from millstream.losses import owner
 from millstream.options import TOPIC, Settings, Whole, common, confirm, dry_run, pairs, yes
 from millstream.output import ids, printable, show, show_table, tell
 from millstream.topics import (
@@ -139,7 +142,7 @@ def topic_alter(
     """Add partitions to a topic, or change its configuration.
 
     More partitions ask for confirmation: records of a key go to another partition from then on, and
-    partitions cannot be removed.
+    partitions cannot be removed. So does a change that deletes records.
     """
     config = pairs("--config", configs)
     if partitions is None and not config and not resets:
@@ -162,6 +165,9 @@ def topic_alter(
             f"Give topic {name} {count(partitions, 'partition')}? They cannot be removed.",
             yes=yes,
         )
+    if (config or resets) and not dry_run:
+        alter(validate_only=True)
+        confirm_losses(settings, "topic alter", name, config, resets, yes)
     alter(validate_only=dry_run)
     changes = [] if partitions is None else [count(partitions, "partition")]
     changes += [f"{key}={value}" for key, value in config.items()] + [f"{key} reset" for key in resets]
@@ -199,6 +205,11 @@ def topic_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes:
         done = {"topics": [one.name for one in details], "dry_run": True}
         tell(settings, done, "nothing was changed (--dry-run)")
         return
+    for one in details:
+        if whose := owner(describe_configs(cluster, Resource("topic", one.name))):
+            click.echo(
+                f"topic {one.name}: {whose}: it is created again unless the mirror leaves it out", err=True
+            )
     confirm("topic delete", f"Delete {count(len(details), 'topic')} and all records in them?", yes=yes)
     deleted: list[str] = []
     try:
