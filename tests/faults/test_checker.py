@@ -13,10 +13,12 @@ from millstream_faults.history import (
     Committed,
     CommitUnknown,
     ConfigAltered,
+    Discarded,
     Event,
     Failed,
     FoundCommitted,
     GroupDeleted,
+    Held,
     HistoryWriter,
     Led,
     Read,
@@ -24,6 +26,7 @@ from millstream_faults.history import (
     Struck,
     TopicCreated,
     TopicDeleted,
+    TopicLost,
     Trouble,
     key_of,
     parse_value,
@@ -394,3 +397,68 @@ def test_values_say_whose_they_are() -> None:
     assert len(value_of("writer-1", 3, 17, 40)) == 40
     for wrong in (b"", b"w:1", b"w:1:2:xxy", b"w:a:2:x", bytes(40)):
         assert parse_value(wrong) == ("?", -1, -1)
+
+
+LOST: list[Event] = [
+    TopicCreated(1.0, "a", "late", "anew", 0.5, False),
+    TopicLost(12.0, "a", "late", 10.0),
+    TopicCreated(12.0, "a", "next", "anew", 11.0, False),
+]
+"""The tree was restored at 10 to a copy that does not know `late`."""
+
+
+def test_a_restored_tree_may_lose_only_topics_that_it_does_not_know() -> None:
+    lost = Acknowledged(5.0, "w", 0, 0, 0, 4.0, "late")
+    steady = Acknowledged(5.0, "w", 0, 4, 4, 4.0)
+    assert check([*LOST, lost], {("next", 0): []}) == []
+    assert one(check([*LOST, steady], LOG))[0] == "lost"
+    assert one(check([*LOST, Acknowledged(13.0, "w", 0, 0, 0, 12.5, "next")], {("next", 0): []}))[0] == "lost"
+
+
+def test_a_topic_created_after_a_restore_is_empty() -> None:
+    record = Acknowledged(5.0, "w", 0, 0, 0, 4.0, "late")
+    found = one(check([*LOST, record], {("next", 0): [Entry(0, "w", 0, 0)]}))
+    assert found == ("resurrected", "w 0 was acknowledged to late, which was deleted")
+    position = [
+        Committed(5.0, "position-1", 0, 7, "late", 4.0),
+        FoundCommitted(15.0, "position-1", 0, 7, 14.0, "next"),
+    ]
+    assert one(check([*LOST, *position], {}))[0] == "inherited"
+
+
+STRAY = Held(20.0, "lab", 2, [["late", 0]], [["steady", 0]])
+AFTER = Held(30.0, "lab", 2, [], [["steady", 0]])
+
+
+def test_a_stray_that_vanishes() -> None:
+    assert one(check([*LOST, STRAY, AFTER], {})) == ("stray", "broker 2 no longer has the stray of anew-0")
+    assert check([*LOST, STRAY, AFTER._replace(broker=1)], {}) == []
+    assert check([*LOST, AFTER._replace(at=10.0), STRAY], {}) == []
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        AFTER._replace(logs=[["late", 0]]),
+        TopicDeleted(28.0, "a", "late", 25.0),
+        Discarded(25.0, "lab", 2),
+        Struck(24.0, "lab", "move replicas: late-0", 26.0),
+    ],
+)
+def test_a_stray_that_may_vanish(reason: Event) -> None:
+    after = [] if isinstance(reason, Held) else [AFTER]
+    assert check([*LOST[::2], STRAY, *after, reason], {}) == []
+
+
+@pytest.mark.parametrize(
+    "no_reason",
+    [
+        TopicDeleted(32.0, "a", "late", 31.0),
+        TopicDeleted(28.0, "a", "another", 25.0),
+        Discarded(15.0, "lab", 2),
+        Discarded(25.0, "lab", 1),
+        Struck(24.0, "lab", "kill leader: broker 2", 26.0),
+    ],
+)
+def test_a_stray_that_may_not_vanish(no_reason: Event) -> None:
+    assert one(check([*LOST[::2], STRAY, AFTER, no_reason], {}))[0] == "stray"

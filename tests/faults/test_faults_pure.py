@@ -125,7 +125,7 @@ def test_logs_are_read_as_they_are_on_the_disk(tmp_path: Path) -> None:
     assert found[2:4] == [Entry(2, "w", 0, 2, "k"), Entry(3, "?", -1, -1)]
     assert [entry.offset for entry in found] == list(range(4 + load.ledger.count))
     assert len(list(folder.glob("*.log"))) > 1
-    ((place, copy),) = copies({1: broker.data}, {topic: identity})[1].items()
+    ((place, copy),) = copies({1: broker.folder}, {topic: identity})[1].items()
     assert place == (identity, 0)
     assert [batch.base_offset for batch in copy.batches][:3] == [0, 2, 4]
     assert copy.batches == [batch for batch, _ in batches(folder)]

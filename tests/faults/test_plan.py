@@ -42,6 +42,19 @@ def test_one_broker_at_a_time() -> None:
     assert not may_meet(Kind.WIPE_DISK, Kind.KILL_LEADER)
 
 
+def test_a_replaced_tree_meets_nothing_that_it_would_forget() -> None:
+    trees = [kind for kind in Kind if kind.group is Group.TREE]
+    assert len(trees) == 5
+    for kind in trees:
+        meeting = {other.group for other in Kind if may_meet(kind, other)}
+        assert meeting == {other.group for other in Kind if may_meet(other, kind)}
+        assert meeting == {Group.GROUPS, Group.HOSTILITY, Group.CLOCK}
+
+
+def test_a_wrong_clock_meets_everything_but_another() -> None:
+    assert {other.group for other in Kind if may_meet(Kind.CLOCK_AHEAD, other)} == {*Group} - {Group.CLOCK}
+
+
 def test_administration_meets_everything_but_itself() -> None:
     assert may_meet(Kind.MAKE_ANEW, Kind.KILL_LEADER)
     assert may_meet(Kind.MAKE_ANEW, Kind.MOVE_REPLICAS)

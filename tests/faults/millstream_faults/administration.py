@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from millstream_kafka.client.errors import BrokerError
-from millstream_kafka.kafka_uuid import uuid_from
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.protocol import (
     alter_partition_reassignments,
     create_partitions,
@@ -32,6 +32,7 @@ from .history import (
     RecordsDeleted,
     TopicCreated,
     TopicDeleted,
+    TopicLost,
 )
 from .positions import SIMPLE
 from .probe import EARLIEST, LATEST, Known, Probe
@@ -130,6 +131,13 @@ class Administration:
         if self._until(f"set {values} of {name}", lambda: self._ask(ask)) > 1:
             self._late[name] = events
 
+    def find_coordinator(self) -> None:
+        """Wait until groups have positions: the first request for a coordinator creates their topic."""
+        name = next(iter(self.topics))
+        self._until(
+            "find a coordinator", lambda: self._ask(lambda probe: probe.committed(SIMPLE, name, 0)) < 0
+        )
+
     def delete_group(self) -> str:
         """Delete the group whose positions the checker tracks."""
         asked = time.monotonic()
@@ -185,6 +193,49 @@ class Administration:
             }
 
         return self._told(ask)
+
+    def settle(self, since: float) -> None:
+        """After a tree was restored at this time: create what it does not know, and give each partition its replicas.
+
+        A topic that was made anew after the copy has its former id again, and is deleted once more.
+        """
+        for name in PLANS:
+            self._until(f"find {name}", lambda name=name: self._find_again(name, since))  # type: ignore[misc]
+            self._until(f"place {name}", lambda name=name: self._place(name))  # type: ignore[misc]
+
+    def _find_again(self, name: str, since: float) -> bool:
+        found = self._ask(lambda probe: probe.described(name))
+        known = self.topics[name]
+        if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            stored = ""
+        elif found.error_code:
+            return False
+        else:
+            stored = uuid_text(found.topic_id)
+        if stored == known.id:
+            return True
+        del self.topics[name]
+        try:
+            if stored:
+                former = Known(stored, len(found.partitions))
+                self._until(f"delete {name} again", lambda: self._delete(former))
+            self._create(name, stored)
+        finally:
+            self._note(TopicLost(self._created_at, WHO, known.id, since))
+        return True
+
+    def _place(self, name: str) -> bool:
+        found = self._ask(lambda probe: probe.described(name))
+        count = PLANS[name].replicas
+        brokers = sorted({broker for one in found.partitions for broker in one.replica_nodes})
+        wrong = {
+            one.partition_index: [*one.replica_nodes, *(set(brokers) - set(one.replica_nodes))][:count]
+            for one in found.partitions
+            if len(one.replica_nodes) != count
+        }
+        if any(len(replicas) < count for replicas in wrong.values()) or found.error_code:
+            return False
+        return not wrong or self.reassign(name, wrong) == "NONE"
 
     def elect_preferred(self, name: str) -> str:
         """Request the preferred leaders of all partitions; return the outcome."""

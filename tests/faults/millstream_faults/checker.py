@@ -17,8 +17,8 @@ resurrected   no record acknowledged to a deleted topic is in the topic that now
 undeleted     nobody reads a record that DeleteRecords deleted
 
 A topic is its id. A record removed on purpose is not lost: records of a deleted topic, and those that
-DeleteRecords or retention may delete. `topics` defines what counts when a request meets a deletion;
-`compacted` and `positions` check promises of their own.
+DeleteRecords or retention may delete. `topics` defines what counts when a request meets a deletion, or a restored tree
+that does not know the topic; `compacted`, `positions` and `strays` check promises of their own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from .history import (
     Trouble,
 )
 from .positions import SIMPLE, check_positions
+from .strays import check_strays
 from .topics import Lives, Place
 from .violations import Batch, Copy, Entry, Violation
 
@@ -86,6 +87,7 @@ def check(
                 records.found.append(Violation("trouble", f"{who}: {text}"))
     found = records.found + check_compacted(events, lives, compacted or {})
     found += check_positions(events, lives, lambda read: _met(read, zombies))
+    found += check_strays(events, lives)
     for place in sorted(commits):
         found += _check_commits(place, commits[place], zombies)
         found += _check_coverage(place, commits[place], records.covered[place])

@@ -8,19 +8,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from millstream_harness.cluster import SESSION_MS
-from millstream_harness.zookeeper import ZooKeeperProcess
-
+from . import clocks, directories, trees
 from .hostile import Hostile
-from .lab import Lab, Watch
 from .plan import Fault, Kind
+from .roles import WHOLE_S, NothingToStrikeError, Roles, empty
 from .topics import ANEW, COMPACTED, MOST_PARTITIONS, PLANS, STEADY
 
-WHOLE_S = 60.0
-STRUCK = (STEADY, STEADY, ANEW, COMPACTED)
-"""The topics whose leaders are struck; a topic listed twice is struck twice as often."""
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 PATHS = {
     "compression.type": CODECS,
@@ -40,45 +34,14 @@ USUAL = {"min.insync.replicas": "2", "retention.bytes": "-1", "cleanup.policy": 
 """The cluster's values of the keys that are restored after each fault."""
 
 
-class NothingToStrikeError(Exception):
-    """Nobody holds that role just now: the fault does not happen."""
-
-
-class Faults:
+class Faults(Roles):
     """Strikes a cluster; records in the history which broker each fault hit."""
-
-    def __init__(self, lab: Lab, watch: Watch) -> None:
-        self.lab, self.watch = lab, watch
 
     @contextlib.contextmanager
     def strike(self, fault: Fault) -> Iterator[str]:
         """Yield the fault's text, naming its target. Raises NothingToStrikeError."""
         with _KINDS[fault.kind](self, fault) as whom:
             yield f"{fault.kind.text}: {whom}"
-
-    # Roles
-
-    def partition(self, fault: Fault) -> tuple[str, int]:
-        """An existing topic and one of its partitions."""
-        topics = self.lab.administration.topics
-        name = STRUCK[fault.target // 64 % len(STRUCK)]
-        name = name if name in topics else STEADY
-        return name, fault.target % topics[name].partitions
-
-    def leader(self, fault: Fault) -> int:
-        name, partition = self.partition(fault)
-        known = self.lab.administration.topics.get(name)
-        return _somebody(self.watch.await_leader((known.id if known else "", partition)), "leads")
-
-    def follower(self, fault: Fault) -> int:
-        leader = self.leader(fault)
-        return random.Random(fault.target).choice([one for one in self.lab.brokers if one != leader])
-
-    def controller(self, _: Fault) -> int:
-        return _somebody(self.watch.controller(), "is the controller")
-
-    def server(self, fault: Fault) -> ZooKeeperProcess:
-        return self.lab.servers[fault.target % len(self.lab.servers)]
 
     # Processes
 
@@ -118,11 +81,7 @@ class Faults:
         try:
             yield "all"
         finally:
-            begun = {number: broker.printed() for number, broker in self.lab.brokers.items()}
-            for broker in self.lab.brokers.values():
-                broker.launch(broker.command)
-            for number, broker in self.lab.brokers.items():
-                broker.await_ready(broker.is_ready, begun[number])
+            self.lab.launch(list(self.lab.brokers.values()))
 
     @contextlib.contextmanager
     def rolling(self, _: Fault) -> Iterator[str]:
@@ -205,9 +164,10 @@ class Faults:
     @contextlib.contextmanager
     def wiped(self, number: int) -> Iterator[str]:
         """A broker restarts with an empty disk. All other brokers must be in sync first."""
-        self._await_whole()
+        self.await_whole()
         self.lab.brokers[number].kill()
-        _empty(self.lab.brokers[number].data)
+        self.lab.discarded(number)
+        empty(self.lab.brokers[number].data)
         try:
             yield f"broker {number}"
         finally:
@@ -218,27 +178,21 @@ class Faults:
         """A broker restarts with its disk as it was some seconds ago."""
         number = self.leader(fault)
         broker = self.lab.brokers[number]
-        self._await_whole()
+        self.await_whole()
         broker.kill()
         with tempfile.TemporaryDirectory() as saved:
             shutil.copytree(broker.data, saved, dirs_exist_ok=True)
             broker.start()
             time.sleep(fault.seconds)
-            self._await_whole()
+            self.await_whole()
             broker.kill()
-            _empty(broker.data)
+            self.lab.discarded(number)
+            empty(broker.data)
             shutil.copytree(saved, broker.data, dirs_exist_ok=True)
         try:
             yield f"broker {number}"
         finally:
             broker.start()
-
-    def _await_whole(self) -> None:
-        """Wait twice, a session timeout apart: the session of a broker that was cut off may only now expire."""
-        for pause_s in (SESSION_MS / 1000, 0.0):
-            if not self.watch.await_whole(WHOLE_S):
-                raise NothingToStrikeError("not everybody has everything")
-            time.sleep(pause_s)
 
     # ZooKeeper
 
@@ -355,21 +309,6 @@ class Faults:
         yield ", ".join(f"{count} {answer}" for answer, count in answers.most_common())
 
 
-def _empty(folder: Path) -> None:
-    """Delete everything in the folder."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _somebody(number: int | None, does: str) -> int:
-    if number is None:
-        raise NothingToStrikeError(f"nobody {does}")
-    return number
-
-
 _Strike = Callable[[Faults, Fault], contextlib.AbstractContextManager[str]]
 _KINDS: dict[Kind, _Strike] = {
     Kind.KILL_LEADER: lambda faults, fault: faults.killed(faults.leader(fault)),
@@ -393,6 +332,12 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.FULL_DISK: lambda faults, fault: faults.full_disk(faults.leader(fault)),
     Kind.WIPE_DISK: lambda faults, fault: faults.wiped(faults.leader(fault)),
     Kind.RESTORE_DISK: Faults.restored,
+    Kind.REORDER_DIRECTORIES: directories.reordered,
+    Kind.EXCHANGE_DIRECTORIES: directories.exchanged,
+    Kind.REMOVE_DIRECTORY: directories.removed,
+    Kind.ADD_DIRECTORY: directories.added,
+    Kind.SWAP_DIRECTORIES: directories.swapped,
+    Kind.REMOVE_FOLDER: directories.folder_removed,
     Kind.KILL_ZOOKEEPER: Faults.server_killed,
     Kind.PAUSE_ZOOKEEPER: Faults.server_paused,
     Kind.ZOOKEEPER_AWAY: Faults.zookeeper_away,
@@ -408,4 +353,11 @@ _KINDS: dict[Kind, _Strike] = {
     Kind.RESET_GROUP: Faults.group_reset,
     Kind.ODD_BATCHES: lambda faults, fault: faults.hostile(fault, is_forging=False),
     Kind.FORGED_REQUESTS: lambda faults, fault: faults.hostile(fault, is_forging=True),
+    Kind.WRONG_PATH: trees.wrong_path,
+    Kind.EMPTY_ZOOKEEPER: lambda faults, fault: trees.replaced(faults, fault, is_foreign=False),
+    Kind.FOREIGN_ZOOKEEPER: lambda faults, fault: trees.replaced(faults, fault, is_foreign=True),
+    Kind.RESTORE_ZOOKEEPER: lambda faults, fault: trees.restored(faults, fault, is_live=False),
+    Kind.RESTORE_ZOOKEEPER_LIVE: lambda faults, fault: trees.restored(faults, fault, is_live=True),
+    Kind.CLOCK_AHEAD: lambda faults, fault: clocks.shifted(faults, fault, clocks.HOUR_NS),
+    Kind.CLOCK_BEHIND: lambda faults, fault: clocks.shifted(faults, fault, -clocks.HOUR_NS),
 }

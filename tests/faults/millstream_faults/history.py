@@ -139,6 +139,33 @@ class TopicDeleted(NamedTuple):
     asked: float
 
 
+class TopicLost(NamedTuple):
+    """A tree restored at ``asked`` does not know the topic, and another one had its name at ``at``."""
+
+    at: float
+    who: str
+    topic: str
+    asked: float
+
+
+class Held(NamedTuple):
+    """The strays and the logs on a broker's disk, each as topic id and partition."""
+
+    at: float
+    who: str
+    broker: int
+    strays: list[list[str | int]]
+    logs: list[list[str | int]]
+
+
+class Discarded(NamedTuple):
+    """A fault removes or replaces a broker's data."""
+
+    at: float
+    who: str
+    broker: int
+
+
 class RecordsDeleted(NamedTuple):
     """DeleteRecords before an offset, requested at ``asked``; ``at`` is NEVER if no answer came."""
 
@@ -181,6 +208,9 @@ Event = (
     | Struck
     | TopicCreated
     | TopicDeleted
+    | TopicLost
+    | Held
+    | Discarded
     | RecordsDeleted
     | ConfigAltered
     | GroupDeleted

@@ -27,8 +27,11 @@ from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol import metadata
 
 from .administration import Administration
-from .history import HistoryWriter, Led
+from .ensemble import Ensemble
+from .history import Discarded, Held, HistoryWriter, Led
 from .isolation import HERE, Network
+from .replicas import held
+from .shifted import sitecustomize
 from .topics import PLANS, Place
 
 BROKERS = 3
@@ -46,7 +49,14 @@ CONFIG = {
     "auto.create.topics.enable": "false",
     "leader.imbalance.check.interval.seconds": "20",
     "log.flush.offset.checkpoint.interval.ms": "2000",
+    # With an hour-ahead clock or without its topic's configuration, a broker would delete records at once.
+    "log.retention.ms": "1800000",
+    # A broker whose clock is behind otherwise rejects what clients send, as Kafka does.
+    "log.message.timestamp.after.max.ms": "7200000",
 }
+DIRECTORIES = 2
+"""Log directories of a broker at the start."""
+SHIFTED = Path(sitecustomize.__file__).parent
 
 
 class LabBroker(BrokerProcess):
@@ -55,6 +65,23 @@ class LabBroker(BrokerProcess):
     start_timeout_s = PATIENCE_S
     stop_timeout_s = 40.0
     entering: Sequence[str] = ()
+
+    def __init__(self, folder: Path, config: Mapping[str, str]) -> None:
+        super().__init__(folder, config)
+        self.directories: list[Path] = []
+        self.use([self.data / f"d{number}" for number in range(1, DIRECTORIES + 1)])
+        self._clock = folder / "clock"
+        self._begun = 0
+
+    def use(self, directories: Sequence[Path]) -> None:
+        """Have these log directories from the next start on."""
+        self.directories = list(directories)
+        self.config["log.dirs"] = ",".join(map(str, directories))
+
+    def shift_clock(self, by_ns: int) -> None:
+        """Let its clock be ahead of ours by this, at once and after restarts."""
+        with self._clock.open("r+b") as file:
+            file.write(by_ns.to_bytes(8, "little", signed=True))
 
     def listen(self, host: str) -> str:
         """Choose fixed ports; return the clients' address."""
@@ -72,7 +99,41 @@ class LabBroker(BrokerProcess):
         return [*self.entering, *super().command]
 
     def launch(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        super().launch(command, {**os.environ, **(environment or {}), "PYTHONFAULTHANDLER": "1"})
+        if not self._clock.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._clock.write_bytes(bytes(8))
+        self._begun = self.printed()
+        path = os.pathsep.join((str(SHIFTED), os.environ.get("PYTHONPATH", "")))
+        mine = {"PYTHONPATH": path, sitecustomize.ENVIRONMENT: str(self._clock), "PYTHONFAULTHANDLER": "1"}
+        super().launch(command, {**os.environ, **(environment or {}), **mine})
+
+    def await_launched(self) -> None:
+        """Wait until it is ready after `launch`."""
+        self.await_ready(lambda _: self.is_ready(self.said_since()))
+
+    def refuse(self, why: str) -> None:
+        """Launch it: it must end by itself and log this. RuntimeError otherwise."""
+        self.launch(self.command)
+        deadline = time.monotonic() + self.start_timeout_s
+        while not self.ended_with(why):
+            if self.is_ready(self.said_since()) or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"broker {self.config['broker.id']} did not refuse to start: {why}")
+            time.sleep(0.02)
+
+    def ended_with(self, why: str) -> bool:
+        """Whether it has ended by itself. RuntimeError if it did not log this."""
+        if self.process is None or (status := self.process.poll()) is None:
+            return False
+        self.process = None
+        if not status or why not in self.said_since():
+            text = f"broker {self.config['broker.id']} ended with status {status}, without {why!r}"
+            raise RuntimeError(f"{text}: {self.said_since()[-2000:]}")
+        return True
+
+    def said_since(self) -> str:
+        """Its output since the last launch."""
+        return self.output.read_bytes()[self._begun :].decode(errors="replace")
 
     def stop(self, timeout: float | None = None) -> int:
         """Send SIGTERM; a broker that does not end in time writes its threads' stacks to its log."""
@@ -88,7 +149,10 @@ class LabBroker(BrokerProcess):
 
 
 class Lab(ClusterProcesses):
-    """Brokers 1 to 3. ``network`` is None without namespaces; ``servers`` is the number of ZooKeeper servers."""
+    """Brokers 1 to 3, each with several log directories.
+
+    ``network`` is None without namespaces; ``servers`` is the number of ZooKeeper servers.
+    """
 
     def __init__(self, folder: Path, network: Network | None, servers: int, history: HistoryWriter) -> None:
         self.network = network
@@ -103,7 +167,12 @@ class Lab(ClusterProcesses):
         for server in self.servers:
             server.start_timeout_s = PATIENCE_S
         self.addresses: dict[int, str] = {}
+        self.brokers: dict[int, LabBroker] = {}  # type: ignore[assignment]
         super().__init__(folder, BROKERS, CONFIG, zookeeper=zookeeper)
+        _, slash, path = self.connect.partition("/")
+        self.ensemble = Ensemble(self.servers, folder, slash + path)
+        self.history = history
+        self._held: dict[int, Held] = {}
         self.administration = Administration(self.bootstrap, history)
         self.disks: dict[int, Disk] = {}
         self._mounted = contextlib.ExitStack()
@@ -144,11 +213,35 @@ class Lab(ClusterProcesses):
         for name in PLANS:
             self.administration.create(name)
             self.await_in_sync(name, PLANS[name].replicas)
+        self.administration.find_coordinator()  # a tree that is restored from before that has no positions
+        self.await_in_sync("__consumer_offsets", 3)
         return self
 
     def kill(self) -> None:
         super().kill()
         self.zookeeper.kill()
+
+    def launch(self, brokers: Sequence[LabBroker]) -> None:
+        """Start these at once: one may wait for the others."""
+        waiting = [broker for broker in brokers if broker.process is None]
+        for broker in waiting:
+            broker.launch(broker.command)
+        for broker in waiting:
+            broker.await_launched()
+
+    def discarded(self, number: int) -> None:
+        """Record that a broker's data is removed or replaced by a fault, strays included."""
+        self.history.add(Discarded(time.monotonic(), "lab", number))
+
+    def look_at_disks(self) -> None:
+        """Record which strays and logs each broker has."""
+        for number, broker in self.brokers.items():
+            strays, logs = held(broker.data)
+            event = Held(time.monotonic(), "lab", number, strays, logs)
+            known = self._held.get(number)
+            if known is None or (known.strays, known.logs) != (strays, logs):
+                self._held[number] = event
+                self.history.add(event)
 
     def ended(self) -> list[tuple[int, subprocess.Popen[bytes] | None]]:
         """Brokers that are not running, each with the process that ended by itself, or None."""

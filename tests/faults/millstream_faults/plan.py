@@ -2,8 +2,9 @@
 
 A step waits, then applies one fault, or two of different groups at once, or none. A fault names its target by role
 (``leader of 2``), which resolves to a broker when it strikes. Faults take out at most one broker at a time, except
-`KILL_ALL`, which the page caches survive, so no record may be lost then either. Without a ZooKeeper majority nobody
-can be elected; without two in-sync replicas nothing is acknowledged. Both end with the fault.
+`KILL_ALL`, those of the tree and `SWAP_DIRECTORIES`, which the page caches survive, so no record may be lost then
+either. Without a ZooKeeper majority nobody can be elected; without two in-sync replicas nothing is acknowledged. Both
+end with the fault.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Group(Enum):
     TOPICS = "topics"
     GROUPS = "groups"
     HOSTILITY = "hostility"
+    TREE = "the tree"
+    CLOCK = "clocks"
 
 
 class Kind(Enum):
@@ -54,6 +57,12 @@ class Kind(Enum):
     FULL_DISK = ("full disk", Group.DISK, 4, 1.0, 4.0)
     WIPE_DISK = ("wipe disk", Group.DISK, 2, 0.0, 2.0)
     RESTORE_DISK = ("restore older disk", Group.DISK, 2, 1.0, 3.0)
+    REORDER_DIRECTORIES = ("reorder log directories", Group.DISK, 2, 0.0, 0.5)
+    EXCHANGE_DIRECTORIES = ("exchange log directories", Group.DISK, 1, 0.0, 0.5)
+    REMOVE_DIRECTORY = ("remove log directory", Group.DISK, 2, 1.0, 4.0)
+    ADD_DIRECTORY = ("add log directory", Group.DISK, 1, 0.0, 0.5)
+    SWAP_DIRECTORIES = ("swap log directories of brokers", Group.DISK, 2, 0.0, 0.5)
+    REMOVE_FOLDER = ("remove partition folder", Group.DISK, 2, 0.5, 2.0)
     KILL_ZOOKEEPER = ("kill a ZooKeeper server", Group.ZOOKEEPER, 4, 0.0, 3.0)
     PAUSE_ZOOKEEPER = ("pause a ZooKeeper server", Group.ZOOKEEPER, 3, 1.0, 4.0)
     ZOOKEEPER_AWAY = ("ZooKeeper away", Group.ZOOKEEPER, 2, 2.0, 6.0)
@@ -69,6 +78,13 @@ class Kind(Enum):
     RESET_GROUP = ("reset group", Group.GROUPS, 3, 0.0, 0.5)
     ODD_BATCHES = ("odd batches", Group.HOSTILITY, 4, 1.0, 3.0)
     FORGED_REQUESTS = ("forged requests", Group.HOSTILITY, 4, 1.0, 3.0)
+    WRONG_PATH = ("wrong path in ZooKeeper", Group.TREE, 2, 0.0, 1.0)
+    EMPTY_ZOOKEEPER = ("empty ZooKeeper", Group.TREE, 2, 1.0, 3.0)
+    FOREIGN_ZOOKEEPER = ("another cluster's ZooKeeper", Group.TREE, 2, 1.0, 3.0)
+    RESTORE_ZOOKEEPER = ("restore older ZooKeeper", Group.TREE, 3, 1.0, 4.0)
+    RESTORE_ZOOKEEPER_LIVE = ("restore older ZooKeeper below brokers", Group.TREE, 3, 1.0, 4.0)
+    CLOCK_AHEAD = ("clock an hour ahead", Group.CLOCK, 3, 1.0, 6.0)
+    CLOCK_BEHIND = ("clock an hour behind", Group.CLOCK, 3, 1.0, 6.0)
 
     def __init__(self, text: str, group: Group, weight: int, shortest: float, longest: float) -> None:
         self.text = text
@@ -99,6 +115,8 @@ class Step:
     calm: bool = False
 
 
+WRITING_THE_TREE = (Group.ZOOKEEPER, Group.ADMIN, Group.TOPICS)
+"""What these change, a restored tree forgets: the fault itself does so, and knows what the tree has to be then."""
 LONG_RUN = 100
 """Runs of at least this many faults lose ZooKeeper for a whole minute once."""
 CALM_EVERY = 8
@@ -137,10 +155,13 @@ def draw(seed: int, count: int, kinds: Collection[Kind]) -> list[Step]:
 
 
 def may_meet(one: Kind, other: Kind) -> bool:
-    """Whether two faults may overlap: they differ in group, and at most one takes a broker out."""
-    taking = (Group.PROCESS, Group.NETWORK, Group.DISK)
+    """Whether two faults may overlap: they differ in group, at most one takes a broker out, and no change gets lost."""
+    taking = (Group.PROCESS, Group.NETWORK, Group.DISK, Group.TREE)
     if one.group in taking and other.group in taking:
         return False
+    for this, that in ((one, other), (other, one)):
+        if this.group is Group.TREE and that.group in WRITING_THE_TREE:
+            return False
     return one.group is not other.group
 
 

@@ -15,7 +15,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from .history import NEVER, Committed, CommitUnknown, Event, FoundCommitted, GroupDeleted, TopicDeleted
+from .history import (
+    NEVER,
+    Committed,
+    CommitUnknown,
+    Event,
+    FoundCommitted,
+    GroupDeleted,
+    TopicDeleted,
+    TopicLost,
+)
 from .topics import Lives
 from .violations import Violation
 
@@ -60,7 +69,7 @@ def check_positions(events: Iterable[Event], lives: Lives, is_excused: Excuse) -
     return found
 
 
-def _deletion(event: TopicDeleted) -> Write:
+def _deletion(event: TopicDeleted | TopicLost) -> Write:
     return Write(-1, event.asked, event.at, event.topic)
 
 

@@ -9,7 +9,7 @@ from millstream_kafka.batch import Record, iter_batches, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.kafka_uuid import uuid_text
-from millstream_kafka.protocol import fetch, list_offsets, offset_commit, offset_fetch
+from millstream_kafka.protocol import fetch, list_offsets, metadata, offset_commit, offset_fetch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 EARLIEST = -2
@@ -38,6 +38,11 @@ class Probe:
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
         await self.client.close()
+
+    async def described(self, name: str) -> metadata.MetadataResponseTopic:
+        """A topic's metadata, perhaps with an error. Raises BrokerError, ApiError."""
+        answer = await self.client.metadata([name])
+        return next(one for one in answer.topics if one.name == name)
 
     async def topic(self, name: str) -> Known | None:
         """The topic of this name; None if there is none or no broker responds."""

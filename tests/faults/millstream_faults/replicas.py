@@ -8,6 +8,7 @@ A segment is a sequence of batches, each (version 2 of the format):
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ _HEAD = struct.Struct(">qiibI")
 _LAST = struct.Struct(">hi")
 _AFTER_LENGTH = 12
 _CRC_AT = 21
+STRAY = re.compile(r".+-(?P<partition>\d+)\..+-stray")
+LOG = re.compile(r".+-(?P<partition>\d+)")
 
 
 class BadLogError(ValueError):
@@ -67,15 +70,39 @@ def copies(data: Mapping[int, Path], topics: Mapping[str, str]) -> dict[int, dic
 
 
 def folders(data: Path, name: str, identity: str) -> Iterator[tuple[int, Path]]:
-    """The partitions of a topic in a broker's data folder. Raises BadLogError if a folder is another topic's."""
-    for folder in sorted(data.glob(f"{name}-[0-9]*")):
+    """The partitions of a topic in a broker's log directories.
+
+    Raises BadLogError if a folder is another topic's, or if two directories have the partition.
+    """
+    seen: dict[str, Path] = {}
+    for folder in sorted(data.glob(f"*/{name}-[0-9]*")):
         topic, _, partition = folder.name.rpartition("-")
         if topic != name or not partition.isdigit():
             continue
+        if folder.name in seen:
+            raise BadLogError(f"{folder} is also in {seen[folder.name].parent.name}")
+        seen[folder.name] = folder
         told = (folder / "partition.metadata").read_text()
         if f"topic_id: {identity}\n" not in f"{told}\n":
             raise BadLogError(f"{folder} belongs to {told.split()[-1]}, {name} is {identity}")
         yield int(partition), folder
+
+
+def held(data: Path) -> tuple[list[list[str | int]], list[list[str | int]]]:
+    """The strays and the logs in a broker's log directories, each as topic id and partition, in order."""
+    strays: list[list[str | int]] = []
+    logs: list[list[str | int]] = []
+    for path in data.glob("*/*/partition.metadata"):
+        folder = path.parent.name
+        try:
+            identity = path.read_text().split()[-1]
+        except OSError:  # renamed or deleted meanwhile
+            continue
+        if found := STRAY.fullmatch(folder):
+            strays.append([identity, int(found["partition"])])
+        elif found := LOG.fullmatch(folder):
+            logs.append([identity, int(found["partition"])])
+    return sorted(strays), sorted(logs)
 
 
 def _start(folder: Path) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .checker import GROUP, check, check_replicas
-from .faults import Faults, NothingToStrikeError
+from .faults import Faults
 from .history import Acknowledged, Event, HistoryWriter, Struck, Trouble, read_history
 from .isolation import Network, inside
 from .lab import Lab, Watch
@@ -23,6 +23,7 @@ from .positions import SIMPLE
 from .probe import Known
 from .replicas import BadLogError, copies, entries, folders
 from .report import summary, timeline
+from .roles import NothingToStrikeError
 from .story import tell
 from .topics import ANEW, COMPACTED, PLANS, STEADY, Place
 from .violations import Entry, Violation
@@ -114,7 +115,7 @@ class Run:
             self.left_out |= {"networks that are cut": why, "disks that are full": why}
             kinds = [kind for kind in kinds if kind.group is not Group.NETWORK and kind is not Kind.FULL_DISK]
         if self.options.servers == 1:
-            single = (Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER)
+            single = (Kind.KILL_ZOOKEEPER, Kind.PAUSE_ZOOKEEPER, Kind.RESTORE_ZOOKEEPER_LIVE)
             kinds = [kind for kind in kinds if kind not in single]
         for what, text in self.left_out.items():
             self.say(f"left out: {what}: {text}")
@@ -169,6 +170,7 @@ class Run:
             for thread in striking:
                 thread.join()
             self._revive()
+            self.lab.look_at_disks()
             if step.calm:
                 self._await_whole(watch)
 

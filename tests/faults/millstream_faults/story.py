@@ -10,16 +10,19 @@ from .history import (
     Committed,
     CommitUnknown,
     ConfigAltered,
+    Discarded,
     Event,
     Failed,
     FoundCommitted,
     GroupDeleted,
+    Held,
     Led,
     Read,
     RecordsDeleted,
     Struck,
     TopicCreated,
     TopicDeleted,
+    TopicLost,
     Trouble,
 )
 from .topics import Lives
@@ -45,6 +48,9 @@ def tell(violation: Violation, events: Sequence[Event], logs: Mapping[int, Path]
                 background.append((at, at, f"{called} is {topic}, requested at {asked - began:.3f}"))
             case TopicDeleted(at, _, topic, asked) if lives.name(topic) == name:
                 text = f"{name} {topic}: deletion requested, the name was free at {at - began:.3f}"
+                background.append((asked, at, text))
+            case TopicLost(at, _, topic, asked) if lives.name(topic) == name:
+                text = f"{name} {topic}: a restored tree does not know it, its successor exists at {at - began:.3f}"
                 background.append((asked, at, text))
             case RecordsDeleted(at, _, topic, partition, offset, asked) if _is_at(violation, event):
                 text = f"{name} {topic}: DeleteRecords of {partition} before {offset} requested"
@@ -110,7 +116,9 @@ def _is_of_name(
 
 def describe(event: Event, began: float) -> str:
     where = (
-        f"{event.topic} " if not isinstance(event, Trouble | GroupDeleted | Struck) and event.topic else ""
+        f"{event.topic} "
+        if not isinstance(event, Trouble | GroupDeleted | Struck | Held | Discarded) and event.topic
+        else ""
     )
     match event:
         case Acknowledged(_, who, partition, number, offset, sent):

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .history import ConfigAltered, Event, RecordsDeleted, TopicCreated, TopicDeleted
+from .history import ConfigAltered, Event, RecordsDeleted, TopicCreated, TopicDeleted, TopicLost
 
 STEADY = "faults"
 ANEW = "anew"
@@ -41,18 +41,22 @@ class TopicPlan:
         return "compact" in self.config.get("cleanup.policy", "")
 
 
+FOREVER = {"retention.ms": "-1"}
+"""A broker that does not know this setting deletes the records if its clock is an hour ahead."""
 PLANS = {
-    STEADY: TopicPlan(6, {}),
+    STEADY: TopicPlan(6, FOREVER),
     # With two replicas, the third broker may coordinate the group: it learns of a deletion in another way.
-    ANEW: TopicPlan(3, {"min.insync.replicas": "1"}, replicas=2),
+    ANEW: TopicPlan(3, FOREVER | {"min.insync.replicas": "1"}, replicas=2),
     COMPACTED: TopicPlan(
         3,
-        {
+        FOREVER
+        | {
             "cleanup.policy": "compact",
             "segment.ms": "2000",
             "min.cleanable.dirty.ratio": "0.01",
-            # Longer than any replica lags: a replica that misses a tombstone keeps the value, as in Kafka.
-            "delete.retention.ms": "40000",
+            # Longer than any replica lags, by any broker's clock: a replica that misses a tombstone keeps the value, as
+            # in Kafka.
+            "delete.retention.ms": "7240000",
         },
     ),
     ODD: TopicPlan(
@@ -73,14 +77,15 @@ class Lives:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.created: dict[str, TopicCreated] = {}
-        self.deleted: dict[str, TopicDeleted] = {}
+        self.deleted: dict[str, TopicDeleted | TopicLost] = {}
+        """The topics that no longer exist, because somebody deleted them or a restored tree does not know them."""
         self.records_deleted: dict[Place, list[RecordsDeleted]] = defaultdict(list)
         self._retained: set[str] = set()
         for event in events:
             match event:
                 case TopicCreated():
                     self.created[event.topic] = event
-                case TopicDeleted():
+                case TopicDeleted() | TopicLost():
                     self.deleted[event.topic] = event
                 case RecordsDeleted():
                     self.records_deleted[event.topic, event.partition].append(event)

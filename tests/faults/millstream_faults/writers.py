@@ -23,7 +23,7 @@ PAUSE_S = 0.03
 """Pause between a writer's records to one partition."""
 MOST_UNDER_WAY = 200
 """Limit of unanswered records per partition, so that a partition without a leader does not hold up the others."""
-FORGET_MS = 60_000
+FORGET_MS = 300_000
 """Time limit for records whose topic may be recreated."""
 
 
