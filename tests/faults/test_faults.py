@@ -22,7 +22,7 @@ pytestmark = [
 KINDS = (
     "kill leader,kill controller,pause leader,isolate leader,reject brokers at leader,full disk,move replicas,"
     "make topic anew,make compacted topic anew,delete records,alter configuration,add partition,delete group,"
-    "reset group"
+    "reset group,remove log directory,swap log directories of brokers,restore older ZooKeeper,clock an hour ahead"
 )
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 

@@ -3,13 +3,17 @@
 plan         which faults strike, when, and which may overlap
 isolation    namespaces for processes, mounts and networks; cutting brokers off
 lab          the cluster: brokers, ZooKeeper, disks; who leads, who is the controller
+roles        whom a fault strikes
 faults       each kind of fault, done and undone
+directories  faults of log directories that move
+trees        faults of the tree in ZooKeeper, and `ensemble`, the data of its servers
+clocks       brokers whose clock is wrong, by `shifted`
 administration   what administrators do: recreate topics, alter configuration, delete groups
 hostile      a malicious client
 topics       the topics of a run, and which topic id a request can have met
 workers      the clients, each in its own process: writers, readers, a visitor
 history      the answers that clients got, as lines of JSON
-checker      the invariants over a whole history; `compacted` and `positions` add their own
+checker      the invariants over a whole history; `compacted`, `positions` and `strays` add their own
 replicas     the logs on the brokers' disks
 story        what happened to one record
 report       the summary and the timeline

@@ -39,7 +39,8 @@ from .probe import EARLIEST, LATEST, Known, Probe
 from .topics import PLANS
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
+"""Limit for what an administrator repeats: ZooKeeper may be away, and the machine busy. No promise."""
 PAUSE_S = 0.1
 REQUEST_MS = 5000
 WHO = "administrator"

@@ -37,8 +37,8 @@ from .topics import PLANS, Place
 BROKERS = 3
 OFFSETS_PARTITIONS = 4
 DISK_MB = 512
-PATIENCE_S = 120.0
-"""Limit for a process to start: a broker waits for ZooKeeper, and the machine may be busy."""
+PATIENCE_S = 300.0
+"""Limit for a process to start or to end: a broker waits for ZooKeeper, and the machine may be busy. No promise."""
 CONFIG = {
     "default.replication.factor": "3",
     "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
@@ -63,7 +63,7 @@ class LabBroker(BrokerProcess):
     """A broker that may live in its own network. Clients and brokers use separate listeners."""
 
     start_timeout_s = PATIENCE_S
-    stop_timeout_s = 40.0
+    stop_timeout_s = 120.0
     entering: Sequence[str] = ()
 
     def __init__(self, folder: Path, config: Mapping[str, str]) -> None:
