@@ -79,11 +79,13 @@ _NOBODY: deque[tuple[int, float, Delayed]] = deque()
 class Purgatory:
     """Requests that wait until an offset is passed."""
 
-    __slots__ = ("_timer", "_waiting")
+    __slots__ = ("_timer", "_timer_at", "_waiting")
 
     def __init__(self) -> None:
         self._waiting = _NOBODY
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        """Of the loop. uvloop's handle does not know it if it is less than half a millisecond away."""
 
     def add(self, offset: int, delayed: D, timeout_ms: int | None) -> D:
         """Add a request that ends when the offset is passed; with REQUEST_TIMED_OUT after the timeout (None: never)."""
@@ -91,10 +93,10 @@ class Purgatory:
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + max(timeout_ms, 0) / 1000
-            if self._timer is None or self._timer.when() > deadline:
+            if self._timer is None or self._timer_at > deadline:
                 if self._timer is not None:
                     self._timer.cancel()
-                self._timer = loop.call_at(deadline, self._time_is_up)
+                self._timer, self._timer_at = loop.call_at(deadline, self._time_is_up), deadline
         if self._waiting is _NOBODY:
             self._waiting = deque()
         self._waiting.append((offset, deadline, delayed))
@@ -133,7 +135,7 @@ class Purgatory:
         self._end([one for one in self._waiting if one[1] <= now], ErrorCode.REQUEST_TIMED_OUT)
         earliest = min((deadline for _, deadline, _ in self._waiting), default=float("inf"))
         if earliest < float("inf"):
-            self._timer = loop.call_at(earliest, self._time_is_up)
+            self._timer, self._timer_at = loop.call_at(earliest, self._time_is_up), earliest
 
     def _end(self, ended: list[tuple[int, float, Delayed]], code: ErrorCode) -> None:
         if len(ended) == len(self._waiting):

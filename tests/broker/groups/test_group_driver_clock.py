@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import uvloop
 
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import Commit, LeavingMember, OffsetToCommit, Sync
@@ -66,6 +67,18 @@ def test_timer_that_fires_early_does_not_leave_a_group_rebalancing() -> None:
             assert len(driver.describe("g").members) == 2, static
 
     run(play())
+
+
+def test_events_follow_a_deadline_that_is_due() -> None:
+    """The timer of a deadline that is due has no time of its own on uvloop."""
+
+    async def play() -> None:
+        async with drivers(SharedTopic(), 1) as (driver,):
+            driver._coordinator.next_deadline = lambda: 0  # type: ignore[method-assign]
+            assert [driver._event(lambda: "answer") for _ in range(3)] == ["answer"] * 3
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play())
 
 
 def test_the_clock_survives_a_timer_that_fails() -> None:

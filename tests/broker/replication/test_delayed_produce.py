@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+import uvloop
 
 from millstream_broker.delayed_produce import Delayed, Purgatory
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -54,6 +57,21 @@ async def test_each_ends_when_its_time_is_up_and_the_others_wait_on() -> None:
     assert (late.is_done, never.is_done) == (False, False)
     purgatory.passed(4)
     assert (late.is_done, never.is_done) == (True, True)
+
+
+def test_producers_that_wait_for_no_time_end_together() -> None:
+    """The timer of a deadline that is due has no time of its own on uvloop."""
+
+    async def play() -> None:
+        purgatory = Purgatory()
+        waiting = [purgatory.add(offset, Delayed(), 0) for offset in (1, 2, 3)]
+        for one in waiting:
+            with pytest.raises(ApiError) as error:
+                await one
+            assert error.value.code is ErrorCode.REQUEST_TIMED_OUT
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play())
 
 
 async def test_whoever_names_a_function_is_told_in_the_step_that_ends_the_wait() -> None:

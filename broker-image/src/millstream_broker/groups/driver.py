@@ -67,7 +67,9 @@ class GroupDriver:
         self._topic = topic
         self._coordinator = GroupCoordinator(config, lambda: str(uuid.uuid4()), topic_id)
         self._writer = OffsetsWriter(topic, self._stored, self._late)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        """Of the loop. uvloop's handle does not know it if it is less than half a millisecond away."""
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._forgetting = supervision.Tasks()
         self._creating: asyncio.Task[None] | None = None
@@ -266,10 +268,10 @@ class GroupDriver:
             return
         at = (deadline + 1) / 1000
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at <= at:
                 return  # it fires early enough, and checks again then
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._time_is_up)
+        self._timer, self._timer_at = loop.call_at(at, self._time_is_up), at
 
     def _time_is_up(self) -> None:
         self._timer = None  # first, because the event may set the next one
