@@ -132,7 +132,7 @@ def test_logs_are_read_as_they_are_on_the_disk(tmp_path: Path) -> None:
     assert isinstance(copy.batches[0], Batch)
     assert copy.start == 0
     with pytest.raises(BadLogError, match=f"belongs to {identity}, {topic} is another"):
-        copies({1: broker.data}, {topic: "another"})
+        copies({1: broker.folder}, {topic: "another"})
 
 
 async def identity_of(bootstrap: str, topic: str) -> str:
