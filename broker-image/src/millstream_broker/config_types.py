@@ -57,6 +57,8 @@ class Rule:
 
     allowed: str
     problem: Callable[[Value], Problem | None]
+    is_of_names: bool = False
+    """Whether the value is a list of names, none of which may be empty."""
 
 
 def between(low: float, high: float) -> Rule:
@@ -137,7 +139,7 @@ def some_of(*names: str) -> Rule:
     def problem(value: Value) -> Problem | None:
         return next(filter(None, map(one.problem, cast(list[str], value))), None)
 
-    return Rule(f"{one.allowed}; several: comma-separated", problem)
+    return Rule(f"{one.allowed}; several: comma-separated", problem, is_of_names=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,11 @@ class Key:
             if self.type is Type.BOOLEAN:
                 why = "Expected value to be either true or false"
             raise self.refused(text, why) from None
-        if self.rule is not None and (problem := self.rule.problem(value)) is not None:
+        if self.rule is None:
+            return value
+        if self.rule.is_of_names and isinstance(value, list) and "" in value:
+            raise ConfigError(f"Configuration '{self.name}' values must not be empty.", self.name)
+        if (problem := self.rule.problem(value)) is not None:
             raise self.refused(*problem)
         return value
 
