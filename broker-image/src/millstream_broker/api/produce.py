@@ -110,12 +110,12 @@ def handle(replicas: Replicas, stats: Stats, context: RequestContext, request: P
         for data in topic.partition_data:
             index, records = data.index, data.records
             try:
+                if by_id and not name:
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 if not is_allowed:
                     raise _refusal(request)
                 if is_old:
                     _check_codec(data)
-                if by_id and not name:
-                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
                 check_not_internal(name)
                 replica = replicas.partitions.get((name, index)) or replicas.get((name, index))
                 if by_id and replica.topic_id != topic.topic_id:
