@@ -49,7 +49,7 @@ def test_api_versions(beside: Beside) -> None:
 
 
 def test_api_versions_of_an_unknown_version(beside: Beside) -> None:
-    for version in (5, 99, 32767):
+    for version in (6, 99, 32767):
         for body in (b"\0", b"\0\0\0\0"):
             ours, kafka = (peer.frame(raw_request(18, version, body)) for peer in beside.peers)
             assert ours[:6] == kafka[:6] == struct.pack(">ih", 7, 35)

@@ -218,7 +218,7 @@ def test_static_members(beside: Beside) -> None:
 
 
 def test_positions(beside: Beside) -> None:
-    for version in beside.versions(offset_commit.API):
+    for version in range(2, 10):
         group = f"positions-{version}"
         beside.same(offset_commit.API, [version], **committing(group))
         beside.same(
