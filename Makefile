@@ -183,7 +183,7 @@ $(KAFKA_JARS)/.complete: bench/kafka/pom.xml
 	@rm -rf $(KAFKA_JARS)
 	@$(call timed,jars,$(MAVEN) -f bench/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
 	  -Dkafka.version=$(KAFKA_VERSION) $(if $(filter $(KAFKA_VERSION),$(WITHOUT_MIRRORMAKER)),-Dwithout.mirrormaker) \
-	  -DexcludeArtifactIds=slf4j-reload4j,reload4j -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
+	  -DoutputDirectory=$(CURDIR)/$(KAFKA_JARS))
 	@touch $@
 
 # The S3 server of tests, in an environment of its own (tests/jobs/moto-requirements.in).
