@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.log.producer_state import ProducerStateManager
-from millstream_broker.refusals import FORGOTTEN_MS, MOST, Refusals
+from millstream_broker.refusals import FORGOTTEN_S, MOST, Refusals
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
@@ -26,14 +26,27 @@ def stored(*batches: bytes) -> ProducerStateManager:
     return producers
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def refusals() -> Refusals:
-    return Refusals()
+def clock() -> Clock:
+    return Clock()
 
 
-def passes(refusals: Refusals, which: bytes, producers: ProducerStateManager, now_ms: int = NOW) -> bool:
+@pytest.fixture
+def refusals(clock: Clock) -> Refusals:
+    return Refusals(clock)
+
+
+def passes(refusals: Refusals, which: bytes, producers: ProducerStateManager) -> bool:
     try:
-        refusals.check(which, producers, now_ms)
+        refusals.check(which, producers)
     except ApiError as error:
         return (error.code, error.message) != (TOO_FEW.code, TOO_FEW.message)
     return True
@@ -45,77 +58,79 @@ def passes(refusals: Refusals, which: bytes, producers: ProducerStateManager, no
 def test_what_follows_is_refused_until_the_first_comes_again(
     refusals: Refusals, known: ProducerStateManager
 ) -> None:
-    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(5), TOO_FEW)
     assert not passes(refusals, batch(6), known)
-    refusals.note(batch(6), TOO_FEW, NOW)
+    refusals.note(batch(6), TOO_FEW)
     assert not passes(refusals, batch(7), known)
     assert passes(refusals, batch(5), known)
     assert passes(refusals, batch(6), known)
 
 
 def test_sequences_begin_anew_behind_the_largest(refusals: Refusals) -> None:
-    refusals.note(batch(INT32_MAX), TOO_FEW, NOW)
+    refusals.note(batch(INT32_MAX), TOO_FEW)
     assert not passes(refusals, batch(0), stored(batch(INT32_MAX - 1)))
 
 
 def test_half_of_all_sequences_stand_behind_a_batch(refusals: Refusals) -> None:
     half = INT32_MAX // 2
-    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(5), TOO_FEW)
     assert passes(refusals, batch(5 + half + 1), ProducerStateManager())
     assert not passes(refusals, batch(5 + half), ProducerStateManager())
 
 
 def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
     known = stored(batch(4))
-    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(5), TOO_FEW)
     assert passes(refusals, batch(4), known)
     assert not passes(refusals, batch(6), known), "and the first is missing still"
 
 
 def test_other_producers_are_not_concerned(refusals: Refusals) -> None:
-    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(5), TOO_FEW)
     assert passes(refusals, batch(6, producer=8), ProducerStateManager())
     assert passes(refusals, build_batch([Record(b"k", b"v", NOW)]), ProducerStateManager())
 
 
 def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> None:
-    refusals.note(batch(5, epoch=3), TOO_FEW, NOW)
+    refusals.note(batch(5, epoch=3), TOO_FEW)
     assert passes(refusals, batch(9, epoch=2), ProducerStateManager())
     assert not passes(refusals, batch(6, epoch=3), ProducerStateManager())
     assert passes(refusals, batch(0, epoch=4), ProducerStateManager())
     assert not refusals.by_producer
 
 
-def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals) -> None:
-    refusals.note(batch(5), TOO_FEW, NOW)
-    refusals.note(batch(6), TOO_FEW, NOW + FORGOTTEN_MS)
-    assert not passes(refusals, batch(6), ProducerStateManager(), NOW + FORGOTTEN_MS)
-    assert passes(refusals, batch(6), ProducerStateManager(), NOW + FORGOTTEN_MS + 1)
+def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals, clock: Clock) -> None:
+    refusals.note(batch(5), TOO_FEW)
+    clock.now += FORGOTTEN_S
+    refusals.note(batch(6), TOO_FEW)
+    assert not passes(refusals, batch(6), ProducerStateManager())
+    clock.now += 0.001
+    assert passes(refusals, batch(6), ProducerStateManager())
     assert not refusals.by_producer
 
 
 def test_a_repetition_that_was_refused_is_not_missing(refusals: Refusals) -> None:
-    refusals.note(batch(5), TOO_FEW, NOW)
+    refusals.note(batch(5), TOO_FEW)
     assert passes(refusals, batch(6), stored(batch(5), batch(6)))
 
 
 def test_only_what_a_client_tries_again_counts(refusals: Refusals) -> None:
-    refusals.note(batch(5), ApiError(ErrorCode.INVALID_RECORD), NOW)
-    refusals.note(build_batch([Record(b"k", b"v", NOW)]), TOO_FEW, NOW)
-    refusals.note(b"short", TOO_FEW, NOW)
+    refusals.note(batch(5), ApiError(ErrorCode.INVALID_RECORD))
+    refusals.note(build_batch([Record(b"k", b"v", NOW)]), TOO_FEW)
+    refusals.note(b"short", TOO_FEW)
     assert not refusals.by_producer
-    refusals.note(batch(5), TOO_FEW, NOW)
-    refusals.check(b"short", ProducerStateManager(), NOW)
+    refusals.note(batch(5), TOO_FEW)
+    refusals.check(b"short", ProducerStateManager())
 
 
 def test_a_header_is_enough(refusals: Refusals) -> None:
-    refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW, NOW)
+    refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW)
     assert not passes(refusals, batch(6)[:HEADER_SIZE], ProducerStateManager())
 
 
 def test_there_is_a_bound(refusals: Refusals) -> None:
     for producer in range(MOST + 1):
-        refusals.note(batch(5, producer=producer), TOO_FEW, NOW)
+        refusals.note(batch(5, producer=producer), TOO_FEW)
     assert len(refusals.by_producer) == MOST
     assert passes(refusals, batch(6, producer=0), ProducerStateManager())
     assert not passes(refusals, batch(6, producer=1), ProducerStateManager())

@@ -39,7 +39,7 @@ class LedPartition(Protocol):
     @property
     def log(self) -> Log: ...
 
-    def check(self, batches: bytearray, acks: int, now_ms: int) -> None:
+    def check(self, batches: bytearray, acks: int) -> None:
         """Raises ApiError if the batches cannot be appended, whatever their contents."""
 
     def append_admitted(
@@ -86,7 +86,7 @@ class Admissions:
 
     async def _append(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
         now_ms = int(time() * 1000)
-        partition.check(batches, delayed.acks, now_ms)  # validating them may be pointless by now
+        partition.check(batches, delayed.acks)  # validating them may be pointless by now
         admitted = await asyncio.get_running_loop().run_in_executor(
             self._thread, lambda: partition.log.admit(batches, now_ms=now_ms)
         )

@@ -6,12 +6,15 @@ OUT_OF_ORDER_SEQUENCE_NUMBER would make the client raise its epoch (KIP-360) and
 already stored; and a log that does not know the producer yet would accept it, so that the first could never follow. So
 the second gets the first one's error, and the client resends both in order.
 
-An entry ends when its batch arrives again, when the producer has a newer epoch, and after FORGOTTEN_MS: a client that
-has abandoned the batch must learn that it is missing.
+An entry ends when its batch arrives again, when the producer has a newer epoch, and after FORGOTTEN_S: a client that
+has abandoned the batch must learn that it is missing. A monotonic clock measures that time: an entry would
+end too early if the wall clock jumped ahead, too late if it was set back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from time import monotonic
 from typing import NamedTuple
 
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
@@ -19,7 +22,7 @@ from millstream_kafka.protocol.errors import ApiError
 
 from .log.producer_state import ProducerStateEntry, ProducerStateManager
 
-FORGOTTEN_MS = 10_000
+FORGOTTEN_S = 10.0
 MOST = 1000
 """Largest number of producers; beyond it, the oldest entry is dropped."""
 
@@ -28,19 +31,21 @@ class Refused(NamedTuple):
     epoch: int
     sequence: int
     error: ApiError
-    until_ms: int
+    until: float
 
 
 class Refusals:
     """The refusals of one partition."""
 
-    __slots__ = ("by_producer",)
+    __slots__ = ("_clock", "by_producer")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._clock = clock
         self.by_producer: dict[int, Refused] = {}
         """The first batch of each producer that was refused and has not arrived again."""
 
-    def note(self, batches: bytes | bytearray | memoryview, error: ApiError, now_ms: int) -> None:
+    def note(self, batches: bytes | bytearray | memoryview, error: ApiError) -> None:
         """Note that the batches were refused with ``error``."""
         if not error.code.retriable or len(batches) < HEADER_SIZE:
             return
@@ -48,20 +53,18 @@ class Refusals:
         if header.producer_id == NO_PRODUCER:
             return
         known = self.by_producer.get(header.producer_id)
-        if known is not None and known.epoch == header.producer_epoch and known.until_ms >= now_ms:
+        if known is not None and known.epoch == header.producer_epoch and known.until >= self._clock():
             if known.sequence != header.base_sequence:
                 return  # the first one is missing
             del self.by_producer[header.producer_id]
         error = ApiError(error.code, error.message)  # without the stack, which refers to the batches
         self.by_producer[header.producer_id] = Refused(
-            header.producer_epoch, header.base_sequence, error, now_ms + FORGOTTEN_MS
+            header.producer_epoch, header.base_sequence, error, self._clock() + FORGOTTEN_S
         )
         if len(self.by_producer) > MOST:
             del self.by_producer[next(iter(self.by_producer))]
 
-    def check(
-        self, batches: bytes | bytearray | memoryview, producers: ProducerStateManager, now_ms: int
-    ) -> None:
+    def check(self, batches: bytes | bytearray | memoryview, producers: ProducerStateManager) -> None:
         """Raises ApiError for batches that follow refused ones which have not arrived again."""
         if not self.by_producer or len(batches) < HEADER_SIZE:
             return
@@ -75,7 +78,7 @@ class Refusals:
         if (
             header.producer_epoch > refused.epoch
             or not behind
-            or refused.until_ms < now_ms
+            or refused.until < self._clock()
             or not _is_missing(refused, producers.by_id.get(header.producer_id))
         ):
             del self.by_producer[header.producer_id]

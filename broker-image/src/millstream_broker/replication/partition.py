@@ -356,7 +356,6 @@ class Partition(Replica):
         self,
         batches: bytearray | memoryview,
         acks: int,
-        now_ms: int,
         mirrored: list[BatchHeader] | None = None,
     ) -> None:
         """Raises ApiError if the batches may not be appended now, whatever they are.
@@ -375,9 +374,9 @@ class Partition(Replica):
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
                 raise self._not_enough_replicas()
             if self._refusals.by_producer and mirrored is None:
-                self._refusals.check(batches, self.log.producers, now_ms)
+                self._refusals.check(batches, self.log.producers)
         except ApiError as error:
-            self._refusals.note(batches, error, now_ms)
+            self._refusals.note(batches, error)
             raise
 
     def _append(
@@ -389,7 +388,7 @@ class Partition(Replica):
         mirrored: list[BatchHeader] | None = None,
     ) -> AppendInfo:
         """Append to a leader's log; only this method does, both producers' and a source's batches. Raises ApiError."""
-        self.check(batches, acks, now_ms, mirrored)
+        self.check(batches, acks, mirrored)
         epoch = self.record.leader_epoch
         try:
             if mirrored is not None:
@@ -401,7 +400,7 @@ class Partition(Replica):
         except HeaderRefusedError:
             raise
         except ApiError as error:
-            self._refused(error, batches, now_ms)
+            self._refused(error, batches)
             raise
         if not info.duplicate:
             size = len(batches)
@@ -431,9 +430,9 @@ class Partition(Replica):
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         raise ApiError(code)
 
-    def _refused(self, error: ApiError, batches: bytearray | memoryview, now_ms: int) -> None:
+    def _refused(self, error: ApiError, batches: bytearray | memoryview) -> None:
         """Move leadership away if the disk is at fault and the ISR is large enough without this replica."""
-        self._refusals.note(batches, error, now_ms)
+        self._refusals.note(batches, error)
         if self.log.offline is not None:  # readers need not wait
             wake(self.waiters, 0)
             wake(self.followers, 0)
