@@ -125,13 +125,13 @@ def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker
     assert told(run("config", "get", where, "-o", "json")) == [
         {"key": "retention.ms", "value": "3600000", "source": "DYNAMIC_TOPIC_CONFIG", "own": True}
     ]
-    assert run("config", "set", where, "max.message.bytes=2000", "retention.ms=1").stdout.decode() == (
-        f"topic {topic}: changed: max.message.bytes=2000, retention.ms=1\n"
-    )
+    assert run(
+        "config", "set", where, "max.message.bytes=2000", "retention.ms=1", "--yes"
+    ).stdout.decode() == (f"topic {topic}: changed: max.message.bytes=2000, retention.ms=1\n")
     assert config(run, topic) == {"max.message.bytes": "2000", "retention.ms": "1"}
     assert "nothing was changed" in run("config", "reset", where, "retention.ms", "--dry-run").stdout.decode()
     assert config(run, topic)["retention.ms"] == "1"
-    run("config", "reset", where, "retention.ms")
+    run("config", "reset", where, "retention.ms", "--yes")
     assert config(run, topic) == {"max.message.bytes": "2000"}
     everything = {one["key"]: one for one in told(run("config", "get", where, "--all", "-o", "json"))}
     assert everything["retention.ms"]["own"] is False

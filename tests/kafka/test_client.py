@@ -140,7 +140,7 @@ async def test_an_older_broker_is_asked_again_in_its_version() -> None:
 
     async with ScriptedBroker(old, []).listening() as broker:
         connection = await broker.open()
-        assert [header.api_version for header, _ in broker.seen] == [4, 2]
+        assert [header.api_version for header, _ in broker.seen] == [5, 2]
         assert connection.versions[metadata.API.key] == metadata.API.versions
         await connection.close()
 

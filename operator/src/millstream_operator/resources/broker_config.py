@@ -79,6 +79,7 @@ DYNAMIC_CONFIG = frozenset(
         "log.roll.ms",
         "log.segment.bytes",
         "log.segment.delete.delay.ms",
+        "log.stray.retention.ms",
         "max.connections",
         "max.connections.per.ip",
         "message.max.bytes",
