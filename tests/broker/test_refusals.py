@@ -58,41 +58,41 @@ def passes(refusals: Refusals, which: bytes, producers: ProducerStateManager) ->
 def test_what_follows_is_refused_until_the_first_comes_again(
     refusals: Refusals, known: ProducerStateManager
 ) -> None:
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     assert not passes(refusals, batch(6), known)
-    refusals.note(batch(6), TOO_FEW)
+    refusals.note(batch(6), TOO_FEW, ProducerStateManager())
     assert not passes(refusals, batch(7), known)
     assert passes(refusals, batch(5), known)
     assert passes(refusals, batch(6), known)
 
 
 def test_sequences_begin_anew_behind_the_largest(refusals: Refusals) -> None:
-    refusals.note(batch(INT32_MAX), TOO_FEW)
+    refusals.note(batch(INT32_MAX), TOO_FEW, ProducerStateManager())
     assert not passes(refusals, batch(0), stored(batch(INT32_MAX - 1)))
 
 
 def test_half_of_all_sequences_stand_behind_a_batch(refusals: Refusals) -> None:
     half = INT32_MAX // 2
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     assert passes(refusals, batch(5 + half + 1), ProducerStateManager())
     assert not passes(refusals, batch(5 + half), ProducerStateManager())
 
 
 def test_what_stands_before_may_come_again(refusals: Refusals) -> None:
     known = stored(batch(4))
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     assert passes(refusals, batch(4), known)
     assert not passes(refusals, batch(6), known), "and the first is missing still"
 
 
 def test_other_producers_are_not_concerned(refusals: Refusals) -> None:
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     assert passes(refusals, batch(6, producer=8), ProducerStateManager())
     assert passes(refusals, build_batch([Record(b"k", b"v", NOW)]), ProducerStateManager())
 
 
 def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> None:
-    refusals.note(batch(5, epoch=3), TOO_FEW)
+    refusals.note(batch(5, epoch=3), TOO_FEW, ProducerStateManager())
     assert passes(refusals, batch(9, epoch=2), ProducerStateManager())
     assert not passes(refusals, batch(6, epoch=3), ProducerStateManager())
     assert passes(refusals, batch(0, epoch=4), ProducerStateManager())
@@ -100,9 +100,9 @@ def test_a_newer_epoch_ends_it_and_an_older_one_does_not(refusals: Refusals) -> 
 
 
 def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals, clock: Clock) -> None:
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     clock.now += FORGOTTEN_S
-    refusals.note(batch(6), TOO_FEW)
+    refusals.note(batch(6), TOO_FEW, ProducerStateManager())
     assert not passes(refusals, batch(6), ProducerStateManager())
     clock.now += 0.001
     assert passes(refusals, batch(6), ProducerStateManager())
@@ -110,27 +110,37 @@ def test_a_batch_that_was_given_up_is_forgotten(refusals: Refusals, clock: Clock
 
 
 def test_a_repetition_that_was_refused_is_not_missing(refusals: Refusals) -> None:
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     assert passes(refusals, batch(6), stored(batch(5), batch(6)))
 
 
+def test_the_first_that_is_missing_counts_behind_refused_repetitions(refusals: Refusals) -> None:
+    """After a restart, a producer repeats batches that are in the log, and the next ones with them."""
+    known = stored(batch(4), batch(5))
+    for sequence in (4, 5, 6):
+        refusals.note(batch(sequence), TOO_FEW, known)
+    assert not passes(refusals, batch(7), known), "or it would be out of order"
+    assert passes(refusals, batch(5), known)
+    assert passes(refusals, batch(6), known)
+
+
 def test_only_what_a_client_tries_again_counts(refusals: Refusals) -> None:
-    refusals.note(batch(5), ApiError(ErrorCode.INVALID_RECORD))
-    refusals.note(build_batch([Record(b"k", b"v", NOW)]), TOO_FEW)
-    refusals.note(b"short", TOO_FEW)
+    refusals.note(batch(5), ApiError(ErrorCode.INVALID_RECORD), ProducerStateManager())
+    refusals.note(build_batch([Record(b"k", b"v", NOW)]), TOO_FEW, ProducerStateManager())
+    refusals.note(b"short", TOO_FEW, ProducerStateManager())
     assert not refusals.by_producer
-    refusals.note(batch(5), TOO_FEW)
+    refusals.note(batch(5), TOO_FEW, ProducerStateManager())
     refusals.check(b"short", ProducerStateManager())
 
 
 def test_a_header_is_enough(refusals: Refusals) -> None:
-    refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW)
+    refusals.note(batch(5)[:HEADER_SIZE], TOO_FEW, ProducerStateManager())
     assert not passes(refusals, batch(6)[:HEADER_SIZE], ProducerStateManager())
 
 
 def test_there_is_a_bound(refusals: Refusals) -> None:
     for producer in range(MOST + 1):
-        refusals.note(batch(5, producer=producer), TOO_FEW)
+        refusals.note(batch(5, producer=producer), TOO_FEW, ProducerStateManager())
     assert len(refusals.by_producer) == MOST
     assert passes(refusals, batch(6, producer=0), ProducerStateManager())
     assert not passes(refusals, batch(6, producer=1), ProducerStateManager())

@@ -45,13 +45,16 @@ class Refusals:
         self.by_producer: dict[int, Refused] = {}
         """The first batch of each producer that was refused and has not arrived again."""
 
-    def note(self, batches: bytes | bytearray | memoryview, error: ApiError) -> None:
+    def note(
+        self, batches: bytes | bytearray | memoryview, error: ApiError, producers: ProducerStateManager
+    ) -> None:
         """Note that the batches were refused with ``error``."""
         if not error.code.retriable or len(batches) < HEADER_SIZE:
             return
         header = read_header(batches)
-        if header.producer_id == NO_PRODUCER:
-            return
+        stored = producers.by_id.get(header.producer_id)
+        if header.producer_id == NO_PRODUCER or (stored is not None and stored.find(header) is not None):
+            return  # of a repetition, nothing is missing: what follows may be
         known = self.by_producer.get(header.producer_id)
         if known is not None and known.epoch == header.producer_epoch and known.until >= self._clock():
             if known.sequence != header.base_sequence:

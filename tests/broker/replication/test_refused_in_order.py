@@ -43,3 +43,13 @@ def test_what_follows_a_refused_batch_is_refused_likewise(tmp_path: Path, codec:
             assert [send(0), send(100), send(200)] == [(0, 0), (0, 100), (0, 200)]
             assert send(100) == (0, 100)
             assert wire.end_offset("t") == 300
+
+            # As after a restart, when the client has lost the responses: the first batch is in the log.
+            cluster.brokers[2].stop()
+            cluster.await_in_sync("t", 1)
+            assert [send(200), send(300)] == [refused, refused]
+            cluster.brokers[2].start()
+            cluster.await_in_sync("t", 2)
+            assert send(400) == refused
+            assert [send(200), send(300), send(400)] == [(0, 200), (0, 300), (0, 400)]
+            assert wire.end_offset("t") == 500

@@ -376,7 +376,7 @@ class Partition(Replica):
             if self._refusals.by_producer and mirrored is None:
                 self._refusals.check(batches, self.log.producers)
         except ApiError as error:
-            self._refusals.note(batches, error)
+            self._refusals.note(batches, error, self.log.producers)
             raise
 
     def _append(
@@ -432,7 +432,7 @@ class Partition(Replica):
 
     def _refused(self, error: ApiError, batches: bytearray | memoryview) -> None:
         """Move leadership away if the disk is at fault and the ISR is large enough without this replica."""
-        self._refusals.note(batches, error)
+        self._refusals.note(batches, error, self.log.producers)
         if self.log.offline is not None:  # readers need not wait
             wake(self.waiters, 0)
             wake(self.followers, 0)
