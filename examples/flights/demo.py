@@ -140,10 +140,8 @@ def through_three(expected: Counter[str]) -> replicated.Survived | None:
     if (problem := replicated.lacking()) is not None:
         say(f"three brokers: left out: their ZooKeeper needs Java: {problem}")
         return None
-    say(
-        "three brokers: millstream local down --data demo-out/data"
-    )  # both clusters' manifests name port 9092
-    LocalRuntime(DATA).down()
+    say("three brokers: millstream local down --data demo-out/data")
+    LocalRuntime(DATA).down()  # the manifests of both clusters name port 9092
     say("three brokers: millstream local up -f examples/cluster --data demo-out/cluster")
     with bars(["acknowledged"]) as show:
         survived = replicated.run(LocalRuntime(CLUSTER), events(), lambda count: show([count]))

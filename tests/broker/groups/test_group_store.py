@@ -169,6 +169,28 @@ async def test_a_failed_append_fails_its_writes_and_the_next_is_tried(
     assert writing.answers == [([1], answer), ([2], NONE)]
 
 
+async def test_refused_appends_are_logged_once_until_one_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "millstream_broker.groups.store")
+    writing = Writing()
+    for code in (
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        None,
+    ):
+        writing.topic.failure = None if code is None else ApiError(code)
+        before = len(writing.answers)
+        writing.writer.write(StoreRecords(0, 0, [(b"k", b"v")]))
+        await until(lambda before=before: len(writing.answers) > before)
+    await writing.finish()
+    logged = [record.getMessage().partition(": ")[2].partition(": ") for record in caplog.records]
+    assert [(what, error.split(":")[0]) for what, _, error in logged] == [
+        ("cannot append", "NOT_ENOUGH_REPLICAS"),
+        ("cannot append", "KAFKA_STORAGE_ERROR"),
+        ("appends again", ""),
+    ]
+
+
 async def test_what_waits_in_a_partition_that_is_given_up_is_not_appended() -> None:
     writing = Writing()
     await writing.begin_append()

@@ -83,6 +83,8 @@ class OffsetsWriter:
         """For the commits of late batches."""
         self._late_writes: Counter[int] = Counter()
         """Their writes, by partition."""
+        self._failing: dict[int, ErrorCode] = {}
+        """Partitions whose last append was refused: clients try again many times a second, and the log says it once."""
         self._queues: dict[int, deque[StoreRecords]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -95,6 +97,7 @@ class OffsetsWriter:
 
     def give_up(self, partition: int) -> None:
         """Drop waiting writes: their leadership has ended."""
+        self._failing.pop(partition, None)
         if (queue := self._queues.get(partition)) is not None:
             queue.clear()
 
@@ -136,6 +139,12 @@ class OffsetsWriter:
         finally:
             self._late_writes[partition] -= len(writes)
 
+    def _refused(self, partition: int, error: ApiError) -> ErrorCode:
+        if self._failing.get(partition) is not error.code:
+            self._failing[partition] = error.code
+            logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
+        return error.code
+
     @staticmethod
     def _take(queue: deque[StoreRecords]) -> list[StoreRecords]:
         stores = [queue.popleft()]
@@ -155,12 +164,13 @@ class OffsetsWriter:
         except Late:
             raise
         except ApiError as error:
-            logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
-            return error.code
+            return self._refused(partition, error)
         except Exception:
             # A defect, or an unknown disk error: never report success.
             logger.exception("__consumer_offsets-%d: cannot append", partition)
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        if self._failing.pop(partition, None) is not None:
+            logger.info("__consumer_offsets-%d: appends again", partition)
         return ErrorCode.NONE
 
 
