@@ -131,7 +131,7 @@ def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker
     assert config(run, topic) == {"max.message.bytes": "2000", "retention.ms": "1"}
     assert "nothing was changed" in run("config", "reset", where, "retention.ms", "--dry-run").stdout.decode()
     assert config(run, topic)["retention.ms"] == "1"
-    run("config", "reset", where, "retention.ms", "--yes")
+    run("config", "reset", where, "retention.ms")  # without a question: the default keeps more
     assert config(run, topic) == {"max.message.bytes": "2000"}
     everything = {one["key"]: one for one in told(run("config", "get", where, "--all", "-o", "json"))}
     assert everything["retention.ms"]["own"] is False
@@ -150,6 +150,20 @@ def test_configuration_of_topics_and_brokers(run: Run, topic: str, shared_broker
     run("config", "reset", broker, "log.cleaner.threads", "--yes")
     assert told(run("config", "get", broker, "-o", "json")) == []
     assert "broker.id" in run("config", "set", broker, "broker.id=9", "--yes", status=1).stderr.decode()
+
+
+def test_a_change_says_whose_the_topic_is(run: Run, topic: str) -> None:
+    where = f"topic/{topic}"
+    first = run("config", "set", where, "millstream.topic.owner=shop/orders")
+    assert first.stderr == b""
+    owner = f"topic {topic}: the Topic resource shop/orders has it"
+    assert owner in run("config", "set", where, "max.message.bytes=3000").stderr.decode()
+    assert owner in run("topic", "alter", topic, "-c", "max.message.bytes=2000").stderr.decode()
+    assert owner in run("topic", "alter", topic, "-p", "9", "--yes").stderr.decode()
+    run("config", "set", where, "retention.ms=-1")
+    why = run("config", "reset", where, "retention.ms", status=2).stderr.decode()
+    assert "older than 604800000 ms are deleted" in why
+    assert owner in run("topic", "delete", topic, "--yes").stderr.decode()
 
 
 def test_a_cluster_at_a_glance(run: Run, topic: str, shared_broker: InProcessBroker) -> None:

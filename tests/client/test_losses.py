@@ -43,6 +43,39 @@ def test_a_reset_may_delete_records() -> None:
     assert losses(settings(own=True, segment_ms="5"), {}, ["segment.ms"]) == []
 
 
+@pytest.mark.parametrize(
+    ("own", "brokers", "words"),
+    [
+        ({"retention_ms": "1000"}, [{"log_retention_hours": "168"}], ""),
+        ({"retention_ms": "-1"}, [{"log_retention_hours": "168"}], "older than 604800000 ms"),
+        (
+            {"retention_ms": "604800000"},
+            [{"log_retention_minutes": "1", "log_retention_hours": "168"}],
+            "60000",
+        ),
+        ({"retention_ms": "70000"}, [{"log_retention_ms": "80000", "log_retention_minutes": "1"}], ""),
+        ({"retention_ms": "70000"}, [{"log_retention_hours": "1"}, {"log_retention_minutes": "1"}], "60000"),
+        ({"retention_ms": "1000"}, [{}], "may delete records"),
+        ({"cleanup_policy": "compact"}, [{"log_cleanup_policy": "delete"}], "old records are deleted"),
+        ({"cleanup_policy": "compact,delete"}, [{"log_cleanup_policy": "delete"}], ""),
+        ({"retention_bytes": "5"}, [{"log_retention_bytes": "-1"}], ""),
+    ],
+)
+def test_a_reset_deletes_what_the_brokers_defaults_do_not_keep(
+    own: dict[str, str], brokers: list[dict[str, str]], words: str
+) -> None:
+    there = settings(own=True, **own)
+    found = losses(there, {}, [there[0].key], [settings(**broker) for broker in brokers])
+    assert bool(found) == bool(words)
+    assert words in "; ".join(found)
+
+
+def test_a_topic_of_a_topic_resource_says_so() -> None:
+    there = [Setting("millstream.topic.owner", "shop/orders", OWN, True)]
+    assert "Topic resource shop/orders" in owner(there)
+    assert owner(there, ["millstream.topic.owner"]) == "", "the owner is what changes"
+
+
 def test_a_mirrors_topic_says_so() -> None:
     assert "copy of CLUSTER/TOPIC" in owner([Setting("millstream.mirror.source", "CLUSTER/TOPIC", OWN, True)])
     assert owner(settings(retention_ms="5")) == ""

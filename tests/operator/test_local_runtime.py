@@ -33,6 +33,13 @@ def test_up_again_and_again(sandbox: Sandbox) -> None:
     assert partitions(sandbox.bootstrap, "orders") == 2
     pid = sandbox.pid()
 
+    # A change by hand names the resource that has the topic.
+    change = (sys.executable, "-m", "millstream", "config", "set", "topic/orders", "segment.ms=70000")
+    told = subprocess.run(
+        [*change, "--bootstrap", sandbox.bootstrap], capture_output=True, text=True, check=True
+    )
+    assert "topic orders: the Topic resource default/orders has it" in told.stderr
+
     # Nothing to do: the same process, the same resources.
     before = sandbox.found("Topic", "orders")
     assert sandbox.runtime().up(sandbox.manifests).failures == {}

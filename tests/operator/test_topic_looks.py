@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,6 +127,37 @@ def test_a_topic_is_created_and_then_shown() -> None:
     }
     assert found.condition("Topic", "flights") == ("True", "TopicReady", "2 partitions")
     assert found.again["flights"] == 60
+
+
+def owned(owner: str | None, **config: str) -> TopicState:
+    return replace(state(**config), owner=owner)
+
+
+def test_a_topic_names_its_resource() -> None:
+    wanted = stored(topic("flights"))
+    claim = {"flights": ConfigChange({"millstream.topic.owner": "ns/flights"}, ())}
+    made = {"topics": appearing(flights=owned("")), "create_topics": {"flights": None}}
+    refused = {"flights": Refusal("POLICY_VIOLATION", "no")}
+    new = look(wanted, brokers={**made, "change_configs": refused})
+    assert new.brokers.requests("change_configs") == [claim]
+    assert new.condition("Topic", "flights") == ("True", "TopicReady", "1 partition"), (
+        "a name changes nothing"
+    )
+    adopted = look(wanted, brokers={"topics": {"flights": owned("other/flights")}, "change_configs": {}})
+    assert adopted.brokers.requests("change_configs") == [claim]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param(owned("ns/flights"), id="its own already"),
+        pytest.param(owned(None), id="brokers without the setting"),
+        pytest.param(owned("", **{"millstream.mirror.source": "CLUSTER/TOPIC"}), id="a mirror's replica"),
+    ],
+)
+def test_a_topic_is_not_named_again(there: TopicState) -> None:
+    found = look(stored(topic("flights")), brokers={"topics": {"flights": there}})
+    assert [request for request, *_ in found.brokers.asked] == ["topics"]
 
 
 def test_a_topic_that_brokers_do_not_show_yet_is_looked_at_soon() -> None:

@@ -2,7 +2,7 @@
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
 `http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of
-topics, `millstream.mirror.source` and `millstream.mirror.rejoined`. Keys marked
+topics, `millstream.mirror.source`, `millstream.mirror.rejoined` and `millstream.topic.owner`. Keys marked
 `inert` tune machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that
 set them stay valid, and the broker says at start that they have no effect.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.mirror_source import REJOINED as MIRROR_REJOINED
+from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
 from .config_types import (
     INT_MAX,
@@ -29,6 +30,7 @@ from .config_types import (
     one_of,
     replicas,
     some_of,
+    topic_owner,
 )
 
 BOOLEAN, STRING, INT, SHORT = Type.BOOLEAN, Type.STRING, Type.INT, Type.SHORT
@@ -457,6 +459,14 @@ TOPIC_KEYS = _table(
         "The last request (`spec.rejoin` of a MirrorMaker) under which the topic was or became a replica. Once it is"
         " promoted, no mirror makes it a replica again under the same request.",
         mirror_request,
+    ),
+    Key(
+        TOPIC_OWNER,
+        STRING,
+        "",
+        "The Topic resource that keeps the topic as its spec says, NAMESPACE/NAME: set by the operator and `millstream"
+        " local`, for whoever changes the topic by hand. It has no effect on the topic.",
+        topic_owner,
     ),
     _topic("min.cleanable.dirty.ratio", "log.cleaner.min.cleanable.ratio"),
     _topic("min.compaction.lag.ms", "log.cleaner.min.compaction.lag.ms"),

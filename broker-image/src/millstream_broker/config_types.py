@@ -16,6 +16,8 @@ from typing import TypeVar, cast
 from millstream_kafka.mirror_source import FORM as MIRROR_SOURCE_FORM
 from millstream_kafka.mirror_source import REQUEST as MIRROR_REQUEST
 from millstream_kafka.mirror_source import parse as mirror_source_from
+from millstream_kafka.topic_owner import FORM as TOPIC_OWNER_FORM
+from millstream_kafka.topic_owner import OWNER as TOPIC_OWNER
 
 Value = bool | int | float | str | list[str] | None
 
@@ -122,6 +124,13 @@ def _mirror_request(value: Value) -> Problem | None:
     return value, "Value must be the id of a request: 1 to 63 letters, digits, '.', '_' or '-', or empty"
 
 
+def _topic_owner(value: Value) -> Problem | None:
+    if not value or TOPIC_OWNER.fullmatch(str(value)):
+        return None
+    return value, f"Value must be {TOPIC_OWNER_FORM}, or empty"
+
+
+topic_owner = Rule("NAMESPACE/NAME, or empty", _topic_owner)
 mirror_request = Rule("1 to 63 letters, digits, `.`, `_` or `-`, or empty", _mirror_request)
 mirror_source = Rule("CLUSTERID/TOPICID, CLUSTERID/TOPICID/rejoin, or empty", _mirror_source)
 

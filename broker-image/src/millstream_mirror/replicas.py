@@ -32,6 +32,7 @@ from millstream_kafka.protocol.incremental_alter_configs import (
 )
 from millstream_kafka.protocol.metadata import MetadataResponseTopic
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
 from .config import MirrorConfig, Source
 from .config_values import parsed
@@ -51,6 +52,7 @@ OF_THE_BROKERS = frozenset(
         "follower.replication.throttled.replicas",
         KEY,
         REJOINED,
+        TOPIC_OWNER,
     }
 )
 

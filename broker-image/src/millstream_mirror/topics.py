@@ -22,6 +22,7 @@ from millstream_kafka.protocol.describe_configs import DescribeConfigsRequest, D
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
 from millstream_kafka.protocol.schema import ZERO_UUID
+from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 from millstream_kafka.topic_partition import TopicPartition
 
 from .config import MirrorConfig, Naming, Source
@@ -50,6 +51,7 @@ NOT_COPIED = frozenset(
         "follower.replication.throttled.replicas",
         KEY,  # the source's topic may be a replica, or have been one
         REJOINED,
+        TOPIC_OWNER,  # a Topic of the target may name the copy
     }
 )
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from millstream.connection import REQUEST_TIMEOUT_S, Cluster, kafka_errors, outcomes, results
-from millstream.errors import BadInput, Failed
+from millstream.errors import BadInput, Failed, MillstreamError
 
 TOPIC: Final = "topic"
 BROKER: Final = "broker"
@@ -64,6 +64,17 @@ def describe_configs(cluster: Cluster, resource: Resource) -> list[Setting]:
         Setting(key, entry.value, ConfigSource(entry.source).name, entry.source == own.value)
         for key, entry in sorted(entries.items())
     ]
+
+
+def describe_brokers(cluster: Cluster) -> list[list[Setting]]:
+    """The settings of each broker; none if the brokers do not show them to this user."""
+    try:
+        return [
+            describe_configs(cluster, Resource(BROKER, str(node)))
+            for node in sorted(cluster.metadata().brokers)
+        ]
+    except MillstreamError:
+        return []
 
 
 def own_configs(cluster: Cluster, resource: Resource) -> dict[str, str]:

@@ -10,6 +10,17 @@ from millstream.configs import Setting
 LIMITS = ("retention.ms", "retention.bytes")
 POLICY = "cleanup.policy"
 SOURCE = "millstream.mirror.source"
+OWNER = "millstream.topic.owner"
+OF_BROKERS = {
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", 60_000),
+        ("log.retention.hours", 3_600_000),
+    ),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+}
+"""The brokers' keys whose values a topic has without its own, by precedence, and their units."""
 _DELETES = {
     "retention.ms": "records older than {} ms are deleted",
     "retention.bytes": "records of a partition beyond {} bytes are deleted",
@@ -17,13 +28,17 @@ _DELETES = {
 
 
 def losses(
-    settings: Sequence[Setting], set_configs: Mapping[str, str], delete_configs: Sequence[str] = ()
+    settings: Sequence[Setting],
+    set_configs: Mapping[str, str],
+    delete_configs: Sequence[str] = (),
+    brokers: Sequence[Sequence[Setting]] = (),
 ) -> list[str]:
-    """What is lost by a change, in words; empty if nothing is. ``settings``: those of the topic now."""
+    """What is lost by a change, in words; empty if nothing is. ``settings``: those of the topic now; ``brokers``: those
+    of each broker, whose defaults count after a reset. Without them any default may delete records."""
     now = {one.key: one.value or "" for one in settings}
     return [
         *(words for key, value in set_configs.items() if (words := _lost(key, now.get(key, ""), value))),
-        *_resets(settings, delete_configs),
+        *_resets(settings, delete_configs, brokers),
     ]
 
 
@@ -44,14 +59,43 @@ def _policies(text: str) -> set[str]:
     return {part.strip() for part in text.split(",") if part.strip()}
 
 
-def _resets(settings: Sequence[Setting], keys: Sequence[str]) -> Iterator[str]:
-    """A reset brings the brokers' default, which may be less."""
+def _resets(
+    settings: Sequence[Setting], keys: Sequence[str], brokers: Sequence[Sequence[Setting]]
+) -> Iterator[str]:
+    """The losses by resets: the default of a broker may keep less."""
     for one in settings:
-        if one.own and one.key in keys and one.key in (*LIMITS, POLICY):
+        if not one.own or one.key not in keys or one.key not in OF_BROKERS:
+            continue
+        defaults = {_default(one.key, broker) for broker in brokers} or {None}
+        if None in defaults:
             yield f"the brokers' default of {one.key} counts, which may delete records"
+            continue
+        lost = {_lost(one.key, one.value or "", default or "") for default in defaults} - {""}
+        yield from sorted(f"the brokers' default of {one.key} counts: {words}" for words in lost)
 
 
-def owner(settings: Sequence[Setting]) -> str:
-    """Who else decides about the topic, in words; empty if nobody is known."""
-    source = next((one.value for one in settings if one.key == SOURCE), None)
-    return f"a mirror keeps it as the copy of {source}, and undoes changes" if source else ""
+def resets_a_limit(settings: Sequence[Setting], keys: Sequence[str]) -> bool:
+    """Whether a reset of these keys may delete records, depending on the brokers' defaults."""
+    return any(one.own and one.key in keys and one.key in OF_BROKERS for one in settings)
+
+
+def _default(key: str, broker: Sequence[Setting]) -> str | None:
+    """The value of a topic without its own; None if the broker does not show it."""
+    values = {one.key: one.value for one in broker}
+    for name, unit in OF_BROKERS[key]:
+        if value := values.get(name):
+            return str(int(value) * unit) if unit > 1 and re.fullmatch(r"[0-9]+", value) else value
+    return None
+
+
+def owner(settings: Sequence[Setting], changed: Sequence[str] = ()) -> str:
+    """Who else decides about the topic, in words; empty if nobody is known, or if the change is about the owner."""
+    values = {one.key: one.value for one in settings}
+    if (source := values.get(SOURCE)) and SOURCE not in changed:
+        return f"a mirror keeps it as the copy of {source}, and undoes changes"
+    if (resource := values.get(OWNER)) and not {OWNER, SOURCE} & set(changed):
+        return (
+            f"the Topic resource {resource} has it: the operator, or the next `millstream local up`, brings back what"
+            f" the resource names, so change that. If it no longer exists, reset {OWNER}"
+        )
+    return ""

@@ -59,7 +59,8 @@ def confirm(command: str, question: str, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadInput(
-            f"{command}: cannot ask for confirmation without a terminal", "add --yes, or --dry-run"
+            f"{command}: cannot ask for confirmation without a terminal",
+            f"add --yes, or --dry-run. {question}",
         )
     if not click.confirm(question, err=True):
         raise Declined("nothing was changed")

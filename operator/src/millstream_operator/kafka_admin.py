@@ -44,6 +44,7 @@ from .kafka_records import (
     BROKERS_DEFAULT,
     MARK,
     MARK_PARTITION,
+    OWNER,
     AdminError,
     BrokersState,
     ConfigChange,
@@ -217,7 +218,10 @@ class KafkaAdmin(KafkaConnection):
         if not described:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
-        configs = self.call(lambda client: client.describe_configs(resources)).get("topic", {})
+        # unmodified settings, too: whether the brokers know OWNER
+        configs = self.call(lambda client: client.describe_configs(resources, config_filter="all")).get(
+            "topic", {}
+        )
         sizes = self._sizes(list(described))
         return {
             name: _topic_state(topic, configs.get(name, {}), sizes.get(name) if sizes is not None else None)
@@ -471,6 +475,7 @@ def _topic_state(topic: Any, configs: Mapping[str, Any], size: int | None) -> To
         },
         size_bytes=size,
         even=len({len(p.replica_nodes) for p in partitions}) < 2,
+        owner=(configs[OWNER]["value"] or "") if OWNER in configs else None,
     )
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
 BROKERS_DEFAULT = -1  # a count in CreateTopics
+OWNER = "millstream.topic.owner"
+"""The topic's setting that names its Topic resource, NAMESPACE/NAME."""
 
 
 class AdminError(Exception):
@@ -85,6 +87,8 @@ class TopicState:
     size_bytes: int | None = None
     even: bool = True
     """Whether all partitions have the same number of replicas."""
+    owner: str | None = None
+    """The Topic resource that the topic's setting OWNER names; None if the brokers do not know the setting."""
 
 
 class TopicIdentity(NamedTuple):

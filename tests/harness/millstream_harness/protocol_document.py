@@ -226,8 +226,8 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "CreateTopics, DescribeConfigs",
-        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and two of Millstream's own, "
-        "`millstream.mirror.source` and `millstream.mirror.rejoined`.",
+        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and three of Millstream's own, "
+        "`millstream.mirror.source`, `millstream.mirror.rejoined` and `millstream.topic.owner`.",
     ),
     (
         "Produce, DeleteRecords",

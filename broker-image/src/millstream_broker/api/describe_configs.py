@@ -22,6 +22,7 @@ from millstream_kafka.protocol.describe_configs import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Encoded
+from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
 from ..config import ConfigSource, Entry
 from ..configs import ConfigAdministrator, Resource
@@ -78,7 +79,7 @@ def _result(
     return DescribeConfigsResourceResult(
         entry.key.name,
         entry.value,
-        not of_topic and not entry.key.dynamic,
+        entry.key.name == TOPIC_OWNER if of_topic else not entry.key.dynamic,
         entry.source,
         entry.source is ConfigSource.DEFAULT,
         False,

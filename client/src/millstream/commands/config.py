@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from millstream.configs import Resource, alter_configs, describe_configs
+from millstream.configs import Resource, alter_configs, describe_brokers, describe_configs
 from millstream.errors import BadInput
-from millstream.losses import SOURCE, losses, owner
+from millstream.losses import losses, owner, resets_a_limit
 from millstream.options import Settings, common, confirm, dry_run, pairs, yes
 from millstream.output import show, tell
 
@@ -80,11 +80,12 @@ def config_reset(settings: Settings, resource: str, keys: tuple[str, ...], dry_r
 def confirm_losses(
     settings: Settings, command: str, topic: str, configs: dict[str, str], resets: Sequence[str], yes: bool
 ) -> None:
-    """Ask before a change that deletes records; say if the topic belongs to a mirror."""
+    """Ask before a change that deletes records; say if the topic belongs to a mirror or a Topic resource."""
     there = describe_configs(settings.cluster, Resource("topic", topic))
-    if (whose := owner(there)) and SOURCE not in (*configs, *resets):
+    if whose := owner(there, (*configs, *resets)):
         click.echo(f"topic {topic}: {whose}", err=True)
-    if lost := losses(there, configs, resets):
+    brokers = describe_brokers(settings.cluster) if resets_a_limit(there, resets) else ()
+    if lost := losses(there, configs, resets, brokers):
         confirm(command, f"Change topic {topic}? {'; '.join(lost)}.", yes=yes)
 
 

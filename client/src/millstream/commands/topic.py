@@ -158,16 +158,15 @@ def topic_alter(
             validate_only=validate_only,
         )
 
-    if partitions is not None and not dry_run:
+    if not dry_run:
         alter(validate_only=True)
+        confirm_losses(settings, "topic alter", name, config, resets, yes)
+    if partitions is not None and not dry_run:
         confirm(
             "topic alter",
             f"Give topic {name} {count(partitions, 'partition')}? They cannot be removed.",
             yes=yes,
         )
-    if (config or resets) and not dry_run:
-        alter(validate_only=True)
-        confirm_losses(settings, "topic alter", name, config, resets, yes)
     alter(validate_only=dry_run)
     changes = [] if partitions is None else [count(partitions, "partition")]
     changes += [f"{key}={value}" for key, value in config.items()] + [f"{key} reset" for key in resets]
@@ -207,9 +206,7 @@ def topic_delete(settings: Settings, names: tuple[str, ...], dry_run: bool, yes:
         return
     for one in details:
         if whose := owner(describe_configs(cluster, Resource("topic", one.name))):
-            click.echo(
-                f"topic {one.name}: {whose}: it is created again unless the mirror leaves it out", err=True
-            )
+            click.echo(f"topic {one.name}: {whose}: it is created again", err=True)
     confirm("topic delete", f"Delete {count(len(details), 'topic')} and all records in them?", yes=yes)
     deleted: list[str] = []
     try:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from ..conditions import ConditionType, Reason
 from ..config_values import changed
-from ..kafka_records import ConfigChange, NewTopic, Refusal, StrayLog, TopicState
+from ..kafka_records import OWNER, ConfigChange, NewTopic, Refusal, StrayLog, TopicState
 from ..mirror_records import KEY, REJOINS
 from ..models import Cluster, Topic, TopicSpec, TopicStatus
 from ..words import count_of
@@ -102,6 +102,19 @@ def _kept(name: str, brokers: Collection[int]) -> Problem:
 def is_replica(observed: TopicState | None) -> bool:
     """Whether a mirror keeps it as the read-only replica of a source's topic, with that topic's settings."""
     return observed is not None and bool(observed.config.get(KEY))
+
+
+def claim(topic: Topic, observed: TopicState | None) -> ConfigChange | None:
+    """The change that makes the topic's setting name this Topic; None if it does, cannot, or a mirror has the topic."""
+    owner = f"{topic.namespace}/{topic.name}"
+    if (
+        observed is None
+        or observed.owner in (None, owner)
+        or is_replica(observed)
+        or OWNER in topic.spec.config
+    ):
+        return None
+    return ConfigChange({OWNER: owner}, ())
 
 
 def fewer_partitions(wanted: int | None, there: int) -> Problem | None:

@@ -26,7 +26,7 @@ from .replication_kafka import replicate
 from .report import report_problem
 from .strays import holders, of_lost_partitions
 from .together import PROBLEM_INTERVAL_S, sort_out
-from .topic import Said, TopicPlan, is_replica, plan_topic, problem_of, said, status_of
+from .topic import Said, TopicPlan, claim, is_replica, plan_topic, problem_of, said, status_of
 
 READY_INTERVAL_S = 60.0
 WAITING_INTERVAL_S = 5.0
@@ -82,6 +82,7 @@ def _bring_about(
         services.store.wake_groups(ClusterKey(cluster.namespace, cluster.name), created)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
             observed = {**observed, **admin.topics(changed)}
+        _claim(admin, active, observed)
         replication = replicate(admin, cluster, active, observed)
     except AdminError as error:
         problem = Problem(Reason.CLUSTER_NOT_READY, str(error))
@@ -103,6 +104,13 @@ def _bring_about(
         )
         for topic in topics
     }
+
+
+def _claim(admin: KafkaAdmin, topics: Sequence[Topic], observed: Mapping[str, TopicState]) -> None:
+    """Leave each Topic's name with its topic. Brokers without the setting, or that refuse it, are left alone."""
+    found = ((topic, observed.get(topic.topic_name)) for topic in topics)
+    if claims := {topic.topic_name: change for topic, state in found if (change := claim(topic, state))}:
+        admin.change_configs(claims)
 
 
 def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
