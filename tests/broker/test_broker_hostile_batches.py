@@ -23,7 +23,7 @@ from millstream_kafka.batch import (
     read_records,
 )
 from millstream_kafka.compression import Compression
-from millstream_kafka.protocol import create_topics, incremental_alter_configs
+from millstream_kafka.protocol import create_topics, incremental_alter_configs, list_offsets
 from millstream_kafka.protocol.errors import ErrorCode
 
 pytestmark = pytest.mark.process
@@ -52,12 +52,13 @@ def create(wire: Wire, topic: str, partitions: int = 1, **config: str) -> None:
     assert answer.topics[0].error_code == 0
 
 
-def alter(wire: Wire, topic: str, **config: str) -> None:
+def alter(wire: Wire, name: str, kind: int = 2, **config: str | None) -> None:
+    """Set keys of a topic, or of a broker (``kind`` 4); None removes one."""
     configs = [
-        incremental_alter_configs.AlterableConfig(key.replace("_", "."), 0, value)
+        incremental_alter_configs.AlterableConfig(key.replace("_", "."), int(value is None), value)
         for key, value in config.items()
     ]
-    resource = incremental_alter_configs.AlterConfigsResource(2, topic, configs)
+    resource = incremental_alter_configs.AlterConfigsResource(kind, name, configs)
     answer = wire.call(
         incremental_alter_configs.API,
         1,
@@ -130,6 +131,51 @@ def test_a_bad_batch_fails_alone(
             good = wire.produce(topic, [record(bytes(size), key=b"k")])
             assert (good.error_code, good.base_offset) == (0, offset)
     assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_limit_of_decompressed_records(wire: Wire, codec: Compression) -> None:
+    """Each batch is sent three times: the second and third take the shortcut."""
+    create(wire, "limited", max_decompressed_message_bytes="5000")
+    create(wire, "unlimited")
+    small, large = (
+        build_batch([record(b"v"), record(bytes(size))], compression=codec) for size in (4000, 100_000)
+    )
+    for _ in range(3):
+        assert wire.produce("unlimited", large).error_code == 0
+        assert wire.produce("limited", small).error_code == 0
+    for _ in range(3):
+        answer = wire.produce("limited", large)
+        if codec is Compression.NONE:
+            assert answer.error_code == 0
+        else:
+            assert answer.error_code == ErrorCode.INVALID_RECORD
+            assert "exceeds the configured maximum record size of 5000." in str(answer.error_message)
+    assert wire.produce("limited", small).base_offset == (12 if codec is Compression.NONE else 6)
+
+
+def test_limit_of_decompressed_records_is_changed_while_the_broker_runs(wire: Wire) -> None:
+    """The broker's own, too; look-ups of stored records then fail, and lookups of others do not."""
+    create(wire, "topic")
+    large = build_batch([record(bytes(100_000), timestamp=1000)], compression=Compression.ZSTD)
+    assert wire.produce("topic", large).error_code == 0
+    for kind, name in ((2, "topic"), (4, "")):
+        alter(wire, name, kind=kind, max_decompressed_message_bytes="5000")
+        assert wire.produce("topic", large).error_code == ErrorCode.INVALID_RECORD
+        assert found_at(wire, "topic", 1000) == (ErrorCode.INVALID_RECORD, -1)
+        assert found_at(wire, "topic", 2**62) == (0, -1)
+        alter(wire, name, kind=kind, max_decompressed_message_bytes="200000")
+        assert wire.produce("topic", large).error_code == 0
+        assert found_at(wire, "topic", 1000) == (0, 0)
+        alter(wire, name, kind=kind, max_decompressed_message_bytes=None)
+
+
+def found_at(wire: Wire, topic: str, timestamp: int) -> tuple[int, int]:
+    """The error and the offset that a look-up by time returns."""
+    asked = list_offsets.ListOffsetsTopic(topic, [list_offsets.ListOffsetsPartition(0, -1, timestamp)])
+    answer = wire.call(list_offsets.API, 7, list_offsets.ListOffsetsRequest(-1, 0, [asked]))
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.offset
 
 
 @pytest.mark.parametrize("codec", list(Compression))

@@ -128,7 +128,14 @@ AREAS = {
     "kafka": Area(
         "millstream_kafka/*.py",
         "tests/broker/log",
-        ("log_batch", "log_compression", "log_hostile", "log_admission_rules", "log_compaction_pass"),
+        (
+            "log_batch",
+            "log_compression",
+            "log_decompressed_limit",
+            "log_hostile",
+            "log_admission_rules",
+            "log_compaction_pass",
+        ),
     ),
     "log": Area(
         "millstream_broker/log/*.py",
@@ -147,6 +154,7 @@ AREAS = {
             "log_compaction_pass",
             "log_compaction_horizon",
             "log_compaction_meanwhile",
+            "log_decompressed_limit",
             "log_hostile",
             "log_checkpoints",
             "log_checkpoint_files",

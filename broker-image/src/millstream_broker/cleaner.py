@@ -5,8 +5,8 @@
 `log.cleaner.dedupe.buffer.size` bytes for keys, and read and write `log.cleaner.io.max.bytes.per.second`.
 
 A log whose pass fails does not delay the others. After a disk error it is due again at the cleaner's next look
-(`log.cleaner.backoff.ms`); after any other it is `uncleanable` until a restart, which the metric
-`millstream_uncleanable_partitions` counts.
+(`log.cleaner.backoff.ms`); after any other it is `uncleanable` until a restart, or until
+`max.decompressed.message.bytes` is raised, which the metric `millstream_uncleanable_partitions` counts.
 """
 
 from __future__ import annotations

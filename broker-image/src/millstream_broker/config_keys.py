@@ -1,4 +1,4 @@
-"""The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.3 and, for ZooKeeper, 3.9).
+"""The configuration keys: Kafka's names, types, defaults and meaning (docs of Kafka 4.4 and, for ZooKeeper, 3.9).
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
 `http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millstream_kafka.batch import LARGEST_RECORD
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.mirror_source import REJOINED as MIRROR_REJOINED
 from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
@@ -239,6 +240,15 @@ BROKER_KEYS = _table(
         True,
     ),
     Key("message.max.bytes", INT, 1_048_588, "Largest record batch.", at_least(0), True),
+    Key(
+        "max.decompressed.message.bytes",
+        INT,
+        LARGEST_RECORD,
+        "Largest record of a compressed batch, decompressed. Checked where the broker decompresses: when it appends,"
+        " compacts and looks up timestamps. Any value below the default makes it decompress what it appends.",
+        between(1, LARGEST_RECORD),
+        True,
+    ),
     Key("compression.type", STRING, "producer", "Codec of stored batches.", one_of(*CODECS), True),
     Key("compression.gzip.level", INT, -1, "Level of gzip, where the broker compresses.", gzip_level, True),
     Key("compression.lz4.level", INT, 9, "Level of lz4, where the broker compresses.", between(1, 17), True),
@@ -440,6 +450,7 @@ TOPIC_KEYS = _table(
         replicas("leader.replication.throttled.replicas"),
     ),
     _topic("max.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    _topic("max.decompressed.message.bytes", "max.decompressed.message.bytes"),
     _topic("max.message.bytes", "message.max.bytes"),
     _topic("message.timestamp.after.max.ms", "log.message.timestamp.after.max.ms"),
     _topic("message.timestamp.before.max.ms", "log.message.timestamp.before.max.ms"),

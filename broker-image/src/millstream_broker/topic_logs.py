@@ -59,6 +59,7 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         retention_ms=topic.integer("retention.ms"),
         retention_bytes=topic.integer("retention.bytes"),
         max_message_bytes=topic.integer("max.message.bytes"),
+        max_decompressed_message_bytes=topic.integer("max.decompressed.message.bytes"),
         flush_messages=topic.integer("flush.messages"),
         flush_ms=topic.integer("flush.ms"),
         cleanup_policy=cleanup_policy,

@@ -34,8 +34,9 @@ from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from .compression import Compression, compress, decompress
+from .compression import Compression, Plain, compress, decompress
 from .protocol.errors import ApiError, ErrorCode
+from .varints import VARLONG, read_bytes, read_varint, write_bytes, write_varint
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
@@ -54,6 +55,8 @@ CRC_START = 21  # the first byte under the CRC
 MAX_TIMESTAMP_OFFSET = 35
 MAGIC = 2
 INT32_MAX = 0x7FFFFFFF
+LARGEST_RECORD = INT32_MAX - 8
+"""The largest max.decompressed.message.bytes, which bounds nothing."""
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
 _INT64_MIN = -0x8000000000000000
 _UINT64_MAX = 0xFFFFFFFFFFFFFFFF
@@ -348,24 +351,25 @@ def empty_batch(header: BatchHeader) -> bytes:
     return bytes(batch)
 
 
-def read_records(batch: Buffer) -> Iterator[Record]:
+def read_records(batch: Buffer, most: int = LARGEST_RECORD) -> Iterator[Record]:
     """The records of one whole batch (its CRC is not checked here), by ascending offsets within the batch's range.
 
-    INVALID_RECORD for any bytes that cannot be read; TooManyHeadersError.
+    INVALID_RECORD for any bytes that cannot be read, and for a compressed record of more than ``most`` bytes
+    (max.decompressed.message.bytes); TooManyHeadersError.
     """
     view = memoryview(batch)
     header = read_header(view)
     try:
-        data = _plain_records(header, view)
+        data = _plain_records(header, view, most)
         position = 0
-        least, most = header.base_offset, header.last_offset
+        least, last = header.base_offset, header.last_offset
         headers_left = most_headers(header)
         for _ in range(header.record_count):
             record, position = _read_record(data, position, header, headers_left)
             if record.headers:
                 headers_left -= len(record.headers)
-            if not least <= record.offset <= most:
-                raise ValueError(f"offset {record.offset} where {least} to {most} may follow")
+            if not least <= record.offset <= last:
+                raise ValueError(f"offset {record.offset} where {least} to {last} may follow")
             least = record.offset + 1
             yield record
         if position != len(data):
@@ -376,7 +380,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
-def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
+def scan_records(batch: Buffer, most: int = LARGEST_RECORD) -> Iterator[tuple[int, bool]]:
     """The original timestamp of each record of a client's batch, and whether it has a key.
 
     INVALID_RECORD as in :func:`read_records`, and unless the records' offsets count from 0. Keys, values and headers
@@ -385,16 +389,16 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
     view = memoryview(batch)
     header = read_header(view)
     try:
-        data = _plain_records(header, view)
+        data = _plain_records(header, view, most)
         position = 0
         headers_left = most_headers(header)
         for index in range(header.record_count):
             end, time_delta, offset, position = _begin_record(data, position)
             if offset != index:
                 raise ValueError(f"record {index} has the offset delta {offset}")
-            key, position = _read_varint(data, position)
-            size, position = _read_varint(data, position + max(key, 0))
-            count, position = _read_varint(data, position + max(size, 0))
+            key, position = read_varint(data, position)
+            size, position = read_varint(data, position + max(key, 0))
+            count, position = read_varint(data, position + max(size, 0))
             if count:
                 _check_headers(header, count, headers_left)
                 headers_left -= count
@@ -410,7 +414,7 @@ def scan_records(batch: Buffer) -> Iterator[tuple[int, bool]]:
         _refuse(ErrorCode.INVALID_RECORD, f"batch at offset {header.base_offset}: {error}")
 
 
-def skim_records(batch: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
+def skim_records(batch: Buffer, most: int = LARGEST_RECORD) -> Iterator[tuple[int, int, bytes | None]]:
     """Timestamp, offset and key of each record of a stored batch, in the order of :func:`read_records`.
 
     INVALID_RECORD if they cannot be read. What follows a key is skipped by the record's length and not checked, so it
@@ -420,16 +424,16 @@ def skim_records(batch: Buffer) -> Iterator[tuple[int, int, bytes | None]]:
     header = read_header(view)
     append_time = header.max_timestamp if header.is_log_append_time else None
     try:
-        data = _plain_records(header, view)
+        data = _plain_records(header, view, most)
         position = 0
-        least, most = header.base_offset, header.last_offset
+        least, last = header.base_offset, header.last_offset
         for _ in range(header.record_count):
             end, time_delta, offset, position = _begin_record(data, position)
             offset += header.base_offset
-            if not least <= offset <= most:
-                raise ValueError(f"offset {offset} where {least} to {most} may follow")
+            if not least <= offset <= last:
+                raise ValueError(f"offset {offset} where {least} to {last} may follow")
             least = offset + 1
-            key, position = _read_bytes(data, position)
+            key, position = read_bytes(data, position)
             if position > end:
                 raise ValueError(f"a key ends at byte {position}, its record at {end}")
             position = end
@@ -459,59 +463,87 @@ def _check_headers(header: BatchHeader, count: int, left: int) -> None:
     )
 
 
-def _skip_headers(data: bytes, position: int, count: int) -> int:
+def _skip_headers(data: Plain, position: int, count: int) -> int:
     """The end of a record's headers, which begin at ``position``."""
     for _ in range(count):
-        name, position = _read_varint(data, position)
+        name, position = read_varint(data, position)
         if name < 0:
             raise ValueError("a header without a name")
-        size, position = _read_varint(data, position + name)
+        size, position = read_varint(data, position + name)
         position += max(size, 0)
     return position
 
 
-def _plain_records(header: BatchHeader, view: memoryview) -> bytes:
+def _plain_records(header: BatchHeader, view: memoryview, most: int) -> Plain:
+    """The records of a batch, decompressed. ValueError, at once, if a compressed one takes more than ``most`` bytes."""
     if not header.record_count:  # compaction removed all records: there is nothing to decompress
         return b""
-    return bytes(decompress(header.compression, view[HEADER_SIZE : header.size]))
+    packed = view[HEADER_SIZE : header.size]
+    if header.compression is Compression.NONE:
+        return bytes(packed)
+    sizes = _RecordSizes(header.record_count, most) if most < LARGEST_RECORD else None
+    return decompress(header.compression, packed, sizes)
+
+
+class _RecordSizes:
+    """Finds the first record of more than ``most`` bytes while a batch is being decompressed, from its length alone."""
+
+    def __init__(self, count: int, most: int) -> None:
+        self._left = count
+        self._most = most
+        self._position = 0
+
+    def __call__(self, plain: memoryview) -> None:
+        """Check the records whose length is within ``plain``, the first bytes of all. ValueError."""
+        while self._left and self._position < len(plain):
+            try:
+                length, start = read_varint(plain, self._position)
+            except IndexError:
+                return
+            if length > self._most:
+                raise ValueError(
+                    f"Invalid record size: {length} exceeds the configured maximum record size of {self._most}."
+                )
+            self._left -= 1
+            self._position = start + max(length, 0)
 
 
 def _write_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
     data = bytearray(1)  # attributes, unused
-    _write_varint(data, timestamp_delta)
-    _write_varint(data, offset_delta)
-    _write_bytes(data, record.key)
-    _write_bytes(data, record.value)
-    _write_varint(data, len(record.headers))
+    write_varint(data, timestamp_delta)
+    write_varint(data, offset_delta)
+    write_bytes(data, record.key)
+    write_bytes(data, record.value)
+    write_varint(data, len(record.headers))
     for name, value in record.headers:
-        _write_bytes(data, name.encode())
-        _write_bytes(data, value)
-    _write_varint(body, len(data))
+        write_bytes(data, name.encode())
+        write_bytes(data, value)
+    write_varint(body, len(data))
     body += data
 
 
-def _begin_record(data: bytes, position: int) -> tuple[int, int, int, int]:
+def _begin_record(data: Plain, position: int) -> tuple[int, int, int, int]:
     """The end of a record, its timestamp and offset deltas, and the position of its key."""
-    length, position = _read_varint(data, position)
+    length, position = read_varint(data, position)
     end = position + length
     if length < _LEAST_BODY or end > len(data):
         raise ValueError(f"a record of {length} bytes at byte {position} of {len(data)}")
-    time_delta, position = _read_varint(data, position + 1, _VARLONG)
-    offset_delta, position = _read_varint(data, position)
+    time_delta, position = read_varint(data, position + 1, VARLONG)
+    offset_delta, position = read_varint(data, position)
     return end, time_delta, offset_delta, position
 
 
-def _read_record(data: bytes, position: int, header: BatchHeader, headers_left: int) -> tuple[Record, int]:
+def _read_record(data: Plain, position: int, header: BatchHeader, headers_left: int) -> tuple[Record, int]:
     end, timestamp_delta, offset_delta, position = _begin_record(data, position)
-    key, position = _read_bytes(data, position)
-    value, position = _read_bytes(data, position)
-    count, position = _read_varint(data, position)
+    key, position = read_bytes(data, position)
+    value, position = read_bytes(data, position)
+    count, position = read_varint(data, position)
     if count:
         _check_headers(header, count, headers_left)
     headers = []
     for _ in range(count):
-        name, position = _read_bytes(data, position)
-        content, position = _read_bytes(data, position)
+        name, position = read_bytes(data, position)
+        content, position = read_bytes(data, position)
         if name is None:
             raise ValueError("a header without a name")
         headers.append((name.decode(errors="replace"), content))
@@ -526,49 +558,6 @@ def _read_record(data: bytes, position: int, header: BatchHeader, headers_left: 
 def _int64(value: int) -> int:
     """Wrap to 64 bits, as in Java."""
     return (value - _INT64_MIN & _UINT64_MAX) + _INT64_MIN
-
-
-def _write_varint(data: bytearray, value: int) -> None:
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    data.append(value)
-
-
-_VARINT, _VARLONG = 35, 70  # bits that five and ten bytes have
-
-
-def _read_varint(data: bytes, position: int, most_bits: int = _VARINT) -> tuple[int, int]:
-    byte = data[position]
-    value = byte & 0x7F
-    shift = 7
-    while byte & 0x80:
-        position += 1
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if shift > most_bits:
-            raise ValueError(f"a number of more than {most_bits // 7} bytes at byte {position}")
-    return (value >> 1) ^ -(value & 1), position + 1
-
-
-def _write_bytes(data: bytearray, value: bytes | None) -> None:
-    if value is None:
-        data.append(1)  # the varint -1
-    else:
-        _write_varint(data, len(value))
-        data += value
-
-
-def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _read_varint(data, position)
-    if length < 0:
-        return None, position
-    end = position + length
-    if end > len(data):
-        raise ValueError(f"{length} bytes at byte {position} of {len(data)}")
-    return data[position:end], end
 
 
 def _refuse(code: ErrorCode, message: str) -> NoReturn:

@@ -14,6 +14,7 @@ from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
 from millstream_kafka import batch as module
+from millstream_kafka import varints
 from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
@@ -26,9 +27,9 @@ from millstream_kafka.batch import (
     scan_records,
     skim_records,
 )
-from millstream_kafka.batch import _write_varint as write_varint
 from millstream_kafka.compression import Compression, compress
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.varints import write_varint
 
 NOW = 1_700_000_000_000
 BOMB = 5_000_000
@@ -60,13 +61,14 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read = module._read_varint
+        read = module.read_varint
 
         def counted(*arguments: Any) -> tuple[int, int]:
             self.count += 1
             return read(*arguments)
 
-        monkeypatch.setattr(module, "_read_varint", counted)
+        for reader in (module, varints):
+            monkeypatch.setattr(reader, "read_varint", counted)
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class Vanishing:
     def __init__(self, segments: list[Any], *, later: int) -> None:
         self.segments, self.later, self.tries = segments, later, 0
 
-    def records_from_timestamp(self, timestamp: int, start_offset: int, check: Any) -> None:
+    def records_from_timestamp(self, timestamp: int, start_offset: int, largest: int, check: Any) -> None:
         self.tries += 1
         if self.tries > self.later:
             self.segments[:] = [each for each in self.segments if each is not self]
@@ -85,7 +85,9 @@ class Vanishing:
 class Whole:
     max_timestamp, base_offset = 9, 0
 
-    def records_from_timestamp(self, timestamp: int, start_offset: int, check: Any) -> tuple[int, int, int]:
+    def records_from_timestamp(
+        self, timestamp: int, start_offset: int, largest: int, check: Any
+    ) -> tuple[int, int, int]:
         return 9, 1, 3
 
 

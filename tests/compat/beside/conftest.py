@@ -8,6 +8,7 @@ import pytest
 
 from millstream_harness.beside import Beside
 from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.java import KAFKA_VERSION
 from millstream_harness.kafka import KafkaProcess
 
 CONFIG = {
@@ -22,8 +23,8 @@ CONFIG = {
     "log.retention.check.interval.ms": "86400000",
 }
 KAFKA_CONFIG = CONFIG | {"log.initial.task.delay.ms": "86400000"}
-# With it Kafka makes min.insync.replicas a cluster setting that cannot be removed.
-FEATURES = {"eligible.leader.replicas.version": 0}
+# With it Kafka makes min.insync.replicas a cluster setting that cannot be removed. Kafka 3.9 does not have it.
+FEATURES = {} if KAFKA_VERSION.startswith("3.") else {"eligible.leader.replicas.version": 0}
 
 
 @pytest.fixture(scope="package")

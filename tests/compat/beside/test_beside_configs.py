@@ -20,7 +20,13 @@ OURS = "Only topics and brokers have configuration here."
 WORDS = "Ours says which type it does not know."
 UNKNOWN_KEPT = "Kafka keeps a broker's unknown keys, as plugins may read them; there are none here."
 SMALL = "Segments may be as small as in Kafka 3."
-NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
+NEWER = "A key of Kafka 4.4."
+NO_TIERS = {
+    "[local.retention": TIERED,
+    "[remote.": TIERED,
+    "[millstream.": "Our own.",
+    "[max.decompressed.": NEWER,
+}
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

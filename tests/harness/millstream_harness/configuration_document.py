@@ -33,6 +33,8 @@ OLDER: Final = (
     "leader.replication.throttled.rate",
 )
 """Kafka's keys that 4.3 no longer documents, or, for throttles, has only as dynamic settings."""
+NEWER: Final = ("max.decompressed.message.bytes",)
+"""Keys that Kafka has since 4.4."""
 DIFFERENT: Final = {
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",
@@ -90,6 +92,8 @@ def _row(key: Key) -> str:
     beside = DIFFERENT.get(key.name, "")
     if key.name in OURS:
         beside = "ours"
+    elif key.name in NEWER:
+        beside = "since Kafka 4.4"
     elif key.name in OLDER:
         beside = (
             "of Kafka's versions with ZooKeeper" if "throttled" not in key.name else "in Kafka dynamic only"

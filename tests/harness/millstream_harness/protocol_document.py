@@ -258,6 +258,11 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     ("FindCoordinator", "Only groups have coordinators."),
     (
+        "ListOffsets",
+        "A look-up by time that reads a compressed batch with a record larger than `max.decompressed.message.bytes` "
+        "gets INVALID_RECORD. Kafka finds the records before the larger one.",
+    ),
+    (
         "Fetch, ListOffsets",
         "Without ACLs Kafka accepts any `replica_id`. Millstream accepts one only on an authenticated connection of "
         "that broker. Others get TOPIC_AUTHORIZATION_FAILED from Fetch, as from Kafka without the right ClusterAction, "

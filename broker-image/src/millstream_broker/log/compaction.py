@@ -30,7 +30,7 @@ Threads: :meth:`Compaction.work` in any thread, :meth:`Compaction.commit` in the
 
 OSError from either, or a log that is deleted or truncated meanwhile, ends the pass; the next one starts again. So
 does :meth:`Compaction.cancel`. After any other error (a batch that cannot be read) the log is ``uncleanable``: it is
-not compacted again before a restart.
+not compacted again before a restart, or before max.decompressed.message.bytes is raised.
 """
 
 from __future__ import annotations
@@ -164,6 +164,7 @@ class Compaction:
         self._end = end
         self._now_ms = now_ms
         self._allowance = allowance or Allowance()
+        self._largest = log.config.max_decompressed_message_bytes
         self._worked_from = time.monotonic()
         self._cancelled = threading.Event()
         self._complete = False
@@ -190,9 +191,8 @@ class Compaction:
         except OSError:
             raise
         except Exception as error:
-            if not self._is_current():
-                return False
-            give_up(self.log, error)
+            if self._is_current() and not self._limit_was_raised():
+                give_up(self.log, error)
             return False
 
     def _work(self) -> bool:
@@ -231,7 +231,7 @@ class Compaction:
                     return latest
                 self._throttle(header.size)
                 if not header.is_control:
-                    for _, offset, key in skim_records(_read(segment, position, header)):
+                    for _, offset, key in skim_records(_read(segment, position, header), self._largest):
                         if key is not None:
                             latest[_digest(key)] = offset
                 self.clean_until = header.next_offset
@@ -310,7 +310,8 @@ class Compaction:
             return batch
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         try:
-            kept = [record for record in read_records(batch) if self._stays(record, horizon)]
+            records = read_records(batch, self._largest)
+            kept = [record for record in records if self._stays(record, horizon)]
         except TooManyHeadersError:  # appended when the topic was not compacted: it stays whole
             self._keeps_tombstones = True
             return batch
@@ -395,6 +396,10 @@ class Compaction:
         changes = log.truncating or log.segments.truncations != self._truncations
         return log.offline is None and not changes
 
+    def _limit_was_raised(self) -> bool:
+        """Whether the next pass may read records that were too large for this one."""
+        return self.log.config.max_decompressed_message_bytes > self._largest
+
     def _check_current(self) -> None:
         """Check after each batch, and before each write: during a sleep, the path may have become another log's."""
         if not self._is_current():
@@ -417,7 +422,10 @@ class Compaction:
 
 
 def give_up(log: Log, error: Exception) -> None:
-    """Stop compacting this log until a restart, and log it, so that others get their turn. Any thread."""
+    """Stop compacting this log until a restart, or until max.decompressed.message.bytes is raised, and log it.
+
+    Others get their turn. Any thread.
+    """
     log.uncleanable = True
     if isinstance(error, ApiError):
         logger.error("%s is no longer compacted: %s", log.directory, error.message)

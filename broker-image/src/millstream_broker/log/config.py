@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millstream_kafka.batch import LARGEST_RECORD
+
 FOREVER = 2**63 - 1
 
 
@@ -16,6 +18,7 @@ class LogConfig:
     retention_ms: int = 7 * 24 * 3_600_000  # -1: forever
     retention_bytes: int = -1  # -1: any size
     max_message_bytes: int = 1_048_588
+    max_decompressed_message_bytes: int = LARGEST_RECORD  # of a record
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER
     cleanup_policy: str = "delete"  # delete, compact, or both with a comma
@@ -34,6 +37,8 @@ class LogConfig:
 
     reads_records: bool = field(init=False)
     """Whether a batch's records must be read before it is appended; otherwise its header suffices."""
+    reads_compressed: bool = field(init=False)
+    """Whether those of a compressed batch must be."""
 
     def __post_init__(self) -> None:
         reads = (
@@ -44,6 +49,7 @@ class LogConfig:
             )
         )
         object.__setattr__(self, "reads_records", reads)
+        object.__setattr__(self, "reads_compressed", self.max_decompressed_message_bytes < LARGEST_RECORD)
 
     @property
     def deletes(self) -> bool:

@@ -109,6 +109,12 @@ class Log(LogState):
         log._rolled()
         return log
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """Use ``config`` from now on. A larger limit of decompressed records may make the log cleanable again."""
+        if config.max_decompressed_message_bytes > self.config.max_decompressed_message_bytes:
+            self.uncleanable = False
+        self.config = config
+
     # -- appending --------------------------------------------------------------------------------------------
 
     def append(
@@ -354,17 +360,25 @@ class Log(LogState):
 
         ``check`` is called often, and raises to end the look-up.
 
-        Blocking, in any thread. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; NOT_LEADER_OR_FOLLOWER
-        if the log is truncated meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is deleted, even if another log
-        has its folder by then.
+        Blocking, in any thread. Raises ApiError: KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE, INVALID_RECORD;
+        NOT_LEADER_OR_FOLLOWER if the log is truncated meanwhile; UNKNOWN_TOPIC_OR_PARTITION if it is deleted,
+        even if another log has its folder by then.
         """
         return self._look_up(
-            lambda: timestamps.first_from(self.segments, timestamp_ms, self.log_start_offset, check)
+            lambda: timestamps.first_from(
+                self.segments,
+                timestamp_ms,
+                self.log_start_offset,
+                self.config.max_decompressed_message_bytes,
+                check,
+            )
         )
 
     def max_timestamp(self, check: Callable[[], None] = lambda: None) -> tuple[int, int, int] | None:
         """Like :meth:`offset_for_timestamp`, for the first record with the largest timestamp."""
-        return self._look_up(lambda: timestamps.latest(self.segments, check))
+        return self._look_up(
+            lambda: timestamps.latest(self.segments, self.config.max_decompressed_message_bytes, check)
+        )
 
     def _look_up(self, find: Callable[[], timestamps.Found | None]) -> timestamps.Found | None:
         """Run a look-up, then check that the log was not truncated or deleted meanwhile."""

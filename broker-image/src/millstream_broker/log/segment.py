@@ -26,6 +26,7 @@ from millstream_kafka.batch import (
     HEADER,
     HEADER_SIZE,
     INT32_MAX,
+    LARGEST_RECORD,
     LOG_OVERHEAD,
     BatchHeader,
     read_header,
@@ -296,18 +297,24 @@ class Segment:
         return self._first_timestamp
 
     def records_from_timestamp(
-        self, timestamp: int, start_offset: int, check: Callable[[], None] = lambda: None
+        self,
+        timestamp: int,
+        start_offset: int,
+        largest_record: int = LARGEST_RECORD,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[int, int, int] | None:
         """Timestamp, offset and leader epoch of the first record at or after ``timestamp``.
 
-        May decompress a batch. Blocking, in any thread. ``check`` is called often, and raises to end it.
+        May decompress a batch: INVALID_RECORD if that has a record of more than ``largest_record`` bytes. Blocking, in
+        any thread. ``check`` is called often, and raises to end it.
         """
         offset = self._offset_before(timestamp)
         for position, header in self.scan_from(max(offset, start_offset)):
             check()
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            for index, (time, offset, _) in enumerate(skim_records(self.read(position, header.size)), 1):
+            records = skim_records(self.read(position, header.size), largest_record)
+            for index, (time, offset, _) in enumerate(records, 1):
                 if time >= timestamp and offset >= start_offset:
                     return time, offset, header.partition_leader_epoch
                 if not index % _CHECK_RECORDS:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millstream_kafka.batch import LARGEST_RECORD
+
 from .segment import Segment
 from .segments import Segments
 
@@ -21,7 +23,11 @@ _ATTEMPTS = 20
 
 
 def first_from(
-    segments: Segments, timestamp: int, start_offset: int, check: Callable[[], None] = lambda: None
+    segments: Segments,
+    timestamp: int,
+    start_offset: int,
+    largest_record: int = LARGEST_RECORD,
+    check: Callable[[], None] = lambda: None,
 ) -> Found | None:
     """The first record from ``start_offset`` on that is not older than ``timestamp``. Blocking. OSError.
 
@@ -32,7 +38,7 @@ def first_from(
         for segment in segments:
             check()
             if segment.max_timestamp >= timestamp:
-                found = segment.records_from_timestamp(timestamp, start_offset, check)
+                found = segment.records_from_timestamp(timestamp, start_offset, largest_record, check)
                 if found is not None:
                     return found
         return None
@@ -40,7 +46,9 @@ def first_from(
     return _while_segments_go(segments, find)
 
 
-def latest(segments: Segments, check: Callable[[], None] = lambda: None) -> Found | None:
+def latest(
+    segments: Segments, largest_record: int = LARGEST_RECORD, check: Callable[[], None] = lambda: None
+) -> Found | None:
     """The first record with the largest timestamp. Blocking. OSError. ``check`` as in :func:`first_from`."""
 
     def largest(segment: Segment) -> int:
@@ -51,7 +59,9 @@ def latest(segments: Segments, check: Callable[[], None] = lambda: None) -> Foun
         segment = max(segments, key=largest, default=None)  # the first of several
         if segment is None or segment.max_timestamp < 0:
             return None
-        return segment.records_from_timestamp(segment.max_timestamp, segment.base_offset, check)
+        return segment.records_from_timestamp(
+            segment.max_timestamp, segment.base_offset, largest_record, check
+        )
 
     return _while_segments_go(segments, find)
 

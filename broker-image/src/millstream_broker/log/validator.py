@@ -5,11 +5,13 @@ message.timestamp.after.max.ms         INVALID_TIMESTAMP beyond it, by the heade
 message.timestamp.before.max.ms        the same, for each record
 cleanup.policy=compact                 INVALID_RECORD for a record without a key
 compression.type                       a codec other than `producer`: batches with another codec are recompressed
+max.decompressed.message.bytes         INVALID_RECORD for a larger record of a compressed batch
 
-The last three read the records, which takes long and, for compressed ones, much memory: `LogConfig.reads_records`
-tells so, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults is not read. Its
-headers can show that a timestamp is too late, but not whose, or claim more records than so few bytes should hold: that
-raises a HeaderRefusedError, after which the caller has the batch read. Kafka reads everything.
+The last four read the records, which takes long and, for compressed ones, much memory: `LogConfig.reads_records` and
+`reads_compressed` tell so, and callers on the loop then leave :func:`admit` to a thread. A topic with Kafka's defaults
+is not read. Its headers can show that a timestamp is too late, but not whose, or claim more records than so few bytes
+should hold; or the batch is compressed, and decompressed records are limited. That raises a HeaderRefusedError, after
+which the caller has the batch read. Kafka reads everything.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ def _admit(
     if view.readonly:
         view = memoryview(bytearray(view))
     headers = validate(view, config.max_message_bytes, read=read)
+    if config.reads_compressed and not read and any(header.compression for header in headers):
+        raise HeaderRefusedError(ErrorCode.INVALID_RECORD, "compressed records that have not been read")
     stamp = config.message_timestamp_type == "LogAppendTime"
     if not (read or stamp) and any(
         _out_of_time(timestamp, config, now_ms)
@@ -143,7 +147,9 @@ def _check_records(
     for header in headers:
         is_append_time = header.is_log_append_time
         batch = view[position : position + header.size]
-        for index, (timestamp, has_key) in enumerate(scan_records(batch), first):
+        for index, (timestamp, has_key) in enumerate(
+            scan_records(batch, config.max_decompressed_message_bytes), first
+        ):
             if not has_key and config.compacts:
                 partition = where.rpartition("/")[2]
                 text = f"Compacted topic cannot accept message without key in topic partition {partition}"
@@ -190,7 +196,7 @@ def _recompress(
         position += header.size
         if header.compression is not codec:
             batch = build_batch(
-                read_records(batch),
+                read_records(batch, config.max_decompressed_message_bytes),
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,

@@ -293,7 +293,7 @@ class ReplicaManager:
     def _assume(self, topic: TopicRecord, index: int, opened: Log) -> None:
         """Lead or follow, as the topic's record says."""
         config = self._configs.of(topic)
-        opened.config = self._configs.of_logs(topic)
+        opened.reconfigure(self._configs.of_logs(topic))
         if topic.partitions[index].leader == self._replicas.broker_id:
             self._lead(topic, index, opened, config)
         else:
