@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Whatever the shell says: without the compiled modules every process that a test starts takes twice the time.
 export PYTHONDONTWRITEBYTECODE :=
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/pip install --progress-bar off --disable-pip-version-check
 # One process more than there are cores, as tests wait a lot; the tests of a file run in one, in their order.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 5 ? cores + 1 : 6)))
 RUN_TESTS = $(BIN)/python -P tests/harness/millstream_harness/run_tests.py --workers $(WORKERS) --
@@ -13,16 +13,12 @@ RUN_TESTS = $(BIN)/python -P tests/harness/millstream_harness/run_tests.py --wor
 KAFKA_VERSION ?= $(shell sed -n 's|.*<kafka.version>\(.*\)</kafka.version>.*|\1|p' bench/kafka/pom.xml)
 KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
-MAVEN := mvn -B -q -Dstyle.color=never
+MAVEN := mvn -B -Dstyle.color=never
 
 .PHONY: setup demo demo-failover test test-unit test-process test-soak test-all compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
-# $(call timed,NAME,COMMAND,PROGRESS): run it, say every four seconds that it still runs, and how long it took.
-timed = begun=$$(date +%s); seconds() { echo "$$(($$(date +%s) - begun)) s"; }; \
-  (trap 'kill $$pause 2>/dev/null; exit' TERM; while kill -0 $$$$ 2>/dev/null; do sleep 4 & pause=$$!; wait $$pause; echo "$(1): $$(seconds)$(3)"; done) & \
-  ticking=$$!; trap 'kill $$ticking 2>/dev/null; exit 130' INT TERM; $(2); status=$$?; kill $$ticking; wait $$ticking 2>/dev/null; \
-  [ $$status -eq 0 ] && echo "$(1): done in $$(seconds)"; exit $$status
-INSTALLED = , $$(ls -d .venv/lib/python*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed
+# $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
+timed = $(PYTHON) .ci/step.py $(1) $(2)
 
 setup: .venv/.installed
 
@@ -31,9 +27,9 @@ setup: .venv/.installed
 	@echo "setup: making .venv with $(PYTHON)"
 	@$(call timed,setup,$(PYTHON) -m venv .venv)
 	@echo "setup: installing the $$(grep -c == $<) packages of $< (500 MB, most of it Spark: one to three minutes)"
-	@$(call timed,setup,$(PIP) -r $<,$(INSTALLED))
+	@$(call timed,setup,$(PIP) -r $<)
 	@echo "setup: installing $(PACKAGES) from their folders"
-	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%),$(INSTALLED))
+	@$(call timed,setup,$(PIP) --no-deps --no-build-isolation $(PACKAGES:%=-e ./%))
 	@touch $@
 
 # Tests are in tiers (CONTRIBUTING.md): `make test` leaves out the soak tests. SOAK=2/5 chooses a fifth of those, and
@@ -193,7 +189,7 @@ moto: .cache/moto/.installed
 	@echo 'moto: making .cache/moto, the S3 server of tests'
 	@$(call timed,moto,$(PYTHON) -m venv .cache/moto)
 	@echo "moto: installing the $$(grep -c == $<) packages of $<"
-	@$(call timed,moto,.cache/moto/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<)
+	@$(call timed,moto,.cache/moto/bin/pip install --progress-bar off --disable-pip-version-check --require-hashes -r $<)
 	@touch $@
 
 # Iceberg's REST catalog server, which tests load tables through.

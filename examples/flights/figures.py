@@ -102,36 +102,19 @@ def failover(survived: Survived) -> bytes:
     def draw(axes: Any) -> None:
         seconds = [one.seconds for one in survived.samples]
         records = [one.records for one in survived.samples]
-        begin, end = survived.silence
-        axes.axvspan(begin, end, color=RED, alpha=0.14, linewidth=0)
+        words = f"{survived.silence_s:.1f} s without acknowledgement"
+        axes.axvspan(*survived.silence, color=RED, alpha=0.14, linewidth=0, label=words)
         axes.plot(seconds, records, color=BLUE, linewidth=2.2)
-        top = max(*records, 1)
-        last = max(*seconds, survived.restarted_s) * 1.02
-        early = survived.restarted_s < last * 0.6  # there is room after it
-        for when, color in ((survived.killed_s, RED), (survived.restarted_s, TEAL)):
-            axes.axvline(when, color=color, linewidth=1.2, linestyle=(0, (4, 3)))
-        stood = next(one.records for one in survived.samples if one.seconds >= begin)
-        killed, silent = (
-            f"broker {survived.broker} killed",
-            f"{survived.silence_s:.1f} s without\nacknowledgement",
-        )
-        for words, x, y, color, to_the_right in (
-            (killed, survived.killed_s, top * 1.12, RED, survived.killed_s < last * 0.3),
-            ("ready again", survived.restarted_s, top * 0.06, TEAL, early),
-            (silent, max(end, survived.restarted_s) if early else end, stood * 0.7, INK, True),
+        for when, color, words in (
+            (survived.killed_s, RED, f"broker {survived.broker} killed"),
+            (survived.restarted_s, TEAL, "ready again"),
         ):
-            axes.annotate(
-                words,
-                (x, y),
-                (6 if to_the_right else -6, 0),
-                textcoords="offset points",
-                ha="left" if to_the_right else "right",
-                va="center",
-                color=color,
-            )
+            axes.axvline(when, color=color, linewidth=1.2, linestyle=(0, (4, 3)), label=words)
+        # above the axes: events that are close would cover each other's labels
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=2, handlelength=1.4)
         axes.yaxis.set_major_formatter(THOUSANDS)
-        axes.set_ylim(bottom=0, top=top * 1.2)
-        _time(axes, last)
+        axes.set_ylim(bottom=0, top=max(*records, 1) * 1.05)
+        _time(axes, max(*seconds, survived.restarted_s) * 1.02)
 
     return _png(draw)
 

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ class Survived:
     """When the killed broker was ready again."""
     samples: list[Acknowledged]
     silence: tuple[float, float]
-    """Start and end of the longest time without a further acknowledgement."""
+    """Start and end of the longest time without a further acknowledgement that ended after the broker was killed."""
 
     @property
     def silence_s(self) -> float:
@@ -76,6 +76,8 @@ def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], N
     bootstrap = up(runtime)
     done = traffic.Traffic()
     watch = Watch(done.published)
+    # before publishing begins, because it takes the publisher's time
+    pids = {daemon["address"]: daemon["pid"] for daemon in runtime.status().daemons}
     with ThreadPoolExecutor(1) as aside:
         killed: list[tuple[int, float, Future[float]]] = []
 
@@ -85,7 +87,7 @@ def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], N
 
         def progress() -> None:
             if not killed and watch.count >= ROWS // 3:
-                broker = kill_leader(runtime, bootstrap)
+                broker = kill_leader(bootstrap, pids)
                 killed.append((broker, watch.seconds, aside.submit(restart)))
             moved(watch.count)
 
@@ -105,7 +107,7 @@ def run(runtime: LocalRuntime, events: Iterable[Event], moved: Callable[[int], N
         killed_s,
         restarted_s,
         watch.samples,
-        longest_silence(watch.samples),
+        longest_silence(watch.samples, killed_s),
     )
 
 
@@ -147,27 +149,29 @@ class Watch(Thread):
         self.samples.append(Acknowledged(self.seconds, self.count))
 
 
-def longest_silence(samples: Sequence[Acknowledged]) -> tuple[float, float]:
-    """From the last sample before the longest time without progress to the first one after it."""
+def longest_silence(samples: Sequence[Acknowledged], after_s: float) -> tuple[float, float]:
+    """From the last sample before the longest time without progress to the first one after it.
+
+    Only progress after ``after_s`` ends one: the first connections and batches take their time, too.
+    """
     longest, since = (0.0, 0.0), samples[0]
     for sample in samples[1:]:
         if sample.records > since.records:
-            if sample.seconds - since.seconds > longest[1] - longest[0]:
+            if sample.seconds > after_s and sample.seconds - since.seconds > longest[1] - longest[0]:
                 longest = (since.seconds, sample.seconds)
             since = sample
     return longest
 
 
-def kill_leader(runtime: LocalRuntime, bootstrap: str) -> int:
-    """kill -9 the leader of the topic's first partition; return that broker's id."""
+def kill_leader(bootstrap: str, pids: Mapping[str, int]) -> int:
+    """kill -9 the leader of the topic's first partition; return that broker's id. ``pids``: of brokers by address."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(TOPIC, timeout=10)
     leader = found.topics[TOPIC].partitions[0].leader
     address = f"{found.brokers[leader].host}:{found.brokers[leader].port}"
-    for daemon in runtime.status().daemons:
-        if daemon["address"] == address:
-            os.kill(daemon["pid"], signal.SIGKILL)
-            return leader
-    raise RuntimeError(f"broker {leader} at {address} is not of this data folder")
+    if address not in pids:
+        raise RuntimeError(f"broker {leader} at {address} is not of this data folder")
+    os.kill(pids[address], signal.SIGKILL)
+    return leader
 
 
 def await_in_sync(bootstrap: str) -> None:

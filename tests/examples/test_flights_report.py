@@ -19,7 +19,7 @@ CANCELLED = Counter({"UA": 686, "OO": 3})
 def survived() -> Survived:
     counts = (0, 10_000, 20_000, 20_000, 20_000, 20_000, 40_000, 58_697)
     samples = [Acknowledged(number / 2, count) for number, count in enumerate(counts)]
-    silence = longest_silence(samples)
+    silence = longest_silence(samples, 1.1)
     return Survived(PUBLISHED, PUBLISHED, 2, 1.1, 2.9, samples, silence)
 
 
@@ -103,4 +103,12 @@ def test_the_page_needs_nothing_beside_it() -> None:
     ],
 )
 def test_the_longest_silence(counts: tuple[int, ...], expected: tuple[float, float]) -> None:
-    assert longest_silence([Acknowledged(float(at), count) for at, count in enumerate(counts)]) == expected
+    assert (
+        longest_silence([Acknowledged(float(at), count) for at, count in enumerate(counts)], 0.0) == expected
+    )
+
+
+def test_a_silence_before_the_kill_does_not_count() -> None:
+    counts = (0, 0, 0, 0, 0, 5, 6, 6, 6, 7)  # the first acknowledgement takes the longest
+    samples = [Acknowledged(float(at), count) for at, count in enumerate(counts)]
+    assert longest_silence(samples, 6.5) == (6.0, 9.0)
