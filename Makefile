@@ -15,7 +15,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -59,6 +59,16 @@ compat-matrix: setup jars spark-classes
 	  export KAFKA_VERSION=$$version; \
 	  $(MAKE) -s --no-print-directory .jars/kafka-$$version/.complete && $(RUN_TESTS) tests/compat $(PYTEST) || exit 1; \
 	done
+
+# The library's tests, with the oldest versions that client/pyproject.toml allows instead of the pinned ones.
+OLDEST := .cache/oldest
+test-oldest: $(OLDEST)/.installed
+	PYTHONPATH=$(CURDIR)/$(OLDEST) $(RUN_TESTS) --tiers=unit,process tests/client $(PYTEST)
+
+$(OLDEST)/.installed: client/pyproject.toml | setup
+	@rm -rf $(OLDEST)
+	@$(call timed,oldest,$(PIP) --no-deps --target $(OLDEST) $$(grep -oE '[a-z-]+>=[0-9.]+' $< | sed 's/>=/==/'))
+	@touch $@
 
 # How long each file took, which shares and the tiers' limits go by.
 durations: setup jars kafka-jars spark-classes
@@ -106,7 +116,7 @@ lock: requirements-dev.in
 	echo hatchling | $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt -o .build-requirements.txt -
 	$(call image_lock,broker-image,--extra uvloop)
 	$(call image_lock,operator)
-	$(call image_lock,client)
+	$(call image_lock,client,--extra command)
 	rm .build-requirements.txt
 	$(PIP_COMPILE) --generate-hashes -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
 
@@ -133,13 +143,12 @@ SITE ?= site
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(abspath $(SITE))
 
-# The definitions' pod templates, the copies in chart and operator, and the list of all fields.
+# The definitions' pod templates, the copies in chart and operator, and the pages with all fields.
 definitions: setup
 	$(BIN)/python -m millstream_operator.definitions crds
 	cp crds/*.yaml charts/millstream/crds/
 	cp crds/*.yaml operator/src/millstream_operator/crds/
-	$(BIN)/python -m millstream_operator.document > docs/resources.md.new
-	mv docs/resources.md.new docs/resources.md
+	$(BIN)/python -m millstream_operator.document examples/resources docs
 
 # Which APIs and versions are served, from the handlers themselves.
 docs/protocol.md: setup

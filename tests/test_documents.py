@@ -49,10 +49,11 @@ def test_server_properties_sets_nothing() -> None:
 
 
 def test_the_reference_shows_the_defaults_of_maps() -> None:
-    page = (ROOT / "docs/resources.md").read_text()
+    page = (ROOT / "docs/resources/cluster.md").read_text()
     defaults = BrokerResources()
     for field, amounts in (("requests", defaults.requests), ("limits", defaults.limits)):
-        (shown,) = re.findall(rf"\| `brokers\.resources\.{field}` \| .*? \| `(.*?)` \|", page)
+        anchor = f'<a id="spec.brokers.resources.{field}"></a>'
+        (shown,) = re.findall(rf"\| {re.escape(anchor)}`{field}` \| .*? \| `(.*?)` \|", page)
         assert yaml.safe_load(f"{{{shown}}}") == amounts
 
 
