@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import mutate
 from millstream_harness.tiers import SOAK, UNIT, files_in, tiers_in
@@ -95,19 +97,34 @@ def test_images_install_what_is_pinned(folder: str) -> None:
     installed = pins(ROOT / folder / "requirements.txt")
     builds = pins(ROOT / folder / "requirements-build.txt")
     assert (installed | builds).items() <= tested.items(), "make lock"
+    extras = wanted["project"].get("optional-dependencies", {})
     for needed, there in (
         (wanted["project"]["dependencies"], installed),
-        (wanted["project"].get("optional-dependencies", {}).get("uvloop", []), installed),
+        (extras.get("uvloop", []) + extras.get("command", []), installed),
         (wanted["build-system"]["requires"], builds),
     ):
-        for name, version in (one.split("==") for one in needed):
-            assert there[re.sub(r"[-_.]+", "-", name).lower()] == version, f"make lock: {name}"
+        for requirement in map(Requirement, needed):
+            assert there[canonicalize_name(requirement.name)] in requirement.specifier, (
+                f"make lock: {requirement}"
+            )
     for file in ("requirements.txt", "requirements-build.txt"):
         text = (ROOT / folder / file).read_text()
         assert len(re.findall(r"^\S+==\S+ \\\n    --hash=sha256:", text, re.MULTILINE)) == len(
             pins(ROOT / folder / file)
         )
     assert "--require-hashes" in (ROOT / folder / "Dockerfile").read_text()
+
+
+def test_library_leaves_versions_to_its_users() -> None:
+    """Ranges, of which tests take a version in the middle; what only the command needs is in an extra."""
+    project = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
+    tested = pins(ROOT / "requirements-dev.txt")
+    needed = [Requirement(one) for one in project["dependencies"]]
+    assert {one.name for one in needed} == {"confluent-kafka", "msgspec"}
+    extras = [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
+    for one in needed + extras:
+        assert sorted(part.operator for part in one.specifier) == ["<", ">="], one
+        assert tested[canonicalize_name(one.name)] in one.specifier, f"make lock: {one}"
 
 
 def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:

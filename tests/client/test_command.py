@@ -81,7 +81,7 @@ def test_where_to_start_and_how_many(run: Run, topic: str) -> None:
     beyond = run("consume", topic, "--from", "11", status=2)
     assert (beyond.stdout, beyond.stderr.decode()) == (
         b"",
-        f"millstream: from: 11 is beyond the end of {topic}, which has offsets 0 to 9: millstream topic describe "
+        f"millstream: --from: 11 is beyond the end of {topic}, which has offsets 0 to 9: millstream topic describe "
         f"{topic} shows the offsets of its partitions; --follow waits for more records\n",
     )
     assert run("consume", topic, "--from", "latest").stdout == b""
@@ -176,9 +176,9 @@ def test_following_shows_records_as_they_come_and_leaves_when_stopped(
         (
             2,
             ("consume", "{topic}", "--from", "3", "--group", "g"),
-            "from: 3 is not allowed with a group: write earliest or",
+            "--from: 3 is not allowed with a group: write earliest or",
         ),
-        (2, ("produce", "{topic}", "--partition", "3"), "partition: 3 is not allowed: {topic} has 0 to 2"),
+        (2, ("produce", "{topic}", "--partition", "3"), "--partition: 3 is not allowed: {topic} has 0 to 2"),
         (
             2,
             ("produce", "{topic}", "--key-separator", ""),
@@ -192,7 +192,7 @@ def test_following_shows_records_as_they_come_and_leaves_when_stopped(
         (
             2,
             ("--bootstrap", "nowhere", "topic", "list"),
-            'bootstrap: "nowhere" is not allowed: write HOST:PORT',
+            '--bootstrap: "nowhere" is not allowed: write HOST:PORT',
         ),
         (2, ("topic", "create", "x", "--config", "a"), '--config: "a" is not allowed: write KEY=VALUE'),
         (2, ("topic", "create", "x", "-c", "a=1", "-c", "a=2"), "--config: a is given twice: "),
@@ -200,7 +200,7 @@ def test_following_shows_records_as_they_come_and_leaves_when_stopped(
         (1, ("topic", "create", "x", "-r", "9"), "topic x cannot be created: "),
         (1, ("topic", "create", "x", "-c", "no.such=1"), "topic x cannot be created: "),
         (2, ("topic", "alter", "{topic}"), "topic alter: nothing to change: name --partitions, "),
-        (2, ("topic", "alter", "{topic}", "-p", "3"), "partitions: 3 is not allowed: {topic} has 3, and "),
+        (2, ("topic", "alter", "{topic}", "-p", "3"), "--partitions: 3 is not allowed: {topic} has 3, and "),
         (
             1,
             ("topic", "alter", "{topic}", "-c", "retention.ms=soon"),
@@ -249,7 +249,7 @@ def test_a_cluster_that_is_not_there_is_said_within_seconds() -> None:
             assert ended.returncode == 1
             assert ended.stderr.decode() == (
                 f"millstream: no broker at {address} (connection refused): "
-                "start one (millstream local up -f DIR), or name another with --bootstrap\n"
+                "start one (millstream local up -f DIR), or name another in --bootstrap\n"
             )
 
 

@@ -170,6 +170,16 @@ def test_versions_that_do_not_meet(versions: Versions, error: int, problem: str)
     assert found["versions"]["problem"] == problem
 
 
+def test_transactional_id_without_transactions(shared_broker: InProcessBroker) -> None:
+    """It is the only problem; without it, as in the other tests, there is no such step."""
+    found = findings(shared_broker.bootstrap, transactional_id="orders-1")
+    assert [step for step, one in found.items() if one["problem"]] == ["transactions"]
+    assert found["transactions"]["problem"].startswith(
+        "it has no transactions, and the client's transactional.id begins them; leave transactional.id out: "
+    )
+    assert "metadata" in found
+
+
 def test_versions_of_today_meet() -> None:
     with served(broker_of(TODAY)) as address:
         found = findings(address)

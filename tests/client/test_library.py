@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -51,6 +52,30 @@ def test_producers_and_streams_do_not_load_the_commands_or_the_extras() -> None:
     assert not {"click", "rich", "kazoo", "fastavro"} & loaded("import millstream; millstream.connect")
 
 
+OF_THE_COMMAND = ("cli", "commands", "options", "output", "streams")
+
+
+def test_library_works_without_the_packages_of_the_command() -> None:
+    """Each module of the library is imported where click and rich are missing."""
+    files = (path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py"))
+    modules = [
+        ".".join(("millstream", *path.parts)) for path in files
+        if path.parts[0] not in OF_THE_COMMAND and path.name not in ("__init__", "__main__")
+    ]  # fmt: skip
+    assert len(modules) > 40
+    loaded(
+        f"sys.modules.update(click=None, rich=None); import importlib; [*map(importlib.import_module, {modules})]"
+    )
+
+
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_command_without_its_extra_names_it(package: str) -> None:
+    script = f"import sys; sys.modules['{package}'] = None; from millstream.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    line = f"millstream: the command needs {package}: pip install 'millstream[command]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", line)
+
+
 def test_every_name_of_the_library_is_there() -> None:
     assert set(millstream.__all__) <= set(dir(millstream))
     for name in millstream.__all__:
@@ -68,6 +93,31 @@ def test_type_checkers_see_the_same_names() -> None:
         r"^    from millstream\.([\w.]+) import (\w+) as \2$", text, re.MULTILINE
     )} == millstream._MODULES  # fmt: skip
     assert for_checkers
+
+
+def test_errors_of_the_library_name_no_options_of_the_command() -> None:
+    """Outside the command, no text but a docstring has an option such as --bootstrap."""
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).with_suffix("").parts[0] in OF_THE_COMMAND:
+            continue
+        tree = ast.parse(path.read_text())
+        texts = {
+            id(node): node.value for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }  # fmt: skip
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr):  # a docstring
+                texts.pop(id(node.value), None)
+        for text in texts.values():
+            assert not re.search(r"(^|[ (])--[a-z]", text), f"{path.name}: {text}"
+
+
+def test_error_names_parameters_or_options() -> None:
+    error = errors.BadInput("start: 9 is beyond the end of t: a", "`follow` waits, `other` is not an option")
+    assert str(error).startswith("start: 9 is beyond the end of t: a: `follow` waits")
+    assert error.naming({"start": "--from", "follow": "--follow", "a": "--all"}) == (
+        "--from: 9 is beyond the end of t: a: --follow waits, `other` is not an option"
+    )
 
 
 def test_one_tree_of_errors_is_as_documented() -> None:

@@ -38,7 +38,7 @@ def a_source(cluster_id: str) -> Any:
 def test_a_source_that_is_another_cluster_in_each_mirror_needs_the_mirrors_name(target: Any) -> None:
     with pytest.raises(BadInput) as refused:
         mirror_status(target, sources={"kafka": a_source("A")})
-    assert refused.value.problem == "--source: kafka:9092 is cluster A, not B, which kafka of payments is"
+    assert refused.value.problem == "sources: kafka:9092 is cluster A, not B, which kafka of payments is"
     step = "name one of the mirrors with a source kafka: millstream mirror status MIRROR"
     assert refused.value.next_step == step
     (one,) = mirror_status(target, "orders", {"kafka": a_source("A")})
@@ -48,5 +48,5 @@ def test_a_source_that_is_another_cluster_in_each_mirror_needs_the_mirrors_name(
 def test_an_address_of_another_cluster_is_refused(target: Any) -> None:
     with pytest.raises(BadInput) as refused:
         mirror_status(target, "orders", {"kafka": a_source("B")})
-    assert refused.value.problem == "--source: kafka:9092 is cluster B, not A, which kafka is"
+    assert refused.value.problem == "sources: kafka:9092 is cluster B, not A, which kafka is"
     assert refused.value.next_step == "name an address of that cluster"

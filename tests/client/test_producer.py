@@ -282,6 +282,10 @@ def test_what_cannot_be_sent_says_so_at_once(shared_broker: InProcessBroker, top
             "partitioner: 'murmur2' is not allowed: give a callable (see Partitioner)",
         ),
         ({"config": {"acks": "1"}}, "config: acks is not allowed there: use the option acks"),
+        (
+            {"config": {"transactional.id": "t"}},
+            "config: transactional.id is not allowed: this library has no tr",
+        ),
         ({"config": {"no.such": "1"}}, 'config: No such configuration property: "no.such"'),
         (
             {"value_serializer": 7},
@@ -301,6 +305,14 @@ def test_options_that_are_wrong(options: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as refused:
         millstream.Producer("127.0.0.1:1", **options)
     assert str(refused.value).startswith(said)
+
+
+def test_transactional_id_among_the_clusters_settings() -> None:
+    cluster = millstream.Cluster("127.0.0.1:1", {"transactional.id": "t"})
+    with pytest.raises(
+        BadInput, match=r"config: transactional\.id is not allowed: this library has no transactions"
+    ):
+        millstream.Producer(cluster)
 
 
 def test_no_broker_is_said_within_seconds() -> None:

@@ -61,6 +61,8 @@ class Commands(click.Group):
         try:
             super().invoke(ctx)
             sys.stdout.flush()
+        except MillstreamError as error:
+            raise Ended(error.naming(ctx.ensure_object(Settings).options), error.exit_status) from error
         except KeyboardInterrupt:
             raise Ended("interrupted", INTERRUPTED) from None
         except OSError as error:

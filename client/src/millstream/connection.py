@@ -73,7 +73,7 @@ class Cluster:
         if reasons := self.why_unreachable():
             raise Unreachable(
                 f"no broker at {self.bootstrap} ({reasons})",
-                "start one (millstream local up -f DIR), or name another with --bootstrap",
+                "start one (millstream local up -f DIR), or name another in `bootstrap`",
             )
         try:
             admin, metadata = self._connected()
@@ -86,7 +86,7 @@ class Cluster:
                 ) from None
             raise Unreachable(
                 f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
-                "name another address with --bootstrap, or see what millstream doctor says",
+                "name another address in `bootstrap`, or see what millstream doctor says",
             ) from None
         brokers = metadata.brokers.values()
         self._check_advertised([(str(broker.host), broker.port) for broker in brokers])

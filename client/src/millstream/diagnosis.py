@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream import raw, sasl, tls
+from millstream import raw, sasl, tls, transactions
 from millstream.addresses import host_port
 from millstream.clocks import clocks
 from millstream.connection import Cluster
@@ -59,6 +59,7 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
     for host, port in cluster.addresses:
         for finding in _address(host, port, cluster.config):
             yield finding
+        usable = usable or finding.step == "transactions"
         usable = usable or (finding.step in ("versions", "sasl") and not finding.problem)
     if not usable:
         return
@@ -181,7 +182,11 @@ def _usable(
 ) -> Iterator[Finding]:
     finding = _versions(where, versions)
     yield finding
-    if not finding.problem and (mechanisms or sasl.is_used(config)):
+    if finding.problem:
+        return
+    if said := transactions.problem(config, versions):
+        yield Finding("transactions", where, problem=said)
+    if mechanisms or sasl.is_used(config):
         yield Finding("sasl", where, ", ".join(mechanisms), sasl.problem(config, mechanisms))
 
 

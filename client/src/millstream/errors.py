@@ -19,14 +19,20 @@ MillstreamError          all of these; `millstream` prints one as a line. Exit s
 ├── Declined             exit status 1: the user answered a question with no
 └── Interrupted          exit status 130: Ctrl-C or SIGTERM; the message says what was done before
 
+A text names parameters of the library as "name: " at its beginning or as `name` within; the command writes its options
+there (`MillstreamError.naming`).
+
 ``retriable`` says whether the same call may succeed later without a change by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_PARAMETER: Final = re.compile(r"\A(?P<first>[a-z_]+)(?=: )|`(?P<within>[a-z_]+)`")
 
 
 class MillstreamError(Exception):
@@ -39,6 +45,14 @@ class MillstreamError(Exception):
         super().__init__(f"{problem}: {next_step}" if next_step else problem)
         self.problem = problem
         self.next_step = next_step
+
+    def naming(self, options: Mapping[str, str]) -> str:
+        """The text for a caller who knows parameters by other names, such as ``--bootstrap``."""
+
+        def renamed(found: re.Match[str]) -> str:
+            return options.get(found["first"] or found["within"], found[0])
+
+        return _PARAMETER.sub(renamed, str(self))
 
 
 class Unreachable(MillstreamError):

@@ -115,7 +115,7 @@ def mirror_status(
     given = dict(sources or {})
     for source in given.keys() - {source for _, _, source in mirrors}:
         known = ", ".join(sorted({source for _, _, source in mirrors})) or "none"
-        raise BadInput(f"--source: no mirror has a source {source}", f"there is: {known}")
+        raise BadInput(f"sources: no mirror has a source {source}", f"there is: {known}")
     named = Counter(source for _, _, source in mirrors)
     return [
         _mirror(cluster, group, mirror, source, states[group], given.get(source), shared=named[source] > 1)
@@ -251,7 +251,7 @@ def _lags(
     metadata = origin.metadata()
     if ids and metadata.cluster_id not in ids:
         raise BadInput(
-            f"--source: {origin.bootstrap} is cluster {metadata.cluster_id}, not {', '.join(ids)},"
+            f"sources: {origin.bootstrap} is cluster {metadata.cluster_id}, not {', '.join(ids)},"
             f" which {shared or source} is",
             f"name one of the mirrors with a source {source}: millstream mirror status MIRROR"
             if shared

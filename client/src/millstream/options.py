@@ -25,6 +25,8 @@ class Settings:
     def __init__(self) -> None:
         self.bootstrap = os.environ.get("MILLSTREAM_BOOTSTRAP") or DEFAULT_BOOTSTRAP
         self.output = "table"
+        self.options: dict[str, str] = {}
+        """The options of the command that runs, by the parameters of the library that they set."""
 
     @property
     def cluster(self) -> Cluster:
@@ -35,8 +37,11 @@ def common(command: Command) -> Command:
     """``--bootstrap`` and ``--output``."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        settings = context.ensure_object(Settings)
+        options = (one for one in context.command.params if isinstance(one, click.Option))
+        settings.options = {str(one.name): max(one.opts, key=len) for one in options}
         if value is not None:
-            setattr(context.ensure_object(Settings), str(parameter.name), value)
+            setattr(settings, str(parameter.name), value)
 
     command = click.option(
         "--output", "-o", type=click.Choice(["table", "json"]), expose_value=False, callback=keep,

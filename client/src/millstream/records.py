@@ -234,7 +234,7 @@ def consume(
     """
     if group is not None and isinstance(start, int):
         raise BadInput(
-            f"from: {start} is not allowed with a group",
+            f"start: {start} is not allowed with a group",
             "write earliest or latest: a group continues from its committed offsets",
         )
     numbers = list(cluster.led_partitions(topic))
@@ -325,8 +325,8 @@ def _start(
     if isinstance(start, int) and start > end and not follow:
         held = f"has offsets {first} to {end - 1}" if first < end else f"has no records, and its end is {end}"
         raise BadInput(
-            f"from: {start} is beyond the end of {topic}, which {held}",
-            f"millstream topic describe {topic} shows the offsets of its partitions; --follow waits for more records",
+            f"start: {start} is beyond the end of {topic}, which {held}",
+            f"millstream topic describe {topic} shows the offsets of its partitions; `follow` waits for more records",
         )
     found = {}
     for number in numbers:

@@ -61,11 +61,11 @@ def plan_reset(cluster: Cluster, group: str, target: Target, topics: Collection[
         for topic in dict.fromkeys(topic for topic, _ in partitions):
             cluster.led_partitions(topic, [number for name, number in partitions if name == topic])
         if not partitions:
-            raise BadInput(f"the topics where group {group} has offsets are gone", "name others with --topic")
+            raise BadInput(f"the topics where group {group} has offsets are gone", "name others in `topics`")
     elif state == "Dead":
         raise unknown_group(group)
     else:
-        raise BadInput(f"group {group} has no committed offsets", "name the topics with --topic")
+        raise BadInput(f"group {group} has no committed offsets", "name some in `topics`")
     offsets = choose(
         partitions, target, committed, watermarks(cluster, partitions), _at(cluster, partitions, target)
     )
@@ -100,21 +100,21 @@ def choose(
             case "shift":
                 if committed.get(at, -1) < 0:
                     raise BadInput(
-                        f"--shift-by: {at[0]}-{at[1]} has no committed offset to shift",
-                        "use --to-earliest, --to-latest or --to-offset",
+                        f"target: {at[0]}-{at[1]} has no committed offset to shift",
+                        "choose earliest, latest or an offset",
                     )
                 wanted = committed[at] + target.number
         found[at] = min(max(wanted, earliest), latest)
     return found
 
 
-def parse_datetime(text: str) -> int:
-    """ISO 8601 to milliseconds since 1970; UTC unless it names a zone."""
+def parse_datetime(option: str, text: str) -> int:
+    """The value of an ``option``, ISO 8601, as milliseconds since 1970; UTC unless it names a zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadInput(
-            f'--to-datetime: "{text}" is not allowed', "write ISO 8601, such as 2026-11-22T09:30:00Z"
+            f'{option}: "{text}" is not allowed', "write ISO 8601, such as 2026-11-22T09:30:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -126,6 +126,10 @@ def test_a_broker_that_is_paused(start_broker: StartBroker, stop_s: float) -> No
             {"processing_timeout_s": 5},
             "processing_timeout_s: 5 is not allowed: write at least session_timeout_s (45)",
         ),
+        (
+            {"config": {"transactional.id": "t"}},
+            "config: transactional.id is not allowed: this library has no tr",
+        ),
         ({"config": {"group.id": "g"}}, "config: group.id is not allowed there: use the option group"),
         (
             {"commits": 1},

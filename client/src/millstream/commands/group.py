@@ -109,7 +109,7 @@ def group_reset(
             "earliest": 0 if to_earliest else None,
             "latest": 0 if to_latest else None,
             "offset": to_offset,
-            "datetime": None if to_datetime is None else parse_datetime(to_datetime),
+            "datetime": None if to_datetime is None else parse_datetime("--to-datetime", to_datetime),
             "shift": shift_by,
         }
     )

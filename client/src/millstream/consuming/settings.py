@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from millstream import transactions
 from millstream.connection import Cluster
 from millstream.consuming.message import Partition
 from millstream.errors import BadInput
@@ -113,6 +114,7 @@ class ConnectorSettings:
                 f"zookeeper: {self.zookeeper!r} is not allowed with coordination={self.coordination!r}",
                 'give the ensemble with coordination="zookeeper", and only then',
             )
+        transactions.refuse(self.config)
         for key in self.config:
             if key in OURS:
                 raise BadInput(
@@ -126,7 +128,8 @@ class ConnectorSettings:
         return min(max(self.processing_timeout_s + session, 3 * session), LONGEST_REBALANCE_S)
 
     def client_config(self, cluster: Cluster, group: str) -> dict[str, Any]:
-        """The settings for librdkafka, for one stream."""
+        """The settings for librdkafka, for one stream. BadInput for those of the cluster that no stream may have."""
+        transactions.refuse(cluster.config)
         return cluster.client_config() | {
             "client.id": self.client_id,
             "group.id": group,

@@ -26,6 +26,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millstream.connection import Cluster, failed
+from millstream.consuming.batches import Batches, check_maximum
 from millstream.consuming.clock import CLOCK, now
 from millstream.consuming.membership import Membership
 from millstream.consuming.message import Decoders, Message, Partition, Position, messages
@@ -36,7 +37,10 @@ from millstream.consuming.turns import Turns
 from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic
 
 BATCH: Final = 256
-"""Most messages of a batch: they fit into the processor's cache, and are too few to start a garbage collection."""
+"""Most messages of a batch, unless the caller takes larger ones.
+
+They fit into the processor's cache, and are too few to start a garbage collection.
+"""
 POLL_S: Final = 0.1
 """Longest time that a fetch holds the stream's lock."""
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -77,6 +81,8 @@ class MessageStream:
         self._owned: set[Partition] = set()
         self._batch: list[Message | None] = []
         self._left: Any = iter(self._batch)
+        self._most = BATCH
+        self._in_hand = 1  # how many of those handed out last the caller may still be working on
         self._began: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._by_caller: dict[Partition, int] = {}
@@ -110,6 +116,7 @@ class MessageStream:
         while True:
             while (begun := clock(which)) >= self._due and self._attend():
                 pass  # it may have taken long, or the process was paused in it
+            self._most, self._in_hand = BATCH, 1
             yield filter(None, islice(self._left, some))
             some = 1 if self._gaps else _next_run(some, clock(which) - begun)
             if not self._left.__length_hint__() and not self._fetch():
@@ -120,11 +127,34 @@ class MessageStream:
         while True:
             while (begun := clock(which)) >= self._due and await self._aside(self._attend):
                 pass  # it may have taken long, or the process was paused in it
+            self._most, self._in_hand = BATCH, 1
             for message in filter(None, islice(self._left, some)):
                 yield message
             some = 1 if self._gaps else _next_run(some, clock(which) - begun)
             if not self._left.__length_hint__() and not await self._aside(self._fetch):
                 return
+
+    def batches(self, maximum: int = BATCH) -> Batches:
+        """The messages in lists of at most ``maximum``, for ``for`` or ``async for`` instead of the stream itself.
+
+        The messages of a list count as processed when the next list is taken, and `commit` commits the whole list.
+        """
+        check_maximum(maximum)
+        return Batches(self._prepare, lambda: self._hand_out(maximum), self._fetch, self._aside)
+
+    def _prepare(self) -> bool:
+        """The caller wants the next list: let the membership work if that is due; False if the stream is closed."""
+        self._in_hand = 0
+        while now() >= self._due:
+            if not self._attend():
+                return False
+        return True
+
+    def _hand_out(self, maximum: int) -> list[Message]:
+        with self.turns:
+            self._most = maximum
+            self._in_hand = min(maximum, self._left.__length_hint__())
+            return [*filter(None, islice(self._left, maximum))]
 
     async def _aside(self, look: Callable[[], bool]) -> bool:
         """Call it in a thread; False if the stream is closed."""
@@ -164,11 +194,11 @@ class MessageStream:
         """Get a batch; returns whether there is one. The lock is held."""
         self._settle()
         self._consuming = True
-        found = self._poll(BATCH, 0)
+        found = self._poll(self._most, 0)
         if not found and (
             found := self._poll(1, POLL_S)
         ):  # a call that waits would wait for everything that it may return
-            found += self._poll(BATCH - 1, 0)
+            found += self._poll(self._most - 1, 0) if self._most > 1 else []
         kept = bool(found) and self._keep(found)
         self._consuming = False
         return kept
@@ -240,7 +270,7 @@ class MessageStream:
     def _serve(self) -> None:
         """Let librdkafka call back. The lock is held."""
         left = self._left.__length_hint__()
-        has_room = left <= BATCH  # without room only while it waits
+        has_room = left <= self._most  # without room only while it waits
         self._settle(seek=has_room)
         self._consuming = True
         while extra := self._poll(1, 0):  # a message joins the end of the batch
@@ -315,7 +345,7 @@ class MessageStream:
 
     def _commit_processed(self, *, wait: bool, only: Collection[Partition] | None = None) -> None:
         """Commit processed messages; problems are logged, because the next commit covers this one."""
-        positions = self._positions(max(self._handed_out() - 1, 0))
+        positions = self._positions(max(self._handed_out() - self._in_hand, 0))
         wanted = {
             at: max(offset, self._by_caller.get(at, 0))  # the caller may have committed more
             for at, offset in positions.items()

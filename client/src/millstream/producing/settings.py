@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from millstream import transactions
 from millstream.connection import Cluster
 from millstream.errors import BadInput
 from millstream.producing.partitioners import Murmur2, Partitioner
@@ -86,12 +87,14 @@ class ProducerSettings:
                 raise BadInput(
                     f"{name}: {value!r} is not allowed", f"write a number from {low:,} to {high:,}"
                 )
+        transactions.refuse(self.config)
         for key in self.config:
             if name := OURS.get(key, ""):
                 raise BadInput(f"config: {key} is not allowed there", f"use the option {name}")
 
     def client_config(self, cluster: Cluster) -> dict[str, Any]:
-        """The settings for librdkafka."""
+        """The settings for librdkafka. BadInput for those of the cluster that no producer may have."""
+        transactions.refuse(cluster.config)
         return cluster.client_config() | {
             "client.id": self.client_id,
             "acks": self.acks,
