@@ -247,14 +247,38 @@ def test_partitions_grow_and_never_shrink(wire: Wire, topic: str) -> None:
     assert grow(wire, "absent", 4)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def deleted_before(wire: Wire, topic: str, offset: int) -> tuple[int, int]:
+    asked = delete_records.DeleteRecordsTopic(topic, [delete_records.DeleteRecordsPartition(0, offset)])
+    answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest([asked], 60_000))
+    return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].low_watermark
+
+
+@pytest.mark.parametrize(
+    ("policy", "result"),
+    [
+        ("", (0, 1)),
+        ("delete,delete", (0, 1)),
+        ("compact,delete", (0, 1)),
+        ("compact", (ErrorCode.POLICY_VIOLATION, -1)),
+        ("compact,compact", (ErrorCode.POLICY_VIOLATION, -1)),
+    ],
+)
+def test_records_are_deleted_unless_the_topic_is_only_compacted(
+    wire: Wire, topic: str, policy: str, result: tuple[int, int]
+) -> None:
+    assert alter(wire, TOPIC, topic, ("cleanup.policy", SET, policy)) == (0, "")
+    shown = described(wire, TOPIC, topic)["cleanup.policy"].value
+    assert shown == ",".join(dict.fromkeys(policy.split(",")))
+    wire.produce(topic, [record("a", key=b"k"), record("b", key=b"k")])
+    assert deleted_before(wire, topic, 1) == result
+
+
 def test_records_are_deleted_up_to_an_offset(wire: Wire, topic: str) -> None:
     for _ in range(5):
         wire.produce(topic, [record("a")])
 
     def delete(offset: int, name: str = topic) -> tuple[int, int]:
-        asked = delete_records.DeleteRecordsTopic(name, [delete_records.DeleteRecordsPartition(0, offset)])
-        answer = wire.call(delete_records.API, 2, delete_records.DeleteRecordsRequest([asked], 60_000))
-        return answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].low_watermark
+        return deleted_before(wire, name, offset)
 
     assert delete(3) == (0, 3)
     assert delete(2) == (0, 3), "it never goes back"

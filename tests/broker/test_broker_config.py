@@ -21,6 +21,7 @@ from millstream_broker.config import (
 from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config_types import ConfigError
 from millstream_broker.main import read_config
+from millstream_broker.topic_logs import log_config
 
 pytestmark = pytest.mark.process
 
@@ -109,6 +110,22 @@ def test_topic_defaults_are_those_of_kafka() -> None:
     assert topic["segment.bytes"] == 1_073_741_824
     assert topic["max.message.bytes"] == 1_048_588
     assert topic["cleanup.policy"] == ["delete"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("delete,delete", ["delete"]),
+        ("compact, delete ,compact", ["compact", "delete"]),
+        ("", []),
+    ],
+)
+def test_each_cleanup_policy_counts_once(text: str, value: list[str]) -> None:
+    config = BrokerConfig()
+    topic = TopicConfig(config, {"cleanup.policy": text})
+    assert topic["cleanup.policy"] == value
+    logs = log_config(topic, config)
+    assert (logs.deletes, logs.compacts, logs.keeps_all) == ("delete" in value, "compact" in value, not value)
 
 
 @pytest.mark.parametrize(

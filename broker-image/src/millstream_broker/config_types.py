@@ -60,7 +60,7 @@ class Rule:
     allowed: str
     problem: Callable[[Value], Problem | None]
     is_of_names: bool = False
-    """Whether the value is a list of names, none of which may be empty."""
+    """Whether the value is a list of names: none may be empty, and each counts once."""
 
 
 def between(low: float, high: float) -> Rule:
@@ -199,8 +199,10 @@ class Key:
             raise self.refused(text, why) from None
         if self.rule is None:
             return value
-        if self.rule.is_of_names and isinstance(value, list) and "" in value:
-            raise ConfigError(f"Configuration '{self.name}' values must not be empty.", self.name)
+        if self.rule.is_of_names and isinstance(value, list):
+            if "" in value:
+                raise ConfigError(f"Configuration '{self.name}' values must not be empty.", self.name)
+            value = list(dict.fromkeys(value))
         if (problem := self.rule.problem(value)) is not None:
             raise self.refused(*problem)
         return value

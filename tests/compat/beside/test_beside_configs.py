@@ -128,6 +128,13 @@ ALTERED = {
     "comma alone": [("cleanup.policy", ",")],
     "comma inside": [("cleanup.policy", "compact,,delete")],
     "list with blanks": [("cleanup.policy", "compact , delete")],
+    "list with the same twice": [("cleanup.policy", "delete,delete")],
+    "list with the same twice apart": [("cleanup.policy", "compact, delete,compact")],
+    "list with a blank item": [("cleanup.policy", "compact, ,delete")],
+    "throttled replicas twice": [("leader.replication.throttled.replicas", "0:1,0:1")],
+    "throttled replicas with blanks": [("leader.replication.throttled.replicas", "0:1 , 1:1")],
+    "throttled replicas empty": [("leader.replication.throttled.replicas", "")],
+    "throttled replicas all twice": [("leader.replication.throttled.replicas", "*,*")],
     "underscores": [("retention.ms", "1_000")],
     "underscores in a double": [("min.cleanable.dirty.ratio", "0_0.5")],
     "nan": [("min.cleanable.dirty.ratio", "nan")],
@@ -197,6 +204,9 @@ STEPS: dict[str, list[tuple[str, int, str | None]]] = {
     "delete unknown": [("no.such.key", DELETE, None)],
     "append": [("cleanup.policy", APPEND, "compact")],
     "append again": [("cleanup.policy", APPEND, "compact")],
+    "append twice": [("cleanup.policy", APPEND, "delete,delete")],
+    "set twice": [("cleanup.policy", SET, "compact,compact")],
+    "append to what is there twice": [("cleanup.policy", APPEND, "delete")],
     "append null": [("cleanup.policy", APPEND, None)],
     "append unknown": [("no.such.key", APPEND, "1")],
     "append bad": [("cleanup.policy", APPEND, "keep")],
@@ -242,6 +252,7 @@ BROKER_STEPS: dict[str, list[tuple[str, int, str | None]]] = {
     "null": [("log.retention.ms", SET, None)],
     "append to a number": [("log.retention.ms", APPEND, "1")],
     "deleted": [("log.retention.ms", DELETE, None)],
+    "empty list": [("log.cleanup.policy", SET, "")],
     "all deleted": [("log.cleanup.policy", DELETE, None)],
     "min.insync.replicas": [("min.insync.replicas", SET, "1")],
     "min.insync.replicas back": [("min.insync.replicas", DELETE, None)],
@@ -282,6 +293,20 @@ def test_brokers_are_altered_as_a_whole(beside: Beside, name: str) -> None:
             beside.same(alter_configs.API, resources=[resource], validate_only=validate_only)
         settle(beside)
         describe(beside, BROKER, name, ["log.retention.ms", "log.segment.bytes"], include_synonyms=True)
+
+
+def test_duplicates_in_a_brokers_list(beside: Beside) -> None:
+    why = "Kafka shows the text that was set, although it uses each item once."
+
+    def step(operation: int, value: str | None, **but: dict[str, str]) -> None:
+        change = {"name": "log.cleanup.policy", "config_operation": operation, "value": value}
+        resource = {"resource_type": BROKER, "resource_name": "1", "configs": [change]}
+        beside.same(incremental_alter_configs.API, resources=[resource])
+        settle(beside)
+        describe(beside, BROKER, "1", ["log.cleanup.policy"], [4], include_synonyms=True, **but)
+
+    step(SET, "compact,delete,compact", but={"synonyms[log.cleanup.policy]": why})
+    step(DELETE, None)
 
 
 def test_where_they_differ(beside: Beside) -> None:

@@ -13,6 +13,7 @@ from millstream_kafka.protocol import (
     create_topics,
     delete_records,
     delete_topics,
+    describe_configs,
     metadata,
 )
 
@@ -22,7 +23,12 @@ pytestmark = [
 ]
 
 TIERED = "There is no tiered storage: its keys are not listed."
-NO_TIERS = {"[local.retention": TIERED, "[remote.": TIERED, "[millstream.": "Our own."}
+NO_TIERS = {
+    "[local.retention": TIERED,
+    "[remote.": TIERED,
+    "[millstream.": "Our own.",
+    "[max.decompressed.": "A key of Kafka 4.4.",
+}
 AT_ONCE = "Ours creates a topic before it answers Metadata; Kafka says UNKNOWN_TOPIC_OR_PARTITION first."
 ZERO, NOBODY = UUID(int=0), UUID(int=1)
 
@@ -254,16 +260,28 @@ def test_topics_that_metadata_creates(beside: Beside) -> None:
     )
 
 
+def test_duplicates_in_a_list(beside: Beside) -> None:
+    wanted = topic("twice-{v}", configs=configs(cleanup_policy="delete,compact,delete"))
+    but = {**NO_TIERS, "[cleanup.policy]": "Kafka shows the text of the request."}
+    beside.same(create_topics.API, [7], topics=[wanted], timeout_ms=10_000, but=but)
+    beside.until_known("twice-7")
+    asked = {"resource_type": 2, "resource_name": "twice-7", "configuration_keys": ["cleanup.policy"]}
+    answers = beside.same(describe_configs.API, [4], resources=[asked])
+    assert answers.ours["results"][0]["configs"][0]["value"] == "delete,compact"
+
+
 def test_deleting_records(beside: Beside) -> None:
     beside.create("cut", partitions=3)
     beside.create("cut-compact", cleanup_policy="compact")
     beside.create("cut-both", cleanup_policy="compact,delete")
+    beside.create("cut-kept", cleanup_policy="")
+    beside.create("cut-twice", cleanup_policy="compact,compact")
 
     def ask(name: str, *offsets: tuple[int, int]) -> None:
         partitions = [{"partition_index": index, "offset": offset} for index, offset in offsets]
         beside.same(delete_records.API, topics=[{"name": name, "partitions": partitions}], timeout_ms=10_000)
 
-    for name in ("cut", "cut-compact", "cut-both", "no-such", "", "a/b"):
+    for name in ("cut", "cut-compact", "cut-both", "cut-kept", "cut-twice", "no-such", "", "a/b"):
         ask(name, (0, 0))
         ask(name, (0, -1))
         ask(name, (0, 1))

@@ -1,7 +1,8 @@
 """DeleteRecords: move the start of partitions up to an offset; -1 is the high watermark (KIP-107).
 
 The response waits until the live replicas have moved theirs, up to the request's timeout, and no crash can undo it.
-Nothing is deleted from internal topics, as in Kafka, nor from a mirror's replica, whose start follows its source's.
+Nothing is deleted from internal topics and those that are only compacted, as in Kafka, nor from a mirror's replica,
+whose start follows its source's.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _delete(
     partition.check_online()
     if partition.source:
         raise read_only(topic, partition.source)
-    if not partition.log.config.deletes:
+    config = partition.log.config
+    if not (config.deletes or config.keeps_all):
         raise ApiError(ErrorCode.POLICY_VIOLATION)
     offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
     return partition, partition.delete_records_before(offset, timeout_ms)

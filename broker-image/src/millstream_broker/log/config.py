@@ -21,7 +21,7 @@ class LogConfig:
     max_decompressed_message_bytes: int = LARGEST_RECORD  # of a record
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER
-    cleanup_policy: str = "delete"  # delete, compact, or both with a comma
+    cleanup_policy: str = "delete"  # delete, compact, both with a comma, or empty
     compression_type: str = "producer"
     compression_level: int | None = None  # level of that codec; None: its default
     message_timestamp_type: str = "CreateTime"  # or LogAppendTime
@@ -54,6 +54,11 @@ class LogConfig:
     @property
     def deletes(self) -> bool:
         return "delete" in self.cleanup_policy
+
+    @property
+    def keeps_all(self) -> bool:
+        """An empty cleanup.policy: nothing is removed, unless DeleteRecords asks for it."""
+        return not self.cleanup_policy
 
     @property
     def compacts(self) -> bool:
