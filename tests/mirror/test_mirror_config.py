@@ -39,6 +39,12 @@ def test_good_file() -> None:
     ]
 
 
+def test_patterns_that_match_no_name() -> None:
+    config = parse(json.dumps({**GOOD, "topics": {"include": ["ordrs", "orders", "a.*b"]}}))
+    assert config.unmatched(["orders", "orders-eu", "ab"]) == ["ordrs"]
+    assert config.unmatched([]) == ["ordrs", "orders", "a.*b"]
+
+
 def test_a_request_to_rejoin() -> None:
     asked = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
     assert parse(json.dumps(asked)).rejoin == "2026-11-25"

@@ -22,9 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_two_regions(sandbox: Sandbox) -> None:
     for example in (ROOT / "examples/two-regions").glob("*.yaml"):
-        (sandbox.manifests / example.name).write_text(example.read_text())
+        text = example.read_text().replace('["orders.*"]', '["orders.*", "ordrs"]')
+        (sandbox.manifests / example.name).write_text(text)
     outcome = sandbox.runtime().up(sandbox.manifests)
     assert outcome.failures == {}
+    warning = 'spec.topics.include: "ordrs" matches no topic of west; patterns match whole names'
+    assert f"MirrorMaker west-to-east: {warning}" in sandbox.said
+    assert f"MirrorMaker west-to-east: {warning}" in sandbox.run("status").stdout
     west, east = (sandbox.found("Cluster", name)["status"]["bootstrap"] for name in ("west", "east"))
     assert west != east
     produce(west, "orders", 500)

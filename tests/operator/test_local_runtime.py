@@ -280,7 +280,8 @@ def test_mistakes_change_nothing(sandbox: Sandbox) -> None:
 
 def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     assert "nothing is in" in sandbox.run("status").stdout
-    assert sandbox.run("down").stdout.startswith("nothing was running\n")
+    nothing = f"there is no data folder {sandbox.data}, so nothing was stopped: --data names another one\n"
+    assert sandbox.run("down").stdout == nothing
     sandbox.cluster()
     sandbox.write("Topic", "orders", "{clusterRef: {name: west}}")
     ended = sandbox.run_alone("up", "-f", str(sandbox.manifests))

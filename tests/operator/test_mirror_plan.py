@@ -140,6 +140,43 @@ def test_patterns_that_match_nothing_are_said(matched: tuple[int | None, ...], r
     assert ("no topic of west matches spec.topics" in ready.message) == (reason == "NoTopics")
 
 
+def looked(name: str, matched: int | None, *unmatched: str) -> SourceReport:
+    return SourceReport(name, reachable=True, matched=matched, unmatched=unmatched, wanted=1)
+
+
+@pytest.mark.parametrize(
+    ("sources", "named"),
+    [
+        pytest.param([looked("west", 3, "ordrs")], '"ordrs" matches no topic of west', id="one of several"),
+        pytest.param([looked("west", 3, "b", "a")], '"a", "b" match no topic of west', id="two"),
+        pytest.param([looked("west", 3)], "", id="all match"),
+        pytest.param([looked("west", 0, "ordrs")], "", id="no topic at all, which Ready says"),
+        pytest.param([looked("west", 3, "a"), looked("north", 1)], "", id="another source has it"),
+        pytest.param(
+            [looked("west", 3, "a", "b"), looked("north", 0, "a")], '"a" matches no', id="in neither"
+        ),
+        pytest.param([looked("west", 3, "a"), looked("north", None)], "", id="not known of a source"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_beside_others_is_named(
+    sources: list[SourceReport], named: str
+) -> None:
+    mirror = a_mirror(sources=[{"name": one.name, "bootstrap": "x:9092"} for one in sources])
+    status = plan.status_of(mirror, Workers(1, 1, (WorkerReport(sources=tuple(sources)),)), NOW)
+    warnings = [one for one in status.conditions or () if one.type == "Warning"]
+    assert [one.reason for one in warnings] == (["PatternUnmatched"] if named else [])
+    assert named in "".join(one.message for one in warnings)
+    # a worker that has just started knows nothing yet: the warning stays, until the spec changes
+    before = msgspec.structs.replace(mirror, status=status)
+    later = plan.status_of(before, Workers(1, 0, ()), NOW)
+    assert [one.message for one in later.conditions or () if one.type == "Warning"] == [
+        one.message for one in warnings
+    ]
+    edited = msgspec.structs.replace(before, metadata=msgspec.structs.replace(before.metadata, generation=9))
+    later = plan.status_of(edited, Workers(1, 0, ()), NOW)
+    assert not [one for one in later.conditions or () if one.type == "Warning"]
+
+
 def test_rates_add_up_whatever_a_worker_says() -> None:
     rates = (WorkerRate(10.4, 1000), WorkerRate(5.2, 500), WorkerRate(float("inf"), 1), WorkerRate(-99, 0))
     reports = tuple(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -111,6 +111,10 @@ class MirrorConfig:
         """A function that says whether a topic of the target is the copy of a selected topic of this source."""
         prefix = self.target_topic(source, "")
         return lambda name: name.startswith(prefix) and self.includes(name.removeprefix(prefix))
+
+    def unmatched(self, topics: Collection[str]) -> list[str]:
+        """The patterns of `topics.include` that match none of these names, as they are written."""
+        return [one.text for one in self.include if not any(map(one.matches, topics))]
 
     def includes_group(self, group: str) -> bool:
         """Whether to copy the positions of a consumer group; those of a mirror's own never are."""

@@ -17,6 +17,7 @@ class Pattern:
     """A valid pattern; raises ValueError for others."""
 
     def __init__(self, text: str) -> None:
+        self.text = text
         try:
             self._compiled: Any = re2.compile(text, _QUIET)
         except re2.error as error:

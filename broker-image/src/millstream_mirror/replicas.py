@@ -204,8 +204,9 @@ class ReplicaKeeper(TopicKeeper):
             else:
                 self._refuse(
                     name,
-                    f"is a mirror of {source_of_it} in the target, not of {self._source_of(topic)}: exclude it, or"
-                    " delete it in the target",
+                    f"is in the target the replica of a topic of another cluster ({source_of_it}), not of"
+                    f" {self._source.name} ({self._source_of(topic)}): add it to spec.topics.exclude, or delete it in"
+                    " the target",
                 )
         return ours
 

@@ -53,6 +53,7 @@ COMMIT_S = 0.25
 RIVALS_LOOK_S = 30.0
 WATCH_S = 2.0
 LOSSES_LOOK_S = 10.0
+UNMATCHED = 100  # patterns in a status
 CONNECT_TIMEOUT_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ class SourceMirror:
         self._left_out: dict[str, str] = {}
         """Topics that are not mirrored because their records come from the target."""
         self._origins: dict[str, tuple[str, ...]] = {}
-        self._matched: int | None = None
+        self._matched: list[str] | None = None
+        self._unmatched: list[str] = []
         self._wanted: int | None = None
         self._rate = Rate()
         self._ready: list[MirroredTopic] = []
@@ -227,7 +229,7 @@ class SourceMirror:
             self._reachability.reason,
             self._target_reachability.as_json(),
             problems,
-            self._matched,
+            None if self._matched is None else len(self._matched),
             self.source.max_bytes_per_second,
             self._rate.per_second(),
             by_topic(lanes, self._flow.written, now),
@@ -238,6 +240,7 @@ class SourceMirror:
             sum(lane.is_unseen(now) for lane in lanes),
             sum(lane.acknowledged.is_new and lane.lag > 0 for lane in lanes),
             len(waiting),
+            self._unmatched[:UNMATCHED],
         )
 
     # ---- the topics to mirror
@@ -262,7 +265,8 @@ class SourceMirror:
         try:
             self._refuse_itself()
             topics = select(self.config, self.source, cluster)
-            self._matched = len(topics)
+            if (names := [topic.name or "" for topic in topics]) != self._matched:
+                self._matched, self._unmatched = names, self.config.unmatched(names)
             allowed, unknown = await self._allowed(topics)
             if not self.member.owns:
                 self._wanted = None

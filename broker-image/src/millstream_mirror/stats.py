@@ -213,6 +213,8 @@ class SourceStatus:
     """This worker's lanes that lack records which the source had when they began, or later ones, and never had all."""
     waiting: int = 0
     """This worker's partitions that have not been mirrored for a while (waiting.py)."""
+    unmatched: Sequence[str] = ()
+    """Patterns that match no topic of the source."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -233,6 +235,7 @@ class SourceStatus:
             "setAside": [one.as_json() for one in self.set_aside[:SET_ASIDE]],
             "problems": [problem.as_json() for problem in bounded_problems(self.problems)],
             "matched": self.matched,
+            "unmatched": list(self.unmatched),
             "rate": {"records": round(self.rate[0], 1), "bytes": round(self.rate[1])},
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,

@@ -19,7 +19,7 @@ class ConditionType(StrEnum):
     UPGRADING = "Upgrading"  # Cluster
     REBALANCING = "Rebalancing"  # Cluster, Topic
     PAUSED = "Paused"  # every kind
-    WARNING = "Warning"  # Cluster, Topic
+    WARNING = "Warning"  # Cluster, Topic, MirrorMaker
     STRAYS = "Strays"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
@@ -122,6 +122,7 @@ class Reason(StrEnum):
     MIRRORED_TWICE = "MirroredTwice"
     NAME_TAKEN = "NameTaken"
     NO_TOPICS = "NoTopics"
+    PATTERN_UNMATCHED = "PatternUnmatched"
     NOTHING_MISSING = "NothingMissing"
     PROMOTED = "Promoted"
     PROMOTING = "Promoting"

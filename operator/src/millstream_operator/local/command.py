@@ -131,6 +131,11 @@ def down(data: Path, delete_data: bool, yes: bool) -> None:
     from .runtime import LocalRuntime, Reporter
 
     runtime = LocalRuntime(data, Reporter(say=click.echo))
+    if not delete_data and not runtime.store.exists:
+        click.echo(
+            f"there is no data folder {runtime.data}, so nothing was stopped: --data names another one"
+        )
+        return
     with _errors("down"):
         if delete_data:
             runtime.check_owned()  # before the question, because an answer would change nothing
@@ -292,7 +297,8 @@ def _run(run: dict[str, Any]) -> str:
     if not run:
         return "no run"
     rows = f", {count_of(run['rows'], 'row')}" if run.get("rows") is not None else ""
-    return f"{run['name']} {run['state']}{rows}"
+    corrupt = f", {run['corruptRecords']:,} corrupt" if run.get("corruptRecords") else ""
+    return f"{run['name']} {run['state']}{rows}{corrupt}"
 
 
 def _print_table(head: list[str], rows: list[list[str]]) -> None:

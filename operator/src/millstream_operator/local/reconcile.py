@@ -316,13 +316,16 @@ class Pass:
                 continue
             workers = local.workers()
             deadline = time.monotonic() + MIRROR_SETTLE_S
-            while workers.ready < workers.replicas and time.monotonic() < deadline:
+            while (
+                workers.ready < workers.replicas or not mirror_plan.knows_topics(mirror, workers.reports)
+            ) and time.monotonic() < deadline:
                 time.sleep(0.1)
                 workers = local.workers()
             self._write(mirror, mirror_plan.status_of(mirror, workers, self.services.now(), promotion))
             self.say(
                 f"{_title(mirror)}: {'started' if changed else 'runs'} ({count_of(mirror.spec.replicas, 'worker')})"
             )
+            self._warn(MirrorMaker, _key(mirror))
 
     def _promote(self, mirror: MirrorMaker, local: LocalMirror) -> Promotion:
         """Promote the requested topics.
@@ -429,7 +432,7 @@ class Pass:
             self._refuse(load, begun, cluster)
             return False
         try:
-            program = spark.job_file()
+            program = spark.job_file(load)
         except NotInstalled as error:
             problem = Problem(Reason.RUNNER_NOT_AVAILABLE, f"not loaded ({error})")
             self._write(load, tell(load, load.status, self.services.now(), problem))
@@ -464,16 +467,14 @@ class Pass:
     def _say_end(self, load: BatchLoad, status: BatchLoadStatus) -> None:
         run = status.last_run or Run()
         if run.state == runs.RunState.SUCCEEDED:
-            self.say(
-                f"{_title(load)}: {run.name} wrote {count_of(run.rows or 0, 'row')} to {self._where(load)}"
-            )
+            self.say(f"{_title(load)}: {run.name} wrote {rows_of(run)} to {self._where(load)}")
         else:
             self._failed(load, failure(run))
 
     def _say_idle(self, load: BatchLoad) -> None:
         run, schedule = load.status.last_run, load.status.schedule
         if run is not None and run.state == runs.RunState.SUCCEEDED:
-            self.say(f"{_title(load)}: {run.name} has written {count_of(run.rows or 0, 'row')}")
+            self.say(f"{_title(load)}: {run.name} has written {rows_of(run)}")
         elif run is not None and str(_key(load)) not in self.failures:
             self._failed(load, failure(run))
         if schedule is not None:
@@ -504,6 +505,13 @@ class Pass:
         self.failures[str(_key(resource))] = problem.message
         self.say(f"{_title(resource)}: {problem.reason}: {problem.message}")
 
+    def _warn(self, kind: type[MirrorMaker], key: Key) -> None:
+        """Report the warnings about a resource that is as desired."""
+        resource = self._get(kind, key)
+        for condition in resource.status.conditions or ():
+            if condition.type == ConditionType.WARNING and condition.status == "True":
+                self.say(f"{_title(resource)}: {condition.message}")
+
     def _tell(self, kind: type[Topic | ConsumerGroup | MirrorMaker], keys: Sequence[str]) -> None:
         for resource in self._of(kind, keys):
             for condition in resource.status.conditions or ():
@@ -520,6 +528,14 @@ def keep_cause(before: Resource, after: Resource) -> None:
     was, now = _ready_of(before), _ready_of(after)
     if was and now and was["status"] == now["status"] == "False" and now["reason"] in UNEXPLAINED:
         now.update(was)
+
+
+def rows_of(run: Run) -> str:
+    """The rows that a run wrote, with those that are corrupt."""
+    rows = count_of(run.rows or 0, "row")
+    if not run.corrupt_records:
+        return rows
+    return f"{rows} ({run.corrupt_records:,} corrupt: see their column _corrupt_record)"
 
 
 def _ready_of(resource: Resource) -> dict[str, Any] | None:

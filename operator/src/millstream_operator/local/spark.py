@@ -37,21 +37,48 @@ JARS_VARIABLE = "MILLSTREAM_SPARK_JARS"
 PACKAGES = ",".join(
     f"org.apache.spark:spark-{name}_2.13:{SPARK_VERSION}" for name in ("sql-kafka-0-10", "avro")
 )
+KAFKA_JAR = ("spark-sql-kafka-*.jar", "Spark's Kafka source")
+OTHER_JARS = {
+    "Delta": ("delta-spark_*.jar", "Delta"),
+    "Iceberg": ("iceberg-spark-runtime-*.jar", "Iceberg"),
+}
+S3_JAR = ("hadoop-aws-*.jar", "S3A")
+UNRESOLVED = "unresolved dependency: "
 STOP_S = 10.0
 LOG_LINES = 20
+UNRESOLVED_LINES = 200  # Spark prints every address that it tried, and a stack trace
 MAX_LINE = 400
 _PROGRESS = re.compile(r"load: ([\d,]+) of ([\d,]+) records")
 Progress = Callable[[int, int], None]
 
 
-def job_file() -> Path:
+def job_file(load: BatchLoad) -> Path:
     """The job's program; raises NotInstalled if it cannot run here."""
     find_java()
     pyspark_folder()
+    check_jars(load)
     jobs = importlib.util.find_spec("millstream_jobs")
     if jobs is None or not jobs.submodule_search_locations:
         raise NotInstalled("no millstream_jobs: install the Python package millstream-jobs[spark]")
     return Path(jobs.submodule_search_locations[0]) / "load.py"
+
+
+def _jars() -> Path:
+    return Path(os.environ.get(JARS_VARIABLE, ".jars/spark")).resolve()
+
+
+def check_jars(load: BatchLoad) -> None:
+    """Raises NotInstalled if a jar is missing that Spark does not download itself (PACKAGES)."""
+    folder = _jars()
+    needed = [KAFKA_JAR] if JARS_VARIABLE in os.environ or any(folder.glob("*.jar")) else []
+    needed += [jar for wanted, jar in OTHER_JARS.items() if load.spec.output.format == wanted]
+    if load.spec.output.path.startswith("s3a:"):
+        needed.append(S3_JAR)
+    if missing := [what for name, what in needed if not any(folder.glob(name))]:
+        raise NotInstalled(
+            f"no jar of {' and '.join(missing)} in {folder}: run `make jars` in Millstream's repository, or name the"
+            f" folder with the jars in {JARS_VARIABLE}"
+        )
 
 
 def output_path(load: BatchLoad, data: Path) -> str:
@@ -139,7 +166,7 @@ def submit_command(load: BatchLoad) -> list[str]:
             if not key.startswith("spark.kubernetes.")
         },
     }
-    jars = Path(os.environ.get(JARS_VARIABLE, ".jars/spark")).resolve()
+    jars = _jars()
     if any(jars.glob("*.jar")):
         conf["spark.driver.extraClassPath"] = f"{jars}/*"  # spark.jars would copy them for each run
     else:
@@ -171,16 +198,24 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
         return Seen(
             RunState.SUCCEEDED, rows=report.rows, corrupt_records=report.corrupt_records, bytes=report.bytes
         )
-    reason, error = explained(
-        reason_of(report), report.error or f"Spark ended with status {status}; its log is {log}"
-    )
+    reason, error = explained(reason_of(report), report.error or unreported(status, log))
     return Seen(RunState.FAILED, error=error, reason=reason, log=_tail(log))
 
 
-def _tail(log: Path) -> tuple[str, ...]:
+def unreported(status: int, log: Path) -> str:
+    """Why a job failed that wrote no report."""
+    if any(UNRESOLVED in line for line in _tail(log, UNRESOLVED_LINES)):
+        return (
+            "Spark could not download its Kafka source: run `make jars` in Millstream's repository, or name a folder"
+            f" with the jars in {JARS_VARIABLE}; the log is {log}"
+        )
+    return f"Spark ended with status {status}; its log is {log}"
+
+
+def _tail(log: Path, count: int = LOG_LINES) -> tuple[str, ...]:
     """The last lines of a log."""
     with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_LINES * MAX_LINE))
+        file.seek(max(0, log.stat().st_size - count * MAX_LINE))
         lines = file.read().decode(errors="replace").splitlines()
-        return tuple(line[:MAX_LINE] for line in lines[-LOG_LINES:])
+        return tuple(line[:MAX_LINE] for line in lines[-count:])
     return ()

@@ -94,6 +94,8 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     problems: tuple[ProblemReport, ...] = ()
     matched: int | None = None
     """Topics that the patterns select; None before the first look."""
+    unmatched: tuple[str, ...] = ()
+    """Patterns that select no topic of the source."""
     rate: WorkerRate = WorkerRate()
     set_aside: tuple[SetAside, ...] = ()
     promoted: tuple[str, ...] = ()
@@ -169,15 +171,18 @@ def status_of(
     degraded = _degraded(mirror, workers, nobody)
     reached = _reachable(sources, workers.reports, nobody)
     of_workers = (reached, _caught_up(lag, unknown, reached, workers.reports, nobody), degraded)
+    warning = None if promotion.is_over else _unmatched(mirror, workers.reports)
     conditions = conditions_with(
         mirror,
         *(() if promotion.is_over else of_workers),
+        *((warning,) if warning else ()),
         *((told,) if told else ()),
         ready(promotion, promoted) or _ready(mirror, workers, sources, reached, degraded),
         now=now,
         without=(
             *(OF_WORKERS if promotion.is_over else ()),
             *(() if told else (ConditionType.PROMOTED,)),
+            *(() if warning else (ConditionType.WARNING,)),
         ),
     )
     return MirrorMakerStatus(
@@ -474,6 +479,42 @@ def _ready(
         f"{count_of(wanted, 'worker')} {'mirrors' if wanted == 1 else 'mirror'} {count_of(topics, 'topic')}"
     )
     return ConditionType.READY, True, Reason.MIRRORING, words
+
+
+def knows_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> bool:
+    """Whether the workers have looked for the topics of every source, or say why they cannot."""
+    return all(
+        any(
+            one.matched is not None or one.last_error or one.reason
+            for one in _of_source(source.name, reports)
+        )
+        for source in mirror.spec.sources
+    )
+
+
+def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> Told | None:
+    """The patterns that select no topic of any source, if others select some (else the mirror has no topics)."""
+    known = [
+        [one for one in _of_source(source.name, reports) if one.matched is not None]
+        for source in mirror.spec.sources
+    ]
+    if not all(known):
+        before = (one for one in mirror.status.conditions or () if one.type == ConditionType.WARNING.value)
+        is_present = any(one.observed_generation == mirror.metadata.generation for one in before)
+        return condition_before(mirror, ConditionType.WARNING) if is_present else None
+    looks = [one for of_source in known for one in of_source]
+    if not any(one.matched for one in looks):
+        return None
+    patterns = set.intersection(*(set(one.unmatched) for one in looks))
+    if not patterns:
+        return None
+    named = shown(sorted(f'"{pattern}"' for pattern in patterns), MOST_NAMED)
+    sources = ", ".join(source.name for source in mirror.spec.sources)
+    words = (
+        f"spec.topics.include: {named} {'matches' if len(patterns) == 1 else 'match'} no topic of {sources};"
+        " patterns match whole names"
+    )
+    return ConditionType.WARNING, True, Reason.PATTERN_UNMATCHED, words
 
 
 def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str:

@@ -209,11 +209,15 @@ def _plan_named(
             wrong.append(f"topic {name} rejoins its source: wait until it is a replica; {GIVE_UP}")
         elif name in origins:
             own[name] = topic
-        elif topic.source_cluster in _clusters(mirror, seen):
-            wrong.append(f"topic {name} is a mirror of {topic.source}, but spec.topics does not select it")
+        elif of := _source_names(mirror, seen, topic.source_cluster):
+            wrong.append(
+                f"topic {name} is a read-only replica of a topic of {of}, but spec.topics of MirrorMaker {mirror.name}"
+                " does not select it"
+            )
         elif topic.source:
             wrong.append(
-                f"topic {name} is a mirror of {topic.source}, which is no source of this MirrorMaker"
+                f"topic {name} is a read-only replica of a topic of another cluster ({topic.source}), which is no"
+                f" source of MirrorMaker {mirror.name}"
             )
         else:
             wrong.append(f"topic {name} is an ordinary topic that this mirror has not written to")
@@ -261,6 +265,11 @@ def _cluster_ids(seen: Observed, source: MirrorSource) -> set[str]:
 
 def _clusters(mirror: MirrorMaker, seen: Observed) -> set[str]:
     return {one for source in mirror.spec.sources for one in _cluster_ids(seen, source)}
+
+
+def _source_names(mirror: MirrorMaker, seen: Observed, cluster_id: str) -> str:
+    """The names of the sources that are this cluster; "" if none is."""
+    return ", ".join(one.name for one in mirror.spec.sources if cluster_id in _cluster_ids(seen, one))
 
 
 def _selected(mirror: MirrorMaker, name: str) -> bool:
