@@ -145,10 +145,10 @@ docs: setup
 
 # The definitions' pod templates, the copies in chart and operator, and the pages with all fields.
 definitions: setup
-	$(BIN)/python -m millstream_operator.definitions crds
+	$(BIN)/python -m millstream_operator.tools.definitions crds
 	cp crds/*.yaml charts/millstream/crds/
 	cp crds/*.yaml operator/src/millstream_operator/crds/
-	$(BIN)/python -m millstream_operator.document examples/resources docs
+	$(BIN)/python -m millstream_operator.tools.document examples/resources docs
 
 # Which APIs and versions are served, from the handlers themselves.
 docs/protocol.md: setup

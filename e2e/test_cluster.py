@@ -22,8 +22,8 @@ from millstream_harness.kubernetes_pages import CLEAN_UP, THREE_BROKERS, VOLUMES
 from millstream_harness.ledger import Load, check
 from millstream_harness.pages import run_command
 from millstream_harness.rolls import in_sync, ready, resource
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import AdminError
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import AdminError
 
 pytestmark = pytest.mark.core
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from millstream_broker.config_keys import BROKER_KEYS
-from millstream_broker.config_types import Type, as_text
+from millstream_broker.config.config_keys import BROKER_KEYS
+from millstream_broker.config.config_types import Type, as_text
 from millstream_harness import conditions_document, configuration_document
 from millstream_harness.pages import blocks
 from millstream_harness.specs import LOAD, MIRROR, REF, manifest, workload
-from millstream_operator.admission import decode
-from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.local import manifests
 from millstream_operator.models import ManifestError
 from millstream_operator.models.cluster import BrokerResources
+from millstream_operator.models.conditions import ConditionType, Reason
+from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 

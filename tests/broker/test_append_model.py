@@ -19,15 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
-from millstream_broker.delayed_produce import DelayedProduce, Purgatory
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.validator import Admitted
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.partition import Partition
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.replication.purgatory import DelayedProduce, Purgatory
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.addresses import Addresses
-from millstream_broker.config import BrokerConfig
+from millstream_broker.config.addresses import Addresses
+from millstream_broker.config.config import BrokerConfig
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire
 from millstream_kafka.protocol import metadata

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.config import (
+from millstream_broker.config.config import (
     BrokerConfig,
     ConfigSource,
     TopicConfig,
     parse_listeners,
     parse_properties,
 )
-from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
-from millstream_broker.config_types import ConfigError
+from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config.config_types import ConfigError
 from millstream_broker.main import read_config
 from millstream_broker.topic_logs import log_config
 

@@ -74,7 +74,7 @@ class DrainsForDays(BrokerProcess):
         program = (
             "import sys\n"
             "from millstream_broker import main\n"
-            "from millstream_broker.config import BrokerConfig\n"
+            "from millstream_broker.config.config import BrokerConfig\n"
             "integer = BrokerConfig.integer\n"
             "BrokerConfig.integer = lambda self, name: 10**9 if name == 'shutdown.drain.ms' else integer(self, name)\n"
             "sys.exit(main.main())\n"

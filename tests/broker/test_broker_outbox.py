@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker import outbox
 from millstream_broker.log.files import FileSlice, OpenFile
-from millstream_broker.outbox import Outbox
-from millstream_broker.stats import Stats
+from millstream_broker.network import outbox
+from millstream_broker.network.outbox import Outbox
+from millstream_broker.runtime.stats import Stats
 from millstream_harness.members import until
 
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from millstream_broker.forwarding import FORWARDED
+from millstream_broker.cluster.forwarding import FORWARDED
 from millstream_harness.cluster import STABLE, until
 from millstream_harness.cluster_load import PATIENT, Writer, create, read_all
 from millstream_harness.in_process_broker import InProcessBroker

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
-from millstream_broker.routes import routes_of
+from millstream_broker.network.routes import routes_of
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.members import until
 from millstream_harness.wire import record

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from millstream_broker.config import BrokerConfig
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.coordination import TopicRecord, tree
-from millstream_broker.effective_configs import EffectiveConfigs
+from millstream_broker.metadata.effective_configs import EffectiveConfigs
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.coordination_file import put
 from millstream_harness.in_process_broker import InProcessBroker

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import encoded_topics
-from millstream_broker import slices as slices_module
-from millstream_broker.config import Listener
+from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord
-from millstream_broker.encoded_topics import AT_ONCE, MAX_FORMS, EncodedTopics
-from millstream_broker.metadata import Metadata
+from millstream_broker.metadata import encoded_topics
+from millstream_broker.metadata.cache import Metadata
+from millstream_broker.metadata.encoded_topics import AT_ONCE, MAX_FORMS, EncodedTopics
+from millstream_broker.runtime import slices as slices_module
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire
@@ -73,7 +73,7 @@ class Subject:
             return encode(version, described)
 
         stand_in = type("Counted", (), {"encode": staticmethod(counted)})
-        monkeypatch.setattr("millstream_broker.encoded_topics.TOPIC", stand_in)
+        monkeypatch.setattr("millstream_broker.metadata.encoded_topics.TOPIC", stand_in)
 
     def ask(
         self, form: encoded_topics.Form = FORM, asked: Sequence[encoded_topics.Asked] | None = None

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from millstream_broker.cluster.generations import Generations
 from millstream_broker.coordination import Conflict, CoordinationError
 from millstream_broker.coordination.coordination import Coordination
 from millstream_broker.coordination.stores.file import FILE_NAME, FileStore
-from millstream_broker.generations import Generations
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import BOOT_ID, GENERATION
 from millstream_broker.log.manager import LogManager

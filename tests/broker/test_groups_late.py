@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from millstream_broker.internal_topics import OFFSETS_TOPIC
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT, QUICK, create
 from millstream_harness.zookeeper import ZooKeeperProcess

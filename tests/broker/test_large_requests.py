@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.handlers import Bound, CloseConnection, RequestContext
-from millstream_broker.inter_broker import Authenticator
-from millstream_broker.large_requests import MOST_QUEUED, LargeRequests
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.network.handlers import Bound, CloseConnection, RequestContext
+from millstream_broker.network.large_requests import MOST_QUEUED, LargeRequests
+from millstream_broker.runtime.request_memory import RequestMemory
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness import in_process
 from millstream_harness.cluster import until
 from millstream_harness.in_process import connected, running

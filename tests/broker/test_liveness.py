@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import liveness
-from millstream_broker.config import Listener
+from millstream_broker.cluster import liveness
+from millstream_broker.cluster.liveness import Watches, is_refused
+from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.inter_broker import MECHANISM, Authenticator, InterBroker
-from millstream_broker.liveness import Watches, is_refused
+from millstream_broker.security.inter_broker import MECHANISM, Authenticator, InterBroker
 from millstream_harness.members import until
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import api_versions, sasl_authenticate, sasl_handshake

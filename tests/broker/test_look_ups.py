@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 
 from millstream_broker.api.list_offsets import LookUp, _looked_up
-from millstream_broker.handlers import REGISTERED
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.look_ups import Check, LookUpEndedError, LookUps
+from millstream_broker.log.timestamp_lookups import Check, LookUpEndedError, LookUps
+from millstream_broker.network.handlers import REGISTERED
 from millstream_harness.members import until
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import list_offsets

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import slices, topics
+from millstream_broker.administration import topics
 from millstream_broker.controller.driver import REMOVALS_AT_ONCE
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
 from millstream_broker.replication.manager import ReplicaManager
+from millstream_broker.runtime import slices
 from millstream_harness.coordination_file import nodes_in
 from millstream_harness.in_process import connected, running
 from millstream_harness.members import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from millstream_broker.metrics import Sums
+from millstream_broker.observability.metrics import Sums
 from millstream_broker.replication.replica import Replica
 
 

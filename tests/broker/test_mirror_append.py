@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.administration.producer_ids import BLOCK
 from millstream_broker.broker import Broker
 from millstream_broker.coordination import Conflict
-from millstream_broker.mirrored_topics import EPOCHS_ABOVE, FURTHEST_START, LARGEST_EPOCH
-from millstream_broker.producer_ids import BLOCK
+from millstream_broker.topic_rules.mirrored_topics import EPOCHS_ABOVE, FURTHEST_START, LARGEST_EPOCH
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.mirrored import Source, mirror, mirror_several
 from millstream_harness.scenario import unique

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_broker.mirrored_topics import check_change, check_replaced
+from millstream_broker.topic_rules.mirrored_topics import check_change, check_replaced
 from millstream_kafka.mirror_source import KEY, REJOINED
 from millstream_kafka.protocol.errors import ApiError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from millstream_broker.internal_topics import OFFSETS_TOPIC
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.cluster import ClusterProcesses, until
 from millstream_harness.cluster_load import QUICK, create
 from millstream_harness.zookeeper import ZooKeeperProcess

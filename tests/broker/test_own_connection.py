@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.own_connection import OwnConnection
+from millstream_broker.cluster.own_connection import OwnConnection
 from millstream_harness.in_process import connected, create, running
 from millstream_kafka.protocol import list_offsets
 from millstream_kafka.protocol.list_offsets import (

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.handlers import RequestContext
-from millstream_broker.inter_broker import Authenticator
-from millstream_broker.produce_runs import LARGEST, MOST, find_run
-from millstream_broker.produce_shortcut import ProduceShortcut
+from millstream_broker.network.handlers import RequestContext
+from millstream_broker.network.produce_runs import LARGEST, MOST, find_run
+from millstream_broker.network.produce_shortcut import ProduceShortcut
 from millstream_broker.replication.partition import Partition
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire, produce_request, record

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from millstream_broker.handlers import RequestContext
-from millstream_broker.inter_broker import Authenticator
-from millstream_broker.produce_shortcut import OLDEST, ProduceShortcut
+from millstream_broker.network.handlers import RequestContext
+from millstream_broker.network.produce_shortcut import OLDEST, ProduceShortcut
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 from millstream_kafka.protocol.produce import (

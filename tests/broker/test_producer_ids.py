@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from millstream_broker.producer_ids import BLOCK, END, FIRST, ProducerIds
+from millstream_broker.administration.producer_ids import BLOCK, END, FIRST, ProducerIds
 
 
 def test_ids_are_given_once_by_any_number_of_processes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.log.producer_state import ProducerStateManager
-from millstream_broker.refusals import FORGOTTEN_S, MOST, Refusals
+from millstream_broker.replication.sequence_guard import FORGOTTEN_S, MOST, Refusals
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, Record, build_batch, read_header
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

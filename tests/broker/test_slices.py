@@ -7,9 +7,9 @@ from collections.abc import Coroutine, Iterator
 
 import pytest
 
-from millstream_broker import slices
-from millstream_broker.slices import each_in_turn, finish, turn, turns
-from millstream_broker.steps import Steps
+from millstream_broker.runtime import slices
+from millstream_broker.runtime.slices import each_in_turn, finish, turn, turns
+from millstream_broker.runtime.steps import Steps
 
 
 class Clock:

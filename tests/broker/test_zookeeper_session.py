@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from millstream_broker.config_types import ConfigError
+from millstream_broker.config.config_types import ConfigError
 from millstream_broker.coordination.stores import (
     BadVersionError,
     Check,

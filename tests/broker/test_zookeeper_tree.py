@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.config import Listener
+from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord, tree
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)

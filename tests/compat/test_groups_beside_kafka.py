@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.config_keys import BROKER_KEYS
+from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_harness.group_story import Story, assemble
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kafka import KafkaProcess

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.config import BrokerConfig
-from millstream_broker.config_keys import BROKER_KEYS
-from millstream_broker.config_types import ConfigError, as_text
-from millstream_broker.kafka_only_keys import why_without_effect
+from millstream_broker.config.config import BrokerConfig
+from millstream_broker.config.config_keys import BROKER_KEYS
+from millstream_broker.config.config_types import ConfigError, as_text
+from millstream_broker.config.kafka_only_keys import why_without_effect
 from millstream_harness.configuration_document import DIFFERENT, NEWER, OLDER, OURS
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import KAFKA_VERSION, PEER_VERSION, java_command, run

@@ -19,7 +19,7 @@ from millstream_jobs.publish_file import read_publish
 from millstream_jobs.rewind import read_rewind
 from millstream_jobs.run import read_run
 from millstream_jobs.stream import read_stream
-from millstream_operator.schema import validate
+from millstream_operator.validation.schema import validate
 
 JOBS: dict[str, Callable[[Path], Any]] = {
     "rewind": read_rewind,

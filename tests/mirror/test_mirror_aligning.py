@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_kafka.batch import Record
-from millstream_mirror.aligning import Alignment, Fingerprint, Overlap
+from millstream_mirror.records.aligning import Alignment, Fingerprint, Overlap
 
 START = 100
 

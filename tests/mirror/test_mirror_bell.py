@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from millstream_mirror.bell import Bell
+from millstream_mirror.runtime.wakeup import Bell
 
 LONG_S = 3600.0
 

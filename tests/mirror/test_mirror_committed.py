@@ -12,7 +12,7 @@ from millstream_kafka.protocol import list_groups
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from millstream_mirror.committed import groups_in
+from millstream_mirror.kafka.group_offsets import groups_in
 
 
 class TwoBrokers:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millstream_kafka.batch import Record, build_batch, read_header
-from millstream_mirror.common_offset import CommonOffset
+from millstream_mirror.records.common_offset import CommonOffset
 
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=40)
 """Records of each batch, and offsets missing before it."""

@@ -27,7 +27,7 @@ from millstream_harness.wire import Wire
 from millstream_kafka.batch import BatchHeader, Record, build_batch, read_header
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_mirror.others import progress_of
+from millstream_mirror.selection.other_mirrors import progress_of
 
 pytestmark = pytest.mark.soak
 

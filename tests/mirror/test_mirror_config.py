@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream_mirror.config import MirrorConfigError, Naming, parse
+from millstream_mirror.config.config import MirrorConfigError, Naming, parse
 
 pytestmark = pytest.mark.process
 

@@ -15,12 +15,12 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millstream_kafka.protocol.metadata import MetadataResponse
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
-from millstream_mirror.copies import CopyFlow, CopyLane, SentCopy
-from millstream_mirror.lane import Lane
-from millstream_mirror.member import LaneName
-from millstream_mirror.progress import Progress
-from millstream_mirror.rewrite import Outgoing
-from millstream_mirror.stats import Counters, Reachability
+from millstream_mirror.identity.flow import CopyFlow, CopyLane, SentCopy
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.membership.member import LaneName
+from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.partitions.stats import Counters, Reachability
+from millstream_mirror.records.rewrite import Outgoing
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ import pytest
 from millstream_kafka.batch import Record, build_batch, iter_batches
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import AbortedTransaction, PartitionData
-from millstream_mirror import counting
-from millstream_mirror.counting import offset_back
+from millstream_mirror.records import counting
+from millstream_mirror.records.counting import offset_back
 
 NOW = 1_760_000_000_000
 ABORT, COMMIT = (struct.pack(">hh", 0, kind) for kind in (0, 1))

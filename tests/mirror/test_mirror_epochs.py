@@ -21,7 +21,7 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from millstream_mirror.committed import Position, commit, positions_of
+from millstream_mirror.kafka.group_offsets import Position, commit, positions_of
 
 pytestmark = pytest.mark.soak
 

@@ -15,7 +15,7 @@ from millstream_harness.mirror_brokers import broker_fixture
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
-from millstream_mirror.fetching import FetchSession
+from millstream_mirror.records.fetch_session import FetchSession
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from millstream_harness.mirror import OF_MIRRORS, MirrorProcess, Peer, admin, ar
 from millstream_harness.mirror_groups import commit, committed, follows, in_step, values
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.others import progress_of
-from millstream_mirror.progress import Progress
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.selection.other_mirrors import progress_of
 
 pytestmark = pytest.mark.process
 

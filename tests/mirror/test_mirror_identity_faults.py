@@ -27,9 +27,9 @@ from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import iter_batches, read_header
-from millstream_operator.kafka_mirrored import notes_of
-from millstream_operator.mirror_records import group_of
-from millstream_operator.reconcile.promotion_kafka import FOR_A_LEADER
+from millstream_operator.kafka.mirror_records import group_of
+from millstream_operator.kafka.mirrored import notes_of
+from millstream_operator.reconcile.mirror.promotion_apply import FOR_A_LEADER
 
 pytestmark = pytest.mark.soak
 

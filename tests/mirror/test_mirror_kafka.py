@@ -21,9 +21,9 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ErrorCode
-from millstream_mirror.committed import Position, positions_of
-from millstream_mirror.committed import commit as commit_positions
-from millstream_mirror.producer_ids import new_producer
+from millstream_mirror.kafka.group_offsets import Position, positions_of
+from millstream_mirror.kafka.group_offsets import commit as commit_positions
+from millstream_mirror.kafka.producer_ids import new_producer
 
 pytestmark = pytest.mark.soak
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
-from millstream_mirror.lane import RECORD_TOO_LARGE, UNSEEN_MS, Lane, Sent
-from millstream_mirror.progress import LastBatch, Progress
-from millstream_mirror.rewrite import Outgoing
+from millstream_mirror.kafka.progress import LastBatch, Progress
+from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, UNSEEN_MS, Lane, Sent
+from millstream_mirror.records.rewrite import Outgoing
 
 MARKER = LastBatch(116, 7, 0)
 START = Progress(100, 7, 0, INT32_MAX - 20, 0, "topic", "cluster", 0)
@@ -165,7 +165,7 @@ def test_a_lane_that_never_catches_up_is_behind_by_its_oldest_missing_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr("millstream_mirror.lane.time.time", lambda: now)
+    monkeypatch.setattr("millstream_mirror.partitions.partition_task.time.time", lambda: now)
     of = lane()
     of.saw(100)
     for second in range(100):

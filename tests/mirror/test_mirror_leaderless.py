@@ -19,14 +19,14 @@ from millstream_kafka.protocol.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from millstream_mirror.flow import Part
-from millstream_mirror.lane import Lane
-from millstream_mirror.member import LaneName
-from millstream_mirror.numbering import NumberingFlow
-from millstream_mirror.opening import Keeper
-from millstream_mirror.progress import Progress
-from millstream_mirror.stats import Counters, Reachability
-from millstream_mirror.waiting import Cause
+from millstream_mirror.aggregate.flow import NumberingFlow
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.membership.member import LaneName
+from millstream_mirror.partitions.opening import Keeper
+from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.partitions.pipeline import Part
+from millstream_mirror.partitions.stats import Counters, Reachability
+from millstream_mirror.partitions.waiting import Cause
 
 pytestmark = pytest.mark.process
 

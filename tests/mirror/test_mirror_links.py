@@ -27,8 +27,8 @@ from millstream_harness.mirror import MirrorProcess, arrived, create, read_batch
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.tools import missing
 from millstream_kafka.batch import read_records
-from millstream_mirror.flow import FETCH_TIMEOUT_S
-from millstream_mirror.member import SESSION_TIMEOUT_MS
+from millstream_mirror.membership.member import SESSION_TIMEOUT_MS
+from millstream_mirror.partitions.pipeline import FETCH_TIMEOUT_S
 
 pytestmark = pytest.mark.soak
 

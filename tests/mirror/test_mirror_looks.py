@@ -14,7 +14,7 @@ from millstream_harness.java import ROOT
 from millstream_harness.mirror import admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror import source
-from millstream_mirror.config import parse
+from millstream_mirror.config.config import parse
 from millstream_mirror.worker import MirrorWorker
 
 pytestmark = pytest.mark.process

@@ -20,7 +20,7 @@ from millstream_harness.mirror_groups import commit
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
-from millstream_mirror.committed import groups_in
+from millstream_mirror.kafka.group_offsets import groups_in
 
 pytestmark = pytest.mark.soak
 

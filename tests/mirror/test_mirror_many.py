@@ -12,7 +12,7 @@ from millstream_harness.mirror import MirrorProcess, admin, arrived, produce
 from millstream_harness.mirror_brokers import broker_fixture, requests
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
-from millstream_mirror.topics import PARTITIONS_AT_ONCE, in_parts
+from millstream_mirror.kafka.topics import PARTITIONS_AT_ONCE, in_parts
 
 pytestmark = pytest.mark.soak
 

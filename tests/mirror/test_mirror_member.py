@@ -14,9 +14,9 @@ from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.member import Assignment, LaneName, decode, encode
-from millstream_mirror.owner import Owner
-from millstream_mirror.peers import Peer
+from millstream_mirror.membership.member import Assignment, LaneName, decode, encode
+from millstream_mirror.membership.ownership import Owner
+from millstream_mirror.membership.peer_liveness import Peer
 
 pytestmark = pytest.mark.process
 

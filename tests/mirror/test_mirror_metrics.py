@@ -10,7 +10,7 @@ import pytest
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
-from millstream_mirror.stats import MOST_TOPICS, SourceStatus, TopicStatus, page
+from millstream_mirror.partitions.stats import MOST_TOPICS, SourceStatus, TopicStatus, page
 from millstream_process.loop import stalls
 
 pytestmark = pytest.mark.process

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
-from millstream_mirror.offsets import OffsetMap, spans_of
-from millstream_mirror.progress import Progress
-from millstream_mirror.rewrite import Outgoing
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.records.offset_map import OffsetMap, spans_of
+from millstream_mirror.records.rewrite import Outgoing
 
 START = Progress(100, 7, 0, INT32_MAX - 20, 40, "topic", "cluster", 0)
 

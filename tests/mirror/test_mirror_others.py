@@ -17,8 +17,8 @@ from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from millstream_mirror.others import AT_ONCE, MirrorsInto
-from millstream_mirror.progress import Progress
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.selection.other_mirrors import AT_ONCE, MirrorsInto
 
 PROGRESS = Progress(5, 7, 0, 5, 5, "topic id", "cluster", 0)
 

@@ -13,8 +13,15 @@ from millstream_harness.mirror import MirrorProcess, admin, arrived, create, pro
 from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.owner import CREATED, UID, Owner, oldest, owner_from, owner_in_environment
-from millstream_mirror.peers import Doorplate, owner_in
+from millstream_mirror.membership.ownership import (
+    CREATED,
+    UID,
+    Owner,
+    oldest,
+    owner_from,
+    owner_in_environment,
+)
+from millstream_mirror.membership.peer_liveness import Doorplate, owner_in
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,15 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.serving import serving
-from millstream_mirror.peers import MOST_WATCHED, PAUSE_S, Doorplate, Peer, has_ended, next_after, peers_of
+from millstream_mirror.membership.peer_liveness import (
+    MOST_WATCHED,
+    PAUSE_S,
+    Doorplate,
+    Peer,
+    has_ended,
+    next_after,
+    peers_of,
+)
 from millstream_process.http import HttpServer, Response
 
 pytestmark = pytest.mark.soak

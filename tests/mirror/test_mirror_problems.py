@@ -12,7 +12,7 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
-from millstream_mirror.stats import Counters, Rate
+from millstream_mirror.partitions.stats import Counters, Rate
 
 pytestmark = pytest.mark.soak
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_mirror.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, Progress
+from millstream_mirror.kafka.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, Progress
 
 WHOLE = Progress(
     5,

@@ -19,10 +19,10 @@ from millstream_harness.mirror_groups import commit, follows
 from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header
-from millstream_operator.kafka_mirrored import notes_of
-from millstream_operator.reconcile import mirror_kubernetes
-from millstream_operator.reconcile.mirror import WorkerReport
-from millstream_operator.reconcile.mirror_workers import ask_all
+from millstream_operator.kafka.mirrored import notes_of
+from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
+from millstream_operator.reconcile.mirror.plan import WorkerReport
+from millstream_operator.reconcile.mirror.workers import ask_all
 
 pytestmark = pytest.mark.soak
 

@@ -25,8 +25,8 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
-from millstream_mirror.config import SET_ASIDE
-from millstream_mirror.set_aside import AS_THEY_ARE, FOREVER
+from millstream_mirror.config.config import SET_ASIDE
+from millstream_mirror.identity.diverged_records import AS_THEY_ARE, FOREVER
 
 pytestmark = [
     pytest.mark.soak,

@@ -9,7 +9,7 @@ from millstream_kafka.protocol.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
 )
-from millstream_mirror.replication import SETTLED_S, Placement, Placements, placement_at_once
+from millstream_mirror.kafka.placement import SETTLED_S, Placement, Placements, placement_at_once
 
 
 class Target:

@@ -22,7 +22,7 @@ from millstream_kafka.batch import (
 )
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.fetch import AbortedTransaction
-from millstream_mirror.rewrite import Rewritten, UnusableBatch, joined, rewrite
+from millstream_mirror.records.rewrite import Rewritten, UnusableBatch, joined, rewrite
 
 NOW = 1_700_000_000_000
 COMMIT, ABORT = b"\x00\x00\x00\x01", b"\x00\x00\x00\x00"

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 import pytest
 
-from millstream_mirror.seen_ends import MOST, SeenEnds
+from millstream_mirror.records.seen_ends import MOST, SeenEnds
 
 
 def test_a_lane_that_never_catches_up_is_behind_by_what_is_missing() -> None:

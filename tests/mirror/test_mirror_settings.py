@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_mirror.replicas import Configuration, differences
+from millstream_mirror.identity.replicas import Configuration, differences
 
 TYPES = {
     "cleanup.policy": 7,

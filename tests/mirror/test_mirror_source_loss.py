@@ -21,9 +21,9 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import FetchResponse
-from millstream_mirror.others import progress_of
-from millstream_mirror.progress import Progress, ProgressStore
-from millstream_mirror.reading import read
+from millstream_mirror.kafka.log_reader import read
+from millstream_mirror.kafka.progress import Progress, ProgressStore
+from millstream_mirror.selection.other_mirrors import progress_of
 
 pytestmark = pytest.mark.soak
 

@@ -11,10 +11,10 @@ from millstream_kafka.batch import HEADER_SIZE, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
-from millstream_mirror import standing
-from millstream_mirror.copies import CopyLane
-from millstream_mirror.progress import Progress
-from millstream_mirror.standing import CopyKeeper, MustWait
+from millstream_mirror.identity import recovery as standing
+from millstream_mirror.identity.flow import CopyLane
+from millstream_mirror.identity.recovery import CopyKeeper, MustWait
+from millstream_mirror.kafka.progress import Progress
 
 LANE = CopyLane("t", 0, "t", Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0))
 

@@ -13,9 +13,9 @@ from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import admin, create, produce
 from millstream_harness.scenario import unique
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.lane import Lane
-from millstream_mirror.progress import Progress
-from millstream_mirror.target_losses import TargetLosses
+from millstream_mirror.aggregate.target_losses import TargetLosses
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.partitions.partition_task import Lane
 
 pytestmark = pytest.mark.process
 

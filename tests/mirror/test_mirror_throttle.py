@@ -14,7 +14,7 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, admin, arrived, create, produce
 from millstream_harness.mirror_conditions import conditions_of
 from millstream_harness.scenario import eventually, unique
-from millstream_mirror.throttle import BURST_S, LEAST_BYTES, MOST_BYTES, SHARE_S, TokenBucket
+from millstream_mirror.records.throttle import BURST_S, LEAST_BYTES, MOST_BYTES, SHARE_S, TokenBucket
 
 pytestmark = pytest.mark.soak
 

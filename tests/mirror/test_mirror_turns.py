@@ -12,13 +12,13 @@ import pytest
 
 from millstream_harness.mirrored import Source
 from millstream_kafka.protocol.fetch import PartitionData
-from millstream_mirror.copies import CopyFlow, CopyLane
-from millstream_mirror.flow import Flow
-from millstream_mirror.lane import Lane
-from millstream_mirror.numbering import AT_MOST, NumberingFlow
-from millstream_mirror.progress import Progress
-from millstream_mirror.stats import Counters
-from millstream_mirror.turns import AT_ONCE
+from millstream_mirror.aggregate.flow import AT_MOST, NumberingFlow
+from millstream_mirror.identity.flow import CopyFlow, CopyLane
+from millstream_mirror.kafka.progress import Progress
+from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.partitions.pipeline import Flow
+from millstream_mirror.partitions.stats import Counters
+from millstream_mirror.runtime.slices import AT_ONCE
 
 BATCHES = 3000
 MODES: list[tuple[type[Flow], type[Lane]]] = [(NumberingFlow, Lane), (CopyFlow, CopyLane)]

@@ -21,18 +21,19 @@ from millstream_harness.mirror_maker import a_mirror
 from millstream_harness.scenario import eventually, unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.client import ClusterClient, ConnectFailed
-from millstream_mirror import flow, source
-from millstream_mirror.config import parse
-from millstream_mirror.lane import RECORD_TOO_LARGE, Lane, Side
-from millstream_mirror.member import LaneName
-from millstream_mirror.numbering import NumberingFlow
-from millstream_mirror.opening import Keeper
-from millstream_mirror.peers import Doorplate
-from millstream_mirror.progress import Gap, Progress
-from millstream_mirror.stats import Counters, Reachability
-from millstream_mirror.waiting import OPENING, Cause, Waits, cause_of, failed, messages, no_leader
-from millstream_operator.conditions import Condition
-from millstream_operator.reconcile import mirror as plan
+from millstream_mirror import source
+from millstream_mirror.aggregate.flow import NumberingFlow
+from millstream_mirror.config.config import parse
+from millstream_mirror.kafka.progress import Gap, Progress
+from millstream_mirror.membership.member import LaneName
+from millstream_mirror.membership.peer_liveness import Doorplate
+from millstream_mirror.partitions import pipeline as flow
+from millstream_mirror.partitions.opening import Keeper
+from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, Lane, Side
+from millstream_mirror.partitions.stats import Counters, Reachability
+from millstream_mirror.partitions.waiting import OPENING, Cause, Waits, cause_of, failed, messages, no_leader
+from millstream_operator.models.conditions import Condition
+from millstream_operator.reconcile.mirror import plan as plan
 
 pytestmark = pytest.mark.soak
 

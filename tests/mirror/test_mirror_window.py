@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_mirror.window import LEAST_BYTES, Window
+from millstream_mirror.records.window import LEAST_BYTES, Window
 
 MOST, TIMEOUT_S = 32 << 20, 6.0
 

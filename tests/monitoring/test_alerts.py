@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from millstream_broker.metric_table import TABLE as BROKER
+from millstream_broker.observability.metric_table import TABLE as BROKER
 from millstream_harness.tools import require
-from millstream_mirror.stats import TABLE as MIRROR
-from millstream_operator.metric_table import TABLE as OPERATOR
-from millstream_operator.reconcile.mirror import NOT_READY
+from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_operator.reconcile.mirror.plan import NOT_READY
+from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
 pytestmark = pytest.mark.soak

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.metric_table import TABLE as BROKER
+from millstream_broker.observability.metric_table import TABLE as BROKER
 from millstream_harness.metrics_document import page
-from millstream_mirror.stats import TABLE as MIRROR
-from millstream_operator.metric_table import TABLE as OPERATOR
+from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import OTHERS, Metric, Page, bounded
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -55,7 +55,7 @@ class Area:
 
 AREAS = {
     # Rules for appends outside a single log.
-    "appends": Area("millstream_broker/refusals.py", "tests/broker", ("refusals",)),
+    "appends": Area("millstream_broker/replication/sequence_guard.py", "tests/broker", ("refusals",)),
     "groups": Area(
         "millstream_broker/groups/*.py",
         "tests/broker/groups",

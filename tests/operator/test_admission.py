@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.admission import decode
 from millstream_operator.models import API_VERSION, Cluster, ManifestError, Topic
 from millstream_operator.resources.cluster import stateful_set
-from millstream_operator.store import Store
+from millstream_operator.state.cache import Store
+from millstream_operator.validation.admission import decode
 
 REF = {"clusterRef": {"name": "east"}}
 

@@ -12,11 +12,11 @@ import pytest
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.kube import Kube, Manifest
+from millstream_operator.kubernetes.client import Kube, Manifest
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.reconcile.cluster_objects import apply_brokers
-from millstream_operator.reconcile.ensemble import apply_ensemble
-from millstream_operator.services import Services
+from millstream_operator.reconcile.cluster.ensemble import apply_ensemble
+from millstream_operator.reconcile.cluster.objects import apply_brokers
+from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 

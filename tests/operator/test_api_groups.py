@@ -13,8 +13,8 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import CommandFailed, Json, Namespace, until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic, Partition
 
 pytestmark = pytest.mark.soak
 

@@ -12,8 +12,8 @@ import pytest
 from millstream_harness.kube import Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.claims import CLAIM
-from millstream_operator.status import FINALIZER
+from millstream_operator.manager.claims import CLAIM
+from millstream_operator.state.status import FINALIZER
 
 pytestmark = pytest.mark.soak
 
@@ -161,7 +161,7 @@ def test_uninstalling_leaves_the_namespaces_to_others(
     operator.stop()
 
     def release(lease: str) -> str:
-        hook = [sys.executable, "-m", "millstream_operator.hooks", "release", "--operator=nowhere/none"]
+        hook = [sys.executable, "-m", "millstream_operator.tools.hooks", "release", "--operator=nowhere/none"]
         return run(*hook, f"--lease={lease}", f"--namespace={namespace.name}")
 
     held = topic("held")

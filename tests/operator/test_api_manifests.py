@@ -14,9 +14,9 @@ import yaml
 from millstream_harness.kube import CommandFailed, Namespace, run, until
 from millstream_harness.loads import allowed_conf
 from millstream_harness.scenario import unique
-from millstream_operator.admission import decode
 from millstream_operator.models import Cluster
 from millstream_operator.resources.cluster import stateful_set
+from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 

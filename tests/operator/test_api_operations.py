@@ -16,8 +16,8 @@ from millstream_harness.kube import Namespace, run
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.tools import require
 from millstream_operator import __version__
-from millstream_operator.hooks import VERSION
-from millstream_operator.status import FINALIZER
+from millstream_operator.state.status import FINALIZER
+from millstream_operator.tools.hooks import VERSION
 
 pytestmark = pytest.mark.soak
 
@@ -84,7 +84,7 @@ def test_the_upgrade_hook_brings_definitions_to_its_version_while_resources_stay
         admin = json.loads(run("kubectl", "config", "view", "--raw", "--minify", "-o", "json"))
         admin["users"][0]["user"] = {"token": namespace.kubectl("create", "token", account).strip()}
         (tmp_path / "kubeconfig").write_text(json.dumps(admin))
-        hook = [sys.executable, "-m", "millstream_operator.hooks", "apply-crds", str(tmp_path)]
+        hook = [sys.executable, "-m", "millstream_operator.tools.hooks", "apply-crds", str(tmp_path)]
         env = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
         done = subprocess.run(hook, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, "applied topics.yaml\n"), done.stderr

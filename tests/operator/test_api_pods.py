@@ -20,7 +20,7 @@ from millstream_operator.resources import zookeeper
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
 from millstream_operator.resources.volumes import UserIds
-from millstream_operator.services import Images
+from millstream_operator.state.context import Images
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from millstream_broker.metric_table import TABLE as BROKER
+from millstream_broker.observability.metric_table import TABLE as BROKER
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import Namespace, run
 from millstream_harness.manifests import cluster, group, resource, topic
@@ -21,9 +21,9 @@ from millstream_harness.mirror import MirrorProcess
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.prometheus import PrometheusProcess, Target
 from millstream_harness.scenario import eventually
-from millstream_mirror.stats import TABLE as MIRROR
-from millstream_operator.kafka_admin import KafkaAdmin, NewTopic
-from millstream_operator.metric_table import TABLE as OPERATOR
+from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_operator.kafka.admin import KafkaAdmin, NewTopic
+from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS
 
 pytestmark = pytest.mark.soak

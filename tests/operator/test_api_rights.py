@@ -23,18 +23,18 @@ from msgspec.structs import replace
 
 from millstream_harness.kube import CommandFailed, Namespace, run, until
 from millstream_harness.tools import require
-from millstream_operator.kube import Kube, KubeError
+from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.local.clusters import command
 from millstream_operator.models import BatchLoad, BatchLoadStatus, Cluster, MirrorMaker, Run, decode_as
-from millstream_operator.reconcile.load_cleanup import clean
-from millstream_operator.reconcile.objects import ensure
+from millstream_operator.reconcile.common.objects import ensure
+from millstream_operator.reconcile.load.cleanup import clean
 from millstream_operator.resources import cluster as cluster_objects
 from millstream_operator.resources import load as load_objects
 from millstream_operator.resources import mirror as mirror_objects
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.network_policy import network_policies
-from millstream_operator.services import Services
+from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 

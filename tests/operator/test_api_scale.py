@@ -15,8 +15,8 @@ from millstream_harness.operator import OperatorProcess
 from millstream_harness.operator_scale import EDIT_TIMEOUT_S, Measurement
 from millstream_harness.operator_scale_api import Api
 from millstream_harness.operator_scale_figures import Size
-from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE
-from millstream_operator.reconcile.group_kafka import LAG_AGE_S
+from millstream_operator.reconcile.group.apply import LAG_AGE_S
+from millstream_operator.state.status_throttle import BUDGET, PER_SECOND, RESERVE
 
 pytestmark = pytest.mark.soak
 

@@ -10,12 +10,12 @@ import pytest
 from millstream_harness.kube import Namespace
 from millstream_harness.manifests import topic
 from millstream_harness.scenario import unique
-from millstream_operator.kube import Kube, KubeError
+from millstream_operator.kubernetes.client import Kube, KubeError
 from millstream_operator.models import API_VERSION, BatchLoad, BatchLoadStatus, Topic, TopicStatus, decode_as
+from millstream_operator.models.keys import Key
 from millstream_operator.models.load import OffsetRange, Run
-from millstream_operator.services import Services
-from millstream_operator.status import write_status
-from millstream_operator.store import Key
+from millstream_operator.state.context import Services
+from millstream_operator.state.status import write_status
 
 pytestmark = pytest.mark.process
 

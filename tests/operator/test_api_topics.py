@@ -14,9 +14,9 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic
-from millstream_operator.status import FINALIZER
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic
+from millstream_operator.state.status import FINALIZER
 
 pytestmark = pytest.mark.soak
 

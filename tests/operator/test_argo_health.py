@@ -10,8 +10,8 @@ import lupa
 import pytest
 import yaml
 
-from millstream_operator.conditions import Reason
 from millstream_operator.models import KINDS
+from millstream_operator.models.conditions import Reason
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/gitops.md"
 UNSEEN = "the operator has not seen this version yet"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.cel import CelError, compile_rule
-from millstream_operator.schema import crd_schemas
+from millstream_operator.validation.cel import CelError, compile_rule
+from millstream_operator.validation.schema import crd_schemas
 
 
 def rules(node: Any) -> Iterator[str]:

@@ -14,10 +14,10 @@ import yaml
 from millstream_harness.chart import VERSION
 from millstream_harness.kube import CommandFailed, run
 from millstream_harness.tools import require
-from millstream_operator.admission import decode
 from millstream_operator.models import GROUP, KINDS, Cluster, MirrorMaker
 from millstream_operator.resources import mirror as mirrors
 from millstream_operator.resources import owned
+from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 

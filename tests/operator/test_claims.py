@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from millstream_harness.in_memory import NOW, MemoryKube
-from millstream_operator.claims import CLAIM, Claims, claim
-from millstream_operator.controller import FOREIGN_INTERVAL_S, JITTER
-from millstream_operator.kube import KubeError, Manifest
+from millstream_operator.kubernetes.client import KubeError, Manifest
+from millstream_operator.manager.claims import CLAIM, Claims, claim
+from millstream_operator.manager.controller import FOREIGN_INTERVAL_S, JITTER
 
 OURS = "this/release"
 

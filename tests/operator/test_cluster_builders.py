@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.config_keys import BROKER_KEYS
+from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_harness.java import SHORT_LIVED
 from millstream_harness.tools import require
-from millstream_operator.admission import decode
-from millstream_operator.conditions import Reason
 from millstream_operator.models import API_VERSION, Cluster, ManifestError
-from millstream_operator.reconcile.cluster import broker_pods, refusal, why_not_ready
-from millstream_operator.reconcile.rolling import RollingPod, restart_reasons
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.cluster.plan import broker_pods, refusal, why_not_ready
+from millstream_operator.reconcile.cluster.rolling import RollingPod, restart_reasons
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources.broker_config import (
     DYNAMIC_CONFIG,
@@ -43,6 +42,7 @@ from millstream_operator.resources.volumes import (
     with_owner,
 )
 from millstream_operator.resources.zookeeper import objects as zookeeper_objects
+from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 

@@ -15,12 +15,8 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
-from millstream_operator.kafka_admin import AdminPool
-from millstream_operator.kafka_records import (
-    AdminError,
-    ConfigChange,
-    Refusal,
-)
+from millstream_operator.kafka.admin import AdminPool
+from millstream_operator.kafka.records import AdminError, ConfigChange, Refusal
 
 
 def test_a_new_cluster_is_made_and_looked_at_again_soon() -> None:

@@ -11,18 +11,18 @@ from msgspec import structs
 
 from millstream_harness.cluster_objects import ENSEMBLE, a_cluster, claim, claimed, sizes, stateful_set
 from millstream_harness.in_memory import InMemory, in_memory
-from millstream_operator.conditions import Reason
-from millstream_operator.kube import KubeError
+from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import Cluster
-from millstream_operator.reconcile.cluster import Outside, is_settled, listener_status, ready_replicas
-from millstream_operator.reconcile.cluster_objects import (
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.cluster.ensemble import apply_ensemble
+from millstream_operator.reconcile.cluster.objects import (
     apply_brokers,
     apply_listeners,
     apply_network_policies,
     live_brokers,
     racks_by_node,
 )
-from millstream_operator.reconcile.ensemble import apply_ensemble
+from millstream_operator.reconcile.cluster.plan import Outside, is_settled, listener_status, ready_replicas
 from millstream_operator.resources.listeners import Address
 from millstream_operator.resources.owned import labels, metadata
 from millstream_operator.resources.volumes import VolumeOwnership

@@ -20,17 +20,13 @@ from millstream_harness.cluster_looks import (
 from millstream_harness.cluster_objects import server_pod
 from millstream_harness.in_memory import NOW, stored
 from millstream_harness.manifests import cluster
-from millstream_operator.kafka_records import (
-    AdminError,
-    PartitionReplicas,
-    Refusal,
-)
-from millstream_operator.kube import KubeError
-from millstream_operator.reconcile.cluster import broker_pods
+from millstream_operator.kafka.records import AdminError, PartitionReplicas, Refusal
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.models.keys import Key
+from millstream_operator.reconcile.cluster.plan import broker_pods
 from millstream_operator.resources import broker_config
 from millstream_operator.resources.images import Images
-from millstream_operator.store import Key
-from millstream_operator.turns import Turns
+from millstream_operator.state.upgrade_queue import Turns
 
 pytestmark = pytest.mark.process
 

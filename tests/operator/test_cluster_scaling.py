@@ -11,12 +11,7 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
-from millstream_operator.kafka_records import (
-    AdminError,
-    BrokersState,
-    Reassignment,
-    Refusal,
-)
+from millstream_operator.kafka.records import AdminError, BrokersState, Reassignment, Refusal
 
 
 def test_a_broker_leaves_when_it_has_no_replica() -> None:

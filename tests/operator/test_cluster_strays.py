@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from millstream_harness.cluster_looks import SETTLED, SOON, answers, running
-from millstream_operator.conditions import ConditionType
-from millstream_operator.kafka_records import AdminError, StrayLog
-from millstream_operator.metrics import UNEXPECTED
-from millstream_operator.reconcile.strays import holders
-from millstream_operator.transitions import events_of
+from millstream_operator.kafka.records import AdminError, StrayLog
+from millstream_operator.models.conditions import ConditionType
+from millstream_operator.reconcile.common.strays import holders
+from millstream_operator.state.event_rules import events_of
+from millstream_operator.state.metrics import UNEXPECTED
 
 STRAYS = [StrayLog(2, "a", 3 << 20), StrayLog(0, "a", 3 << 19), StrayLog(2, "b", 0)]
 WORDS = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.cron import MACROS, check, last_time, next_time
+from millstream_operator.models.cron import MACROS, check, last_time, next_time
 
 BERLIN = "Europe/Berlin"
 

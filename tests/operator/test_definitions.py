@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from millstream_harness.specs import manifest
-from millstream_operator.admission import WAIVED, refusal
 from millstream_operator.models import (
     KINDS,
     Cluster,
@@ -24,8 +23,9 @@ from millstream_operator.models import (
     Topic,
 )
 from millstream_operator.models.base import Metadata
-from millstream_operator.pattern_words import WORDS, in_words
-from millstream_operator.schema import crd_schemas, validate, with_defaults
+from millstream_operator.validation.admission import WAIVED, refusal
+from millstream_operator.validation.pattern_words import WORDS, in_words
+from millstream_operator.validation.schema import crd_schemas, validate, with_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from millstream_harness.loads import allowed_conf
-from millstream_operator.admission import decode
-from millstream_operator.document import pages
 from millstream_operator.models.pods import ALLOWED_ENV
+from millstream_operator.tools.document import pages
+from millstream_operator.validation.admission import decode
 
 ROOT = Path(__file__).resolve().parents[2]
 

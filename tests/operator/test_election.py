@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.election import DURATION_S, RENEW_DEADLINE_S, Election
-from millstream_operator.kube import KubeError
-from millstream_operator.leadership import Leadership, LeaseName, boot_time
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.manager.election import DURATION_S, RENEW_DEADLINE_S, Election
+from millstream_operator.manager.leadership import Leadership, LeaseName, boot_time
 
 pytestmark = pytest.mark.process
 

@@ -22,10 +22,9 @@ from millstream_harness.cluster_objects import (
     stateful_set,
 )
 from millstream_harness.in_memory import InMemory, in_memory
-from millstream_operator.conditions import Reason
 from millstream_operator.models import Cluster
-from millstream_operator.reconcile.cluster import is_settled
-from millstream_operator.reconcile.ensemble import (
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.cluster.ensemble import (
     REVISION,
     apply_ensemble,
     plan_roll,
@@ -33,7 +32,8 @@ from millstream_operator.reconcile.ensemble import (
     server_address,
     why_no_zookeeper,
 )
-from millstream_operator.reconcile.rolling import TEMPLATE_CHANGED, Roll, RollingPod
+from millstream_operator.reconcile.cluster.plan import is_settled
+from millstream_operator.reconcile.cluster.rolling import TEMPLATE_CHANGED, Roll, RollingPod
 from millstream_operator.resources.images import Images
 
 Said = list[tuple[Reason, str]]

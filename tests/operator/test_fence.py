@@ -10,12 +10,12 @@ import pytest
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, group, topic
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
-from millstream_operator.kafka_records import EARLIEST, ConfigChange, NewTopic, Partition
-from millstream_operator.kube import KubeError
+from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka.records import EARLIEST, ConfigChange, NewTopic, Partition
+from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import ConsumerGroup, Topic, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.reconcile.topic_kafka import reconcile_topics
+from millstream_operator.reconcile.group.apply import reconcile_groups
+from millstream_operator.reconcile.topic.apply import reconcile_topics
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,8 @@ import pytest
 
 from millstream_harness.in_memory import MemoryKube, stored
 from millstream_harness.manifests import topic
-from millstream_operator.kube import KubeError, Manifest
-from millstream_operator.status import ATTEMPTS, FINALIZER, release_finalizer
+from millstream_operator.kubernetes.client import KubeError, Manifest
+from millstream_operator.state.status import ATTEMPTS, FINALIZER, release_finalizer
 
 HELD = stored(topic("t"), finalizers=["others", FINALIZER])
 

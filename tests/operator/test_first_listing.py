@@ -11,12 +11,12 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, MemoryKube, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
-from millstream_operator import listing
-from millstream_operator.controller import Runner
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kafka_records import TopicState
-from millstream_operator.kube import KubeError
-from millstream_operator.status import FINALIZER
+from millstream_operator.kafka.records import TopicState
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.manager import resync as listing
+from millstream_operator.manager.controller import Runner
+from millstream_operator.state.status import FINALIZER
 
 pytestmark = pytest.mark.process
 

@@ -18,8 +18,8 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.kube import until
 from millstream_harness.manifests import group
 from millstream_harness.scenario import unique
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic, Partition
 
 pytestmark = pytest.mark.process
 

@@ -21,8 +21,8 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import run_kafka_tool
 from millstream_harness.manifests import group
 from millstream_harness.scenario import unique
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import EARLIEST, NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import EARLIEST, NewTopic, Partition
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ from millstream_harness.group_looks import Looks
 from millstream_harness.in_memory import stored
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.manifests import group
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import LATEST, AdminError, NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import LATEST, AdminError, NewTopic, Partition
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group
-from millstream_operator.kafka_records import (
+from millstream_operator.kafka.records import (
     EARLIEST,
     LATEST,
     AdminError,
@@ -19,10 +19,10 @@ from millstream_operator.kafka_records import (
     Refusal,
     TopicIdentity,
 )
-from millstream_operator.metrics import Metrics
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.status import FINALIZER
+from millstream_operator.reconcile.group.apply import reconcile_groups
+from millstream_operator.state.metrics import Metrics
+from millstream_operator.state.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from millstream_operator.admission import decode
-from millstream_operator.kafka_records import GroupMember, GroupState, Partition
-from millstream_operator.lag_age import Wanted
+from millstream_operator.kafka.lag_age import Wanted
+from millstream_operator.kafka.records import GroupMember, GroupState, Partition
 from millstream_operator.models import (
     API_VERSION,
     ConsumerGroup,
@@ -19,14 +18,15 @@ from millstream_operator.models import (
     MaxLag,
     Standstill,
 )
-from millstream_operator.reconcile import group as plans
-from millstream_operator.reconcile.group import (
+from millstream_operator.reconcile.group import plan as plans
+from millstream_operator.reconcile.group.plan import (
     Observed,
     above,
     lag_by_partition,
     plan_start,
     wanted_ages,
 )
+from millstream_operator.validation.admission import decode
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)

@@ -16,11 +16,11 @@ from millstream_harness.in_memory import InMemory, in_memory, stored
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.manifests import cluster as cluster_manifest
 from millstream_harness.manifests import group
-from millstream_operator import kafka_connection
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic, Partition
+from millstream_operator.kafka import connection as kafka_connection
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.reconcile.group.apply import reconcile_groups
 
 pytestmark = pytest.mark.soak
 

@@ -22,11 +22,11 @@ from millstream_harness.kube import until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.mortal import Died, Life
 from millstream_harness.scenario import unique
-from millstream_operator.conditions import rfc3339
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.models.conditions import rfc3339
+from millstream_operator.reconcile.group.apply import reconcile_groups
 
 pytestmark = pytest.mark.process
 

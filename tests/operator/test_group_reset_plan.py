@@ -9,9 +9,9 @@ import pytest
 
 from millstream_harness.in_memory import stored
 from millstream_harness.manifests import group
-from millstream_operator.kafka_records import GroupMember, Partition, TopicIdentity
+from millstream_operator.kafka.records import GroupMember, Partition, TopicIdentity
 from millstream_operator.models import ConsumerGroup, LastReset, Reset, ResetOffset, decode_as
-from millstream_operator.reconcile.group_reset import (
+from millstream_operator.reconcile.group.reset import (
     Logs,
     Refused,
     plan,

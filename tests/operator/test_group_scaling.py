@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from millstream_harness.manifests import group
-from millstream_operator.kafka_records import GroupState, Partition
+from millstream_operator.kafka.records import GroupState, Partition
 from millstream_operator.models import ConsumerGroup, Scaling, decode_as
-from millstream_operator.reconcile.group import Observed
-from millstream_operator.reconcile.group_scaling import History, Load, decide, load_of
+from millstream_operator.models.scaling import History, Load
+from millstream_operator.reconcile.group.plan import Observed
+from millstream_operator.reconcile.group.scaling import decide, load_of
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 LOOK_S = 10

@@ -10,10 +10,10 @@ from hypothesis import strategies as some
 from millstream_harness.in_memory import NOW as THEN
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import cluster, group
-from millstream_operator.kafka_records import GroupState, Partition, TopicIdentity
+from millstream_operator.kafka.records import GroupState, Partition, TopicIdentity
 from millstream_operator.models import ConsumerGroup, Standstill, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.reconcile.group_stuck import digest_of, is_stuck, standing
+from millstream_operator.reconcile.group.apply import reconcile_groups
+from millstream_operator.reconcile.group.stuck import digest_of, is_stuck, standing
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 AFTER_S = 300

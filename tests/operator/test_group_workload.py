@@ -9,14 +9,14 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group
-from millstream_operator.kafka_records import AdminError, GroupState, Partition, Refusal, TopicIdentity
-from millstream_operator.kube import KubeError
+from millstream_operator.kafka.records import AdminError, GroupState, Partition, Refusal, TopicIdentity
+from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
+from millstream_operator.models.keys import Key
+from millstream_operator.reconcile.group.apply import reconcile_groups
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.workload import deployment, selector
-from millstream_operator.status import FINALIZER
-from millstream_operator.store import Key
+from millstream_operator.state.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
 A0 = Partition("a", 0)

@@ -11,16 +11,16 @@ from confluent_kafka import Producer
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.kube import until
-from millstream_operator.admission import decode
-from millstream_operator.conditions import ConditionType, Reason
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, ConfigChange, NewTopic, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import EARLIEST, LATEST, AdminError, ConfigChange, NewTopic, Partition
 from millstream_operator.models import API_VERSION, Cluster, Resource, Topic
-from millstream_operator.reconcile.cluster import Look, live_config
-from millstream_operator.reconcile.cluster_kafka import View, configure_live, scale, spread
-from millstream_operator.reconcile.replication import Replication
-from millstream_operator.reconcile.replication_kafka import replicate
-from millstream_operator.reconcile.topic import plan_topic
+from millstream_operator.models.conditions import ConditionType, Reason
+from millstream_operator.reconcile.cluster.kafka import View, configure_live, scale, spread
+from millstream_operator.reconcile.cluster.plan import Look, live_config
+from millstream_operator.reconcile.topic.plan import plan_topic
+from millstream_operator.reconcile.topic.replication import Replication
+from millstream_operator.reconcile.topic.replication_apply import replicate
+from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 

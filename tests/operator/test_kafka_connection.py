@@ -13,9 +13,9 @@ from kafka.protocol.metadata import MetadataResponse
 
 from millstream_harness.broker import fixed_port
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_operator import kafka_connection
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import AdminError
+from millstream_operator.kafka import connection as kafka_connection
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import AdminError
 
 pytestmark = pytest.mark.process
 

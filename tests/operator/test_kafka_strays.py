@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from millstream_harness.in_process_broker import InProcessBroker
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import NewTopic
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import NewTopic
 
 pytestmark = pytest.mark.process
 

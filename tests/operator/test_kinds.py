@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kube import path_of
+from millstream_operator.kubernetes.client import path_of
 from millstream_operator.local import manifests
 from millstream_operator.models import API_VERSION, GROUP, KINDS
 

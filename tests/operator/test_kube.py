@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kubernetes.client.configuration import Configuration
 
-from millstream_operator.kube import Kube, KubeError
+from millstream_operator.kubernetes.client import Kube, KubeError
 
 SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "ns", "name": "x"}}
 

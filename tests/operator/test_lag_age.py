@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.kafka_records import Partition
-from millstream_operator.lag_age import KEPT, OLDEST_S, STEP_S, UNSEEN_S, OffsetTimes, Wanted
+from millstream_operator.kafka.lag_age import KEPT, OLDEST_S, STEP_S, UNSEEN_S, OffsetTimes, Wanted
+from millstream_operator.kafka.records import Partition
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 START = 1_800_000_000_000

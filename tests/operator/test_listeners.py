@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.admission import decode
 from millstream_operator.models import API_VERSION, Cluster, ManifestError
 from millstream_operator.resources.broker_config import own_config
 from millstream_operator.resources.cluster import bootstrap_service, brokers_service
@@ -19,6 +18,7 @@ from millstream_operator.resources.listeners import (
     external_services,
     shared_address,
 )
+from millstream_operator.validation.admission import decode
 
 INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}
 Spec = dict[str, Any]

@@ -18,18 +18,18 @@ from millstream_harness.spark_operator import schema
 from millstream_jobs.load import AVRO_LIMITS
 from millstream_jobs.run import read_run
 from millstream_jobs.value import OPTIONS
-from millstream_operator.conditions import Reason
 from millstream_operator.models import BatchLoad, BatchLoadStatus, OffsetRange, Run, decode_as
+from millstream_operator.models.conditions import Reason
 from millstream_operator.models.load import Asked, Committed, Unsettled, Written
-from millstream_operator.reconcile.load import RunState, Seen
-from millstream_operator.reconcile.load_ranges import Ends
-from millstream_operator.references import expanded
+from millstream_operator.models.references import expanded
+from millstream_operator.reconcile.load.plan import RunState, Seen
+from millstream_operator.reconcile.load.ranges import Ends
 from millstream_operator.resources import load as resources
 from millstream_operator.resources.images import Images, SparkRole
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
 from millstream_operator.resources.volumes import UserIds
-from millstream_operator.schema import validate
+from millstream_operator.validation.schema import validate
 
 IMAGES = Images(spark="registry.example/millstream/spark:1", pull_policy="Always")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from millstream_operator import ddl
-from millstream_operator.admission import decode
 from millstream_operator.models import API_VERSION, BatchLoad
-from millstream_operator.reconcile.load_columns import check_columns
+from millstream_operator.reconcile.load.columns import check_columns
+from millstream_operator.validation import ddl
+from millstream_operator.validation.admission import decode
 
 RECORD = {"type": "record", "name": "F", "fields": [{"name": "a", "type": "int"}]}
 

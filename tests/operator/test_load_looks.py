@@ -26,12 +26,12 @@ from millstream_harness.load_looks import (
     spark,
     written,
 )
-from millstream_operator.kafka_records import TopicIdentity
-from millstream_operator.kube import KubeError
+from millstream_operator.kafka.records import TopicIdentity
+from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import BatchLoad, decode_as
-from millstream_operator.reconcile.load_kubernetes import reconcile_load
-from millstream_operator.reconcile.load_limits import check_image
-from millstream_operator.reconcile.objects import NotOurs
+from millstream_operator.reconcile.common.objects import NotOurs
+from millstream_operator.reconcile.load.apply import reconcile_load
+from millstream_operator.reconcile.load.limits import check_image
 from millstream_operator.resources.images import Images
 
 

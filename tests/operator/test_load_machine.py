@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millstream_harness.loads import a_load, edited, run_of
-from millstream_operator.conditions import Reason
 from millstream_operator.models import BatchLoadStatus
-from millstream_operator.reconcile import load as runs
-from millstream_operator.reconcile.load import RunState, Seen
-from millstream_operator.reconcile.load_ranges import Ends, digest_of_positions
-from millstream_operator.reconcile.load_story import tell
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.load import plan as runs
+from millstream_operator.reconcile.load.conditions import tell
+from millstream_operator.reconcile.load.plan import RunState, Seen
+from millstream_operator.reconcile.load.ranges import Ends, digest_of_positions
 from millstream_operator.resources import load as resources
 
 pytestmark = [

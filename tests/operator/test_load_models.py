@@ -6,9 +6,9 @@ import pytest
 
 from millstream_harness.loads import allowed_conf, conf_rule
 from millstream_harness.specs import LOAD, manifest
-from millstream_operator.admission import decode
-from millstream_operator.cel import compile_rule
 from millstream_operator.models import ManifestError
+from millstream_operator.validation.admission import decode
+from millstream_operator.validation.cel import compile_rule
 
 # Each would give a load's author the driver's rights, or its pods more than the operator allows.
 ESCALATING_CONF = (

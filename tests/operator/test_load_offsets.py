@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from millstream_harness.in_memory import ToldBrokers
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import EARLIEST, LATEST, AdminError, Partition, TopicIdentity
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import EARLIEST, LATEST, AdminError, Partition, TopicIdentity
 from millstream_operator.models import BatchLoad, decode_as
-from millstream_operator.reconcile.load_offsets import find_ends
-from millstream_operator.reconcile.load_ranges import Ends
-from millstream_operator.reconcile.problem import Problem
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.load.offsets import find_ends
+from millstream_operator.reconcile.load.ranges import Ends
 
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 AT = int(MOMENT.timestamp()) * 1000

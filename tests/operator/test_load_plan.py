@@ -21,15 +21,15 @@ from millstream_harness.loads import (
     run_of,
     started,
 )
-from millstream_operator.conditions import Condition, Reason
 from millstream_operator.models import BatchLoad, BatchLoadStatus, ManifestError, Run
-from millstream_operator.reconcile import load as runs
-from millstream_operator.reconcile.load import Request, RunState, Seen, Trigger, Waiting
-from millstream_operator.reconcile.load_output import check_output
-from millstream_operator.reconcile.load_ranges import Ends
-from millstream_operator.reconcile.load_story import tell
-from millstream_operator.reconcile.problem import Problem
-from millstream_operator.services import new_nonce
+from millstream_operator.models.conditions import Condition, Reason
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.load import plan as runs
+from millstream_operator.reconcile.load.conditions import tell
+from millstream_operator.reconcile.load.output import check_output
+from millstream_operator.reconcile.load.plan import Request, RunState, Seen, Trigger, Waiting
+from millstream_operator.reconcile.load.ranges import Ends
+from millstream_operator.state.context import new_nonce
 
 HOUR = timedelta(hours=1)
 FAILED = Seen(RunState.FAILED, error="boom")

@@ -12,10 +12,11 @@ import yaml
 from msgspec.structs import replace
 
 from millstream_harness.loads import FLIGHTS, a_load, ended, listed, started
-from millstream_operator.conditions import Reason
 from millstream_operator.models import BatchLoadStatus, Run, Unsettled
-from millstream_operator.reconcile.load import with_status
-from millstream_operator.reconcile.load_ranges import (
+from millstream_operator.models.conditions import Reason
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.load.plan import with_status
+from millstream_operator.reconcile.load.ranges import (
     Ends,
     Key,
     _without_repeats,
@@ -25,7 +26,6 @@ from millstream_operator.reconcile.load_ranges import (
     resolve,
     resolve_rerun,
 )
-from millstream_operator.reconcile.problem import Problem
 from millstream_operator.resources.load import run_file
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.conditions import Reason
-from millstream_operator.reconcile.load import RunState
-from millstream_operator.reconcile.load_runner import (
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.load.plan import RunState
+from millstream_operator.reconcile.load.runner import (
     APPLICATION_STATES,
     driver_pod_name,
     explained,

@@ -23,8 +23,8 @@ from millstream_harness.load_looks import (
     spark,
     written,
 )
-from millstream_operator.kafka_records import AdminError
-from millstream_operator.kube import KubeError
+from millstream_operator.kafka.records import AdminError
+from millstream_operator.kubernetes.client import KubeError
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed"])

@@ -9,7 +9,7 @@ import pytest
 
 from millstream_operator.local.manifests import ManifestError, Manifests, read
 from millstream_operator.local.state import key_of
-from millstream_operator.schema import crd_schemas, validate, with_defaults
+from millstream_operator.validation.schema import crd_schemas, validate, with_defaults
 
 pytestmark = pytest.mark.process
 

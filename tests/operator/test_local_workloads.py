@@ -14,10 +14,10 @@ import pytest
 
 from millstream_harness.kube import until
 from millstream_harness.local import Sandbox, produce
-from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.local import processes
 from millstream_operator.local.consumers import Consumer, Told, pause_after
-from millstream_operator.references import expanded
+from millstream_operator.models.references import expanded
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(500)]
 

@@ -12,15 +12,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import topic
-from millstream_operator import scrape
-from millstream_operator.controller import FAILED, Runner
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kube import resource_of
-from millstream_operator.lags import Measured
-from millstream_operator.metric_table import MOST_OBJECTS
-from millstream_operator.metrics import Metrics
-from millstream_operator.store import Key, Store
-from millstream_operator.workqueue import Batch, WorkQueue
+from millstream_operator.kubernetes.client import resource_of
+from millstream_operator.manager.controller import FAILED, Runner
+from millstream_operator.manager.workqueue import Batch, WorkQueue
+from millstream_operator.models.keys import Key
+from millstream_operator.serving import scrape
+from millstream_operator.state.cache import Store
+from millstream_operator.state.lags import Measured
+from millstream_operator.state.metric_table import MOST_OBJECTS
+from millstream_operator.state.metrics import Metrics
 
 Samples = dict[tuple[str, ...], float]
 

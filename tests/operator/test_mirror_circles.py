@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
-from millstream_operator.conditions import Reason
 from millstream_operator.models import MirrorMaker
-from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile import mirror_rules
-from millstream_operator.reconcile.problem import Problem
+from millstream_operator.models.conditions import Reason
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.mirror import plan as plan
+from millstream_operator.reconcile.mirror import rules as mirror_rules
 from millstream_operator.resources.mirror import Endpoint
 
 pytestmark = pytest.mark.process

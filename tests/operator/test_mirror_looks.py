@@ -9,13 +9,13 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, resource
-from millstream_operator.kube import KubeError
+from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import MirrorMaker, decode_as
-from millstream_operator.reconcile import mirror_kubernetes
-from millstream_operator.reconcile.mirror import SourceReport, WorkerReport
-from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
+from millstream_operator.models.keys import Key
+from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
+from millstream_operator.reconcile.mirror.apply import reconcile_mirror
+from millstream_operator.reconcile.mirror.plan import SourceReport, WorkerReport
 from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
-from millstream_operator.store import Key
 
 pytestmark = pytest.mark.process
 

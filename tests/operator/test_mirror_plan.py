@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from millstream_harness.mirror_maker import a_mirror
-from millstream_operator.conditions import Condition, Reason
 from millstream_operator.models import Lag, MirrorMaker, MirrorMakerStatus
+from millstream_operator.models.conditions import Condition, Reason
 from millstream_operator.models.mirror import Rate, SetAside
-from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile.mirror import (
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.mirror import plan as plan
+from millstream_operator.reconcile.mirror.plan import (
     GapReport,
     ProblemReport,
     SourceReport,
@@ -22,7 +23,6 @@ from millstream_operator.reconcile.mirror import (
     WorkerReport,
     Workers,
 )
-from millstream_operator.reconcile.problem import Problem
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millstream_harness.mirror_maker import BOOTSTRAPS, a_mirror
-from millstream_mirror.owner import Owner, owner_in_environment
-from millstream_operator.reconcile import mirror_rules
+from millstream_mirror.membership.ownership import Owner, owner_in_environment
+from millstream_operator.reconcile.mirror import rules as mirror_rules
 from millstream_operator.resources import mirror as resources
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.volumes import UserIds

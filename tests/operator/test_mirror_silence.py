@@ -13,13 +13,19 @@ import pytest
 from millstream_harness.in_memory import InMemory, in_memory, stored
 from millstream_harness.manifests import cluster, resource
 from millstream_harness.mirror_maker import a_mirror
-from millstream_operator.conditions import Condition
 from millstream_operator.local import mirrors as local
 from millstream_operator.models import MirrorMaker, MirrorMakerStatus, decode_as
+from millstream_operator.models.conditions import Condition
 from millstream_operator.models.mirror import SetAside
-from millstream_operator.reconcile import mirror as plan
-from millstream_operator.reconcile import mirror_kubernetes
-from millstream_operator.reconcile.mirror import GapReport, ProblemReport, SourceReport, WorkerReport, Workers
+from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
+from millstream_operator.reconcile.mirror import plan as plan
+from millstream_operator.reconcile.mirror.plan import (
+    GapReport,
+    ProblemReport,
+    SourceReport,
+    WorkerReport,
+    Workers,
+)
 from millstream_operator.resources.mirror import CONFIG_HASH, selector
 
 pytestmark = pytest.mark.process

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from millstream_operator.reconcile import mirror_workers
-from millstream_operator.reconcile.mirror_workers import ask, ask_all
+from millstream_operator.reconcile.mirror import workers as mirror_workers
+from millstream_operator.reconcile.mirror.workers import ask, ask_all
 
 pytestmark = pytest.mark.process
 

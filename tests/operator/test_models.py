@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from millstream_harness.specs import LOAD, MIRROR, REF, manifest, workload
-from millstream_operator.admission import decode
 from millstream_operator.models import (
     API_VERSION,
     BatchLoad,
@@ -15,6 +14,7 @@ from millstream_operator.models import (
     Topic,
     encode_status,
 )
+from millstream_operator.validation.admission import decode
 
 WORKLOAD = workload()
 OFFSET = {"topic": "t", "partition": 0, "offset": 0}

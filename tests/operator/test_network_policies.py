@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from millstream_operator.admission import decode
 from millstream_operator.models import API_VERSION, Cluster
 from millstream_operator.resources import cluster as build
 from millstream_operator.resources import zookeeper
 from millstream_operator.resources.listeners import bootstrap_services, external_services
 from millstream_operator.resources.network_policy import network_policies
+from millstream_operator.validation.admission import decode
 
 Spec = dict[str, Any]
 BROKERS = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.in_memory import MemoryKube
-from millstream_operator.reconcile.objects import (
+from millstream_operator.reconcile.common.objects import (
     APPLIED,
     NotOurs,
     contains,

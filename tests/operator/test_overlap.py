@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream_operator.models import MirrorMaker, decode_as
-from millstream_operator.overlap import INTERNAL, Names, Shared, shared
-from millstream_operator.reconcile.mirror_rules import check_loop, endpoints_of
+from millstream_operator.reconcile.mirror.rules import check_loop, endpoints_of
+from millstream_operator.validation.overlap import INTERNAL, Names, Shared, shared
 
 LETTERS = "ab.-_0"
 

@@ -21,9 +21,9 @@ from millstream_operator.models import (
     TopicStatus,
     decode_as,
 )
-from millstream_operator.pace import BUDGET, PER_SECOND, RESERVE, SETTLED_S, UNSEEN_S, Pace
-from millstream_operator.status import write_status
-from millstream_operator.store import Key
+from millstream_operator.models.keys import Key
+from millstream_operator.state.status import write_status
+from millstream_operator.state.status_throttle import BUDGET, PER_SECOND, RESERVE, SETTLED_S, UNSEEN_S, Pace
 
 RATE = PER_SECOND["ConsumerGroup"]
 GROUPS = 500

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_operator.kafka_records import PartitionReplicas
-from millstream_operator.reconcile.placement import CannotPlace, drain, rebalance, with_factor
+from millstream_operator.kafka.records import PartitionReplicas
+from millstream_operator.reconcile.common.placement import CannotPlace, drain, rebalance, with_factor
 
 
 def partition(topic: str, index: int, replicas: Sequence[int]) -> PartitionReplicas:

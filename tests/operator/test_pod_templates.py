@@ -10,8 +10,6 @@ import pytest
 import yaml
 
 from millstream_harness.specs import LOAD, manifest
-from millstream_operator.admission import decode, refusal
-from millstream_operator.definitions import CONTAINERS, template_schema, with_templates
 from millstream_operator.models import API_VERSION, ManifestError, Resource
 from millstream_operator.models.pods import ALLOWED_ENV, RESERVED_ENV, RESERVED_VOLUMES, SPARK
 from millstream_operator.resources import cluster as brokers
@@ -20,8 +18,10 @@ from millstream_operator.resources import mirror as mirrors
 from millstream_operator.resources import zookeeper
 from millstream_operator.resources.load_job import job
 from millstream_operator.resources.load_spark_application import spark_application
-from millstream_operator.schema import validate, with_defaults
-from millstream_operator.services import Images
+from millstream_operator.state.context import Images
+from millstream_operator.tools.definitions import CONTAINERS, template_schema, with_templates
+from millstream_operator.validation.admission import decode, refusal
+from millstream_operator.validation.schema import validate, with_defaults
 
 pytestmark = pytest.mark.process
 

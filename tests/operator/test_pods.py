@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.reconcile.pods import Trouble, trouble_of
+from millstream_operator.reconcile.common.pods import Trouble, trouble_of
 
 BEGINNING = {"ready": False, "state": {"waiting": {"reason": "PodInitializing"}}}
 

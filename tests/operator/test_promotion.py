@@ -19,11 +19,11 @@ from millstream_harness.mirrored import Source
 from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import NOWHERE, World
 from millstream_harness.scenario import unique
-from millstream_operator.kafka_records import ConfigChange, NewTopic
-from millstream_operator.mirror_records import KEY
+from millstream_operator.kafka.mirror_records import KEY
+from millstream_operator.kafka.records import ConfigChange, NewTopic
 from millstream_operator.models import MirrorMaker, decode_as
+from millstream_operator.models.keys import Key
 from millstream_operator.resources.mirror import selector
-from millstream_operator.store import Key
 
 pytestmark = pytest.mark.process
 

@@ -13,11 +13,11 @@ from millstream_harness.manifests import resource
 from millstream_harness.mirrored import Source
 from millstream_kafka import mirror_source
 from millstream_kafka.kafka_uuid import uuid_text
-from millstream_mirror.progress import Progress, target_number
-from millstream_operator.kafka_records import Partition
-from millstream_operator.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note, time_of
+from millstream_mirror.kafka.progress import Progress, target_number
+from millstream_operator.kafka.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note, time_of
+from millstream_operator.kafka.records import Partition
 from millstream_operator.models import LastPromotion, MirrorMaker, Promote, decode_as
-from millstream_operator.reconcile.promotion import (
+from millstream_operator.reconcile.mirror.promotion import (
     MOST_PARTITIONS,
     MOST_TOPICS,
     Observed,

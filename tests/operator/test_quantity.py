@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_operator.quantity import QuantityError, parse_quantity, same_quantity
+from millstream_operator.models.quantity import QuantityError, parse_quantity, same_quantity
 
 
 @pytest.mark.parametrize(

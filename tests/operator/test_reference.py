@@ -10,8 +10,8 @@ import pytest
 from millstream_harness.in_memory import deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
 from millstream_operator.models import Cluster, ClusterRef, Topic, decode_as
-from millstream_operator.reconcile.problem import Problem
-from millstream_operator.reconcile.reference import cluster_key, find_cluster, rival
+from millstream_operator.models.problem import Problem
+from millstream_operator.reconcile.common.reference import cluster_key, find_cluster, rival
 
 
 def test_a_reference_without_a_namespace_means_the_resources_own() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from millstream_harness.in_memory import in_memory
-from millstream_operator.conditions import Reason
-from millstream_operator.kube import KubeError
-from millstream_operator.reconcile.refused_pods import explain_refusal, why_no_pods
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.common.refused_pods import explain_refusal, why_no_pods
 
 WORDS = "create Pod east-brokers-0 in StatefulSet east-brokers failed error: "
 

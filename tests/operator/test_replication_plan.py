@@ -9,9 +9,8 @@ import pytest
 from millstream_harness.in_memory import ToldBrokers, stored
 from millstream_harness.manifests import cluster as a_cluster
 from millstream_harness.manifests import topic as a_topic
-from millstream_operator.conditions import Reason
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import (
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import (
     BrokersState,
     PartitionReplicas,
     Reassignment,
@@ -19,8 +18,9 @@ from millstream_operator.kafka_records import (
     TopicState,
 )
 from millstream_operator.models import Cluster, Topic, decode_as
-from millstream_operator.reconcile.replication import Replication, plan_replication
-from millstream_operator.reconcile.replication_kafka import replicate
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.topic.replication import Replication, plan_replication
+from millstream_operator.reconcile.topic.replication_apply import replicate
 
 pytestmark = pytest.mark.process
 

@@ -8,10 +8,10 @@ import pytest
 
 from millstream_harness.in_memory import NOW, in_memory, stored
 from millstream_harness.manifests import topic
-from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.models import Topic, decode_as
-from millstream_operator.reconcile.problem import Problem, conditions_with, is_paused, replace_ready
-from millstream_operator.reconcile.report import report_problem
+from millstream_operator.models.conditions import ConditionType, Reason
+from millstream_operator.models.problem import Problem, conditions_with, is_paused, replace_ready
+from millstream_operator.reconcile.common.report import report_problem
 
 BEFORE = "2026-01-01T00:00:00Z"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_operator.kafka_records import BrokersState, PartitionReplicas
-from millstream_operator.reconcile.rolling import (
+from millstream_operator.kafka.records import BrokersState, PartitionReplicas
+from millstream_operator.reconcile.cluster.rolling import (
     Roll,
     RollingPod,
     plan_roll,

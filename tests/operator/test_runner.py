@@ -13,16 +13,18 @@ import pytest
 
 from millstream_harness.in_memory import NOW, InMemory, MemoryKube, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, topic
-from millstream_operator import controller, slots
-from millstream_operator.claims import Claims, claim
-from millstream_operator.controller import Controller, Runner
 from millstream_operator.handlers import CONTROLLERS
-from millstream_operator.kafka_records import AdminError
-from millstream_operator.kube import KubeError, Manifest
+from millstream_operator.kafka.records import AdminError
+from millstream_operator.kubernetes.client import KubeError, Manifest
+from millstream_operator.manager import concurrency as slots
+from millstream_operator.manager import controller
+from millstream_operator.manager.claims import Claims, claim
+from millstream_operator.manager.controller import Controller, Runner
+from millstream_operator.manager.workqueue import Batch
 from millstream_operator.models import Cluster, Topic, decode_as
-from millstream_operator.services import Services
-from millstream_operator.store import Key, key_for
-from millstream_operator.workqueue import Batch
+from millstream_operator.models.keys import Key
+from millstream_operator.state.cache import key_for
+from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.process
 

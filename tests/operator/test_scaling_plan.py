@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from millstream_operator.conditions import Reason
-from millstream_operator.kafka_records import PartitionReplicas, Reassignment, Reassignments
-from millstream_operator.reconcile.scaling import Scaling, confirm_scaling, plan_scaling, plan_spreading
+from millstream_operator.kafka.records import PartitionReplicas, Reassignment, Reassignments
+from millstream_operator.models.conditions import Reason
+from millstream_operator.reconcile.cluster.scaling import (
+    Scaling,
+    confirm_scaling,
+    plan_scaling,
+    plan_spreading,
+)
 
 ALIVE: dict[int, str | None] = dict.fromkeys(range(4))
 

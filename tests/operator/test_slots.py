@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from millstream_operator.slots import SLOW_S, SLOW_WORKERS, THREADS, WORKERS, Slots
+from millstream_operator.manager.concurrency import SLOW_S, SLOW_WORKERS, THREADS, WORKERS, Slots
 
 
 def of_a_cluster(group: Hashable) -> Collection[Hashable]:

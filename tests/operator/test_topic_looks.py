@@ -10,7 +10,7 @@ import pytest
 
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.manifests import cluster, group, topic
-from millstream_operator.kafka_records import (
+from millstream_operator.kafka.records import (
     AdminError,
     BrokersState,
     ConfigChange,
@@ -22,8 +22,8 @@ from millstream_operator.kafka_records import (
     TopicState,
 )
 from millstream_operator.models import Topic, decode_as
-from millstream_operator.reconcile.topic_kafka import reconcile_topics
-from millstream_operator.status import FINALIZER
+from millstream_operator.reconcile.topic.apply import reconcile_topics
+from millstream_operator.state.status import FINALIZER
 
 CLUSTER = stored(cluster("default"))
 GROUPS = {"reader": ["flights"], "of-both": ["others", "flights"], "other": ["others"], "any": []}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millstream_operator.admission import decode
-from millstream_operator.conditions import Reason
-from millstream_operator.config_values import ConfigValue
-from millstream_operator.kafka_records import ConfigChange, NewTopic, StrayLog, TopicState
+from millstream_operator.kafka.records import ConfigChange, NewTopic, StrayLog, TopicState
 from millstream_operator.models import API_VERSION, Cluster, Topic, TopicSpec
-from millstream_operator.reconcile.topic import TopicPlan, plan_topic, warning
+from millstream_operator.models.conditions import Reason
+from millstream_operator.models.config_values import ConfigValue
+from millstream_operator.reconcile.topic.plan import TopicPlan, plan_topic, warning
+from millstream_operator.validation.admission import decode
 
 
 def spec(**fields: Any) -> TopicSpec:

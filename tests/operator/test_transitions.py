@@ -8,12 +8,13 @@ import pytest
 
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import topic
-from millstream_operator.event_budget import BURST, BURST_OF_ALL, EVERY_S, MOST_OBJECTS, Budget
-from millstream_operator.events import record
-from millstream_operator.kube import KubeError
-from millstream_operator.status import write_raw_status
-from millstream_operator.store import Key
-from millstream_operator.transitions import Event, EventType, events_of
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.models.event import Event, EventType
+from millstream_operator.models.keys import Key
+from millstream_operator.state.event_budget import BURST, BURST_OF_ALL, EVERY_S, MOST_OBJECTS, Budget
+from millstream_operator.state.event_rules import events_of
+from millstream_operator.state.events import record
+from millstream_operator.state.status import write_raw_status
 
 NEWS = Event(EventType.NORMAL, "Created", "it is there")
 

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import cluster
-from millstream_operator.conditions import ConditionType, Reason
 from millstream_operator.models import Cluster, decode_as
+from millstream_operator.models.conditions import ConditionType, Reason
+from millstream_operator.models.keys import Key
 from millstream_operator.models.maintenance import DAYS, MaintenanceWindow, next_window
-from millstream_operator.reconcile.cluster import held_for_upgrade
-from millstream_operator.reconcile.rolling import UPGRADE, RollingPod, restart_reasons
-from millstream_operator.reconcile.upgrades import Upgrade, waits_for_window
+from millstream_operator.reconcile.cluster.plan import held_for_upgrade
+from millstream_operator.reconcile.cluster.rolling import UPGRADE, RollingPod, restart_reasons
+from millstream_operator.reconcile.cluster.upgrades import Upgrade, waits_for_window
 from millstream_operator.resources.cluster import CONFIG_HASH, LISTENERS_HASH, TEMPLATE_HASH, USER_HASH
 from millstream_operator.resources.images import Images
 from millstream_operator.resources.owned import RELEASE, SPEC_HASH, digest
 from millstream_operator.resources.volumes import UserIds, VolumeOwnership
-from millstream_operator.services import Services
-from millstream_operator.store import Key
+from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.process
 

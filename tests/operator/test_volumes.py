@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millstream_harness.in_memory import InMemory, in_memory
-from millstream_operator.kube import KubeError
-from millstream_operator.reconcile.volumes import claim_needs_owner, class_needs_owner
+from millstream_operator.kubernetes.client import KubeError
+from millstream_operator.reconcile.common.volumes import claim_needs_owner, class_needs_owner
 from millstream_operator.resources.volumes import UserIds, VolumeOwnership
 
 

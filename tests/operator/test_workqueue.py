@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_operator.store import ClusterKey, Key, Store
-from millstream_operator.workqueue import WorkQueue
+from millstream_operator.manager.workqueue import WorkQueue
+from millstream_operator.models.keys import ClusterKey, Key
+from millstream_operator.state.cache import Store
 
 A, B, C = (Key("Topic", "ns", name) for name in "abc")
 

@@ -11,7 +11,7 @@ import pytest
 
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.mirror import MirrorProcess
-from millstream_operator import logs as operator_logs
+from millstream_operator.serving import logs as operator_logs
 from millstream_process import logs
 
 pytestmark = pytest.mark.process

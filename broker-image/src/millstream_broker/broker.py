@@ -25,47 +25,50 @@ from millstream_process import supervision
 from millstream_process.listening import host_port, why_not
 from millstream_process.loop import stalls
 
-from . import api, background, handlers, joining
-from .addresses import Addresses
-from .admissions import Admissions
-from .cluster import Cluster
-from .config import BrokerConfig, Listener
-from .config_types import ConfigError
-from .configs import ConfigAdministrator
+from . import api
+from .administration.configs import ConfigAdministrator
+from .administration.producer_ids import ProducerIds
+from .administration.topics import TopicAdministrator
+from .background import background
+from .cluster import joining
+from .cluster.cluster import Cluster
+from .cluster.controllership import Controllership
+from .cluster.forwarding import Forwarding
+from .cluster.generations import Generations
+from .cluster.lost_data import LostData
+from .cluster.own_connection import OwnConnection
+from .config.addresses import Addresses
+from .config.config import BrokerConfig, Listener
+from .config.config_types import ConfigError
 from .controller.reach import Caller
-from .controllership import Controllership
 from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.file import FILE_NAME as COORDINATION
-from .effective_configs import EffectiveConfigs
-from .encoded_topics import EncodedTopics
-from .forwarding import Forwarding
-from .generations import Generations
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
-from .inter_broker import InterBroker
+from .groups.offsets_topic import BrokerOffsetsTopic
 from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
 from .log.manager import LogManager
-from .look_ups import LookUps
-from .lost_data import LostData
-from .metrics import Metrics
-from .offsets_topic import BrokerOffsetsTopic
-from .own_connection import OwnConnection
-from .probes import Probes
-from .producer_ids import ProducerIds
+from .log.timestamp_lookups import LookUps
+from .metadata.effective_configs import EffectiveConfigs
+from .metadata.encoded_topics import EncodedTopics
+from .metadata.topic_logs import log_config
+from .network import handlers
+from .network.server import Listening, Server, bind
+from .observability.metrics import Metrics
+from .observability.probes import Probes
 from .replication.alter_partition import AlterPartitionManager
+from .replication.append_queue import Admissions
 from .replication.fetch_session import FetchSettings
 from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager
 from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
-from .request_memory import RequestMemory
-from .server import Listening, Server, bind
-from .stats import Stats
-from .topic_logs import log_config
-from .topics import TopicAdministrator
+from .runtime.request_memory import RequestMemory
+from .runtime.stats import Stats
+from .security.inter_broker import InterBroker
 
 OPEN_FILES = 1024
 """Most segment and index files to keep open; a quarter of the system's limit, if that is less."""

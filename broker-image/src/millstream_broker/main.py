@@ -1,7 +1,7 @@
 """The command `millstream-broker [server.properties]… [--override KEY=VALUE]…`.
 
 If several files and overrides set a key, the last one wins. Values may refer to environment variables and to other
-files (config_providers.py).
+files (config/config_providers.py).
 
 Exit status: 0 stopped by SIGTERM or SIGINT, 1 could not start or lost a disk that it needs, 2 the command
 line or the configuration is wrong.
@@ -28,10 +28,10 @@ from millstream_process import logs, supervision
 from millstream_process.loop import loop_factory
 
 from . import __version__
-from .check import check
-from .config import BrokerConfig, parse_properties
-from .config_providers import resolve
-from .config_types import ConfigError
+from .config.check import check
+from .config.config import BrokerConfig, parse_properties
+from .config.config_providers import resolve
+from .config.config_types import ConfigError
 
 COLLECTOR = 1000, 2, 2300
 """Thresholds of the garbage collector. A pass over all objects takes a millisecond for ten thousand of them, and with
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="start nothing: read configurations from stdin and print what is wrong with them, both as JSON (check.py)",
+        help="start nothing: read configurations from stdin and print what is wrong with them, both as JSON",
     )
     parser.add_argument("--version", action="version", version=f"millstream-broker {__version__}")
     return parser

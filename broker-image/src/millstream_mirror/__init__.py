@@ -20,47 +20,33 @@ number once.
 Progress with a new producer id or epoch, or one that skips source offsets (retention overtook the mirror), is committed
 before anything is sent with it. Commits are those of a group member, so a worker that lost its lanes cannot
 commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions. If
-two MirrorMakers of one name meet in it, the older one owns it (owner.py).
+two MirrorMakers of one name meet in it, the older one owns it (membership/ownership.py).
 
 A source topic with cleanup.policy=compact may lose records between a crash and the restart, so that numbers do not tell
 what was sent. Before a lane of such a topic sends again, it looks at what it has in the target, and compares records
-with the source's, by their contents (aligning.py).
+with the source's, by their contents (records/aligning.py).
 
 A source may lose records that were mirrored, and give their offsets to others. A lane waits if its source does not have
-the last mirrored batch any more (history.py). If a worker died before it committed, the same sequence number may stand
-for another record then, so the lane compares the target's last record before it passes its number.
+the last mirrored batch any more (aggregate/history.py). If a worker died before it committed, the same sequence number
+may stand for another record then, so the lane compares the target's last record before it passes its number.
 
 Not covered are a target that lost acknowledged records, and one whose copy is compacted in that time, too, so that it
-lacks records that were sent. Both are noticed (target_losses.py); the lane may then repeat records.
+lacks records that were sent. Both are noticed (aggregate/target_losses.py); the lane may then repeat records.
 
-Mode Identity (copies.py) needs none of this: batches keep their offsets, and the target accepts them only at the end
-of its log (`protocol.mirror_append`). The target's log is the progress.
+Mode Identity (identity/flow.py) needs none of this: batches keep their offsets, and the target accepts them only at the
+end of its log (`protocol.mirror_append`). The target's log is the progress.
 
-    main.py     command line; config.py reads its file   flow.py      moves records, with many requests in flight
-    worker.py   all sources side by side; HTTP           lane.py      numbers sent and acknowledged (no I/O)
-    source.py   one source: topics, lanes, progress      lanes.py     opens lanes, finds their positions after failures
-    member.py   group membership                         rewrite.py   batches fetched → batches to produce (no I/O)
-    topics.py   topics in the target                     progress.py  what is committed; stats.py what is shown
-    loops.py    loops of mirrors                         rivals.py    other mirrors of the same topics
-    others.py   the progress of other mirrors            leaving.py   topics that are no longer selected
-    owner.py    whose group it is, if two share a name
-    opening.py  opens lanes by their leaders             waiting.py   partitions that wait, and why (no I/O)
-    groups.py   positions of consumer groups, translated by offsets.py (no I/O) and lookup.py
-    peers.py    notices when another worker's process has ended
-    numbering.py requests of numbered batches (mode Aggregate), with what their responses mean for the lanes
-    replicas.py topics of mode Identity; standing.py finds the positions of their lanes, and compares the logs
-    copies.py   lanes that forward batches unchanged; promoted.py knows which topics are not mirrored any more
-    fetching.py fetch sessions (no I/O)
-    rejoin.py   makes existing topics replicas: common_offset.py (no I/O) and cutting.py for each partition,
-                set_aside.py for records that only the target has
-    history.py  whether the source still has what was mirrored; together.py asks for many lanes at once
-    target_losses.py whether the target still has what idle lanes have sent
-    sent.py     what a lane has sent, compared with the source by aligning.py (no I/O)
-    producer_ids.py new producer ids from the target
-    reading.py  reads logs; committed.py reads and commits offsets of groups
-    throttle.py limits in bytes a second; window.py bytes in flight over slow links (no I/O)
-    replication.py where new topics of the target get their replicas
-    bell.py     wakes the tasks that wait for responses
-    turns.py    long work in steps, so that the loop serves others, too
-    fields.py   fields of config.py and credentials.py
+The folders, from the top; each uses only those below it:
+
+    main.py worker.py source.py   the command; all sources side by side, and HTTP; one source
+    group_sync/    positions of consumer groups, translated to the target
+    identity/      mode Identity: the target's topics as replicas, their positions, promotions, topics that rejoin
+    selection/     topics that must not be mirrored: loops, other mirrors' topics, topics no longer selected
+    aggregate/     mode Aggregate: numbered batches, positions after failures, what source and target have lost
+    partitions/    one partition: opening, waiting, sending; what is shown of it
+    membership/    which worker has which partition; whose group it is; workers whose process has ended
+    records/       batches to produce, maps of offsets, fetch sessions, limits; hardly any I/O
+    kafka/         logs, topics and groups of a cluster; what is committed as progress
+    config/        mirror.json
+    runtime/       long work in slices, and waking tasks that wait
 """

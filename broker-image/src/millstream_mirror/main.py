@@ -20,9 +20,9 @@ from millstream_process import logs
 from millstream_process.listening import host_port, why_not
 from millstream_process.loop import loop_factory
 
-from .config import MirrorConfig, parse
-from .fields import MirrorConfigError
-from .owner import CREATED, UID, Owner, owner_in_environment
+from .config.config import MirrorConfig, parse
+from .config.fields import MirrorConfigError
+from .membership.ownership import CREATED, UID, Owner, owner_in_environment
 from .source import MirrorRefused
 from .worker import MirrorWorker
 

@@ -23,28 +23,28 @@ from millstream_kafka.protocol.metadata import MetadataResponse, MetadataRespons
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .config import MirrorConfig, Mode, Naming, Source
-from .copies import CopyFlow
-from .flow import DRAIN_S, Flow
-from .groups import LOOK_S, GroupSync
-from .lanes import LaneKeeper
-from .leaving import LeftTopics
-from .loops import LoopFinder
-from .member import GroupMembership, LaneName
-from .numbering import NumberingFlow
-from .opening import TRANSIENT, Keeper
-from .others import progress_of
-from .peers import Doorplate
-from .progress import Progress, ProgressStore
-from .promoted import PromotedTopics
-from .rejoin import Rejoiner
-from .replicas import ReplicaKeeper
-from .rivals import RivalFinder
-from .standing import CopyKeeper
-from .stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
-from .target_losses import TargetLosses
-from .topics import MirroredTopic, TopicKeeper, id_of, is_same, select
-from .waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
+from .aggregate.flow import NumberingFlow
+from .aggregate.recovery import LaneKeeper
+from .aggregate.target_losses import TargetLosses
+from .config.config import MirrorConfig, Mode, Naming, Source
+from .group_sync.groups import LOOK_S, GroupSync
+from .identity.flow import CopyFlow
+from .identity.promoted import PromotedTopics
+from .identity.recovery import CopyKeeper
+from .identity.rejoin import Rejoiner
+from .identity.replicas import ReplicaKeeper
+from .kafka.progress import Progress, ProgressStore
+from .kafka.topics import MirroredTopic, TopicKeeper, id_of, is_same, select
+from .membership.member import GroupMembership, LaneName
+from .membership.peer_liveness import Doorplate
+from .partitions.opening import TRANSIENT, Keeper
+from .partitions.pipeline import DRAIN_S, Flow
+from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
+from .partitions.waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
+from .selection.conflicts import RivalFinder
+from .selection.deselected import LeftTopics
+from .selection.loops import LoopFinder
+from .selection.other_mirrors import progress_of
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0

@@ -9,11 +9,11 @@ from millstream_process.http import HttpServer, Response
 from millstream_process.listening import host_port
 from millstream_process.loop import stalls
 
-from .config import MirrorConfig
-from .owner import Owner
-from .peers import Doorplate
+from .config.config import MirrorConfig
+from .membership.ownership import Owner
+from .membership.peer_liveness import Doorplate
+from .partitions.stats import page, status_json
 from .source import SourceMirror
-from .stats import page, status_json
 
 
 class MirrorWorker:

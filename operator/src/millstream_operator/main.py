@@ -20,16 +20,17 @@ import click
 import kopf
 from kubernetes.config import ConfigException
 
-from . import __version__, handlers, logs, scrape
-from .claims import Claims
-from .controller import Runner
+from . import __version__, handlers
 from .handlers.storage import NoDiffs, NoProgress
-from .kube import Kube, KubeError
-from .leadership import Leadership, LeaseName, own_identity
+from .kubernetes.client import Kube, KubeError
+from .manager.claims import Claims
+from .manager.controller import Runner
+from .manager.leadership import Leadership, LeaseName, own_identity
 from .models import API_VERSION, KINDS
 from .resources.images import Images, SparkRole
 from .resources.volumes import UserIds, VolumeOwnership
-from .services import Services
+from .serving import logs, scrape
+from .state.context import Services
 
 logger = logging.getLogger(__name__)
 

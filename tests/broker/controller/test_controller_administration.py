@@ -24,7 +24,7 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.coordination.controllership import ConfigsChanged, DeletionsRequested, TopicsChanged
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import Controller, of, topic
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 

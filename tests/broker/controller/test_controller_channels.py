@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.config import Listener
+from millstream_broker.config.config import Listener
 from millstream_broker.controller import channels
 from millstream_broker.controller.channels import Channels, log_ends, update_request
 from millstream_broker.controller.messages import AskLogEnds, LogEnds, Push, Stopped, StopReplicas
 from millstream_broker.coordination import BrokerRecord, PartitionRecord
 from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import Controller, topic
 from millstream_harness.controller_surroundings import Peers
 from millstream_harness.virtual_time import turns, virtual_time

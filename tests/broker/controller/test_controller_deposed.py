@@ -9,7 +9,7 @@ import pytest
 from millstream_broker.api import alter_partition_reassignments as altering
 from millstream_broker.api import elect_leaders as electing
 from millstream_broker.api import list_partition_reassignments as listing
-from millstream_broker.config import BrokerConfig
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.controller.driver import ControllerDriver
 from millstream_harness.controller import topic
 from millstream_harness.controller_surroundings import MemoryStore, Peers

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.config import BrokerConfig
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.controller import driver as driving
 from millstream_broker.controller.driver import ControllerDriver, settings_of
 from millstream_broker.controller.messages import (
@@ -36,7 +36,7 @@ from millstream_broker.coordination.controllership import (
     DeletionsRequested,
     Fenced,
 )
-from millstream_broker.steps import Steps
+from millstream_broker.runtime.steps import Steps
 from millstream_harness.controller import topic
 from millstream_harness.controller_surroundings import MemoryStore, Peers
 from millstream_harness.virtual_time import now, turns, virtual_time

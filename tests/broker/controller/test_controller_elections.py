@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream_broker.controller.elections import Situation, enough, imbalanced, may_lead_again, settle
 from millstream_broker.coordination import PartitionRecord
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 
 NONE = -1
 

@@ -18,8 +18,8 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.coordination.controllership import BrokersChanged, DeletionsRequested, TopicsChanged
-from millstream_broker.internal_topics import OFFSETS_TOPIC
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.controller import Controller, of, topic
 
 THREE = Settings(offsets_factor=3)

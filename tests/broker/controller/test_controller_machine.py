@@ -40,7 +40,7 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import Controller, of, topic
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream_broker.controller.requests import Request, Requests
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 
 
 def waiting(requests: Requests, caller: str, *keys: str, result: Callable[[], Any] = lambda: None) -> None:

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from millstream_broker.groups import coordinator as coordinator_module
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.group_machine import EXPIRING, Machine, subscription
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.log import validator
 from millstream_broker.log.config import FOREVER, LogConfig
 from millstream_broker.log.validator import MOST_RECORD_ERRORS, RecordsRefusedError
-from millstream_broker.topic_logs import log_config
+from millstream_broker.metadata.topic_logs import log_config
 from millstream_kafka.batch import (
     INT32_MAX,
     Record,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.delayed_produce import DelayedProduce
+from millstream_broker.groups.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
 from millstream_broker.replication.partition import Partition
+from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_harness.in_process import HeldAdmission, configure, connected, create, delete, running
 from millstream_harness.wire import produce_request
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records

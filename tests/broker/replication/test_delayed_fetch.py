@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.config import TopicConfig
-from millstream_broker.handlers import RequestContext
-from millstream_broker.inter_broker import Authenticator, PeerBroker
+from millstream_broker.config.config import TopicConfig
 from millstream_broker.log.manager import Found
+from millstream_broker.network.handlers import RequestContext
 from millstream_broker.replication.fetch_session import Session
 from millstream_broker.replication.fetch_sessions import FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.security.inter_broker import Authenticator, PeerBroker
 from millstream_harness.background_loop import background_loop
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.in_process_broker import InProcessBroker

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
-from millstream_broker.delayed_produce import Delayed, Purgatory
+from millstream_broker.replication.purgatory import Delayed, Purgatory
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication import fetch_sessions
 from millstream_broker.replication.fetch_responses import current_leader
+from millstream_broker.security.inter_broker import Authenticator, PeerBroker
 from millstream_harness.fetch_sessions import (
     EPOCH,
     FULL,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.delayed_produce import Delayed
 from millstream_broker.log import truncation
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication.follower import Follower, Outcome
+from millstream_broker.replication.purgatory import Delayed
 from millstream_harness.fetching import Fetching, fetching, partitions_of, said
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import (

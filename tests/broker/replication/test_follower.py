@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.delayed_produce import Delayed, DelayedProduce, Purgatory
 from millstream_broker.log import truncation
 from millstream_broker.log.compaction import Compaction
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication.follower import Follower, Outcome
+from millstream_broker.replication.purgatory import Delayed, DelayedProduce, Purgatory
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, Waiter, batch, fetched, led_by, open_log, topic
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

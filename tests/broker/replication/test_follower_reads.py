@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.inter_broker import Authenticator
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness.replica import (
     THEM,
     US,

@@ -17,7 +17,7 @@ from millstream_broker.coordination import CoordinationError, PartitionRecord, T
 from millstream_broker.replication import alter_partition
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
-from millstream_broker.stats import Stats
+from millstream_broker.runtime.stats import Stats
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,

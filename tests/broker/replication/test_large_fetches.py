@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication.fetch_session import AT_ONCE, Answer
-from millstream_broker.steps import Steps, to_the_end
+from millstream_broker.runtime.steps import Steps, to_the_end
+from millstream_broker.security.inter_broker import Authenticator, PeerBroker
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,

@@ -16,17 +16,17 @@ from time import monotonic_ns
 
 import pytest
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, TopicConfig
-from millstream_broker.delayed_produce import DelayedProduce
+from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import OpenFile
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.log.state import DeletedError
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import NOW_MS, THEM, US, Waiter, batch, led_by, open_log, topic
 from millstream_kafka.batch import HEADER_SIZE, Record, build_batch

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, TopicConfig
-from millstream_broker.delayed_produce import Delayed
+from millstream_broker.config.config import BrokerConfig, TopicConfig
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.replication.purgatory import Delayed
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_harness.fetching import fetching, partitions_of
 from millstream_harness.held_thread import HeldThread
 from millstream_harness.replica import (

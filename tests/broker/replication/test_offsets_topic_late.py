@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.groups.offsets_topic import BrokerOffsetsTopic
 from millstream_broker.groups.store import Late
-from millstream_broker.internal_topics import OFFSETS_TOPIC
-from millstream_broker.offsets_topic import BrokerOffsetsTopic
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.replica import THEM, US, Replicating, led_by, replicating, state, topic
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

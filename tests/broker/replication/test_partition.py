@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
-from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.partition import Partition
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_harness.replica import Waiter
 from millstream_harness.wire import record
 from millstream_kafka.batch import Record, build_batch

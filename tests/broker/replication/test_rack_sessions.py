@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.inter_broker import Authenticator
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness.fetch_sessions import (
     NO_SESSION,
     SIZE,

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from millstream_broker import slices
 from millstream_broker.coordination import NO_LEADER, PartitionRecord, TopicRecord
-from millstream_broker.delayed_produce import DelayedProduce
-from millstream_broker.internal_topics import OFFSETS_TOPIC
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
 from millstream_broker.replication.fetcher import PATIENCE_S
 from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.partition import Partition
+from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.runtime import slices
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,

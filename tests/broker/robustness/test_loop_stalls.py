@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.steps import portions
+from millstream_broker.runtime.steps import portions
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.wire import Wire, record
 from millstream_kafka.batch import build_batch

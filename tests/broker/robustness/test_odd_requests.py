@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.api import load
-from millstream_broker.handlers import REGISTERED
+from millstream_broker.network.handlers import REGISTERED
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.messages import VERSIONS
 from millstream_harness.scenario import eventually

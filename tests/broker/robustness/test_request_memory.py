@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, TopicConfig
+from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
-from millstream_broker.delayed_produce import DelayedProduce
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.partition import Partition
-from millstream_broker.request_memory import RequestMemory
+from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_harness.broker import BrokerProcess
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.in_process import connected, create, running

@@ -7,12 +7,9 @@ from typing import Any
 
 from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import resource
-from millstream_operator.kafka_records import (
-    BrokersState,
-    PartitionReplicas,
-)
+from millstream_operator.kafka.records import BrokersState, PartitionReplicas
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.reconcile.cluster_kubernetes import reconcile_cluster
+from millstream_operator.reconcile.cluster.apply import reconcile_cluster
 from millstream_operator.resources.owned import selector
 
 INTERNAL = {"name": "internal", "type": "Internal", "port": 9092}

@@ -8,7 +8,7 @@ from typing import Any
 from millstream_harness.in_memory import InMemory, stored
 from millstream_harness.manifests import resource
 from millstream_operator.models import Cluster, decode_as
-from millstream_operator.reconcile.ensemble import REVISION
+from millstream_operator.reconcile.cluster.ensemble import REVISION
 from millstream_operator.resources.owned import metadata, selector
 
 ENSEMBLE = {"brokers": {"replicas": 3}, "zookeeper": {"replicas": 3}}

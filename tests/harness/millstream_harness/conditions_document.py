@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from millstream_operator.conditions import ConditionType, Reason
+from millstream_operator.models.conditions import ConditionType, Reason
 
 T, R = ConditionType, Reason
 TYPES: Final[dict[ConditionType, tuple[str, str]]] = {

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from millstream_broker.config_keys import BROKER_KEYS, TOPIC_KEYS
-from millstream_broker.config_types import INT_MAX, LONG_MAX, Key, as_text
+from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from millstream_broker.config.config_types import INT_MAX, LONG_MAX, Key, as_text
 
 OURS: Final = (
     "http.listener",

@@ -22,7 +22,7 @@ from millstream_broker.controller.messages import (
 )
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.coordination.controllership import BrokersChanged, Image, StatesChanged
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 
 T = TypeVar("T")
 

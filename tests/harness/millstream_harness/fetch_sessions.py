@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.inter_broker import Authenticator, PeerBroker
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.partition import Partition
+from millstream_broker.security.inter_broker import Authenticator, PeerBroker
 from millstream_harness.replica import (
     NOW_MS,
     THEM,

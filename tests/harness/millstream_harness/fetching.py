@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.config import BrokerConfig
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.delayed_produce import Purgatory
 from millstream_broker.replication.fetcher import Fetcher
 from millstream_broker.replication.follower import Follower
+from millstream_broker.replication.purgatory import Purgatory
 from millstream_broker.replication.throttle import Throttle
 from millstream_harness.replica import (
     THEM,

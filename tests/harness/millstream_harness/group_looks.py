@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
 from millstream_operator.models import ConsumerGroup, decode_as
-from millstream_operator.reconcile.group_kafka import reconcile_groups
-from millstream_operator.services import now_utc
+from millstream_operator.reconcile.group.apply import reconcile_groups
+from millstream_operator.state.context import now_utc
 
 from .in_memory import in_memory, stored
 from .manifests import cluster

@@ -24,7 +24,7 @@ from millstream_broker.groups.messages import (
     SyncResult,
 )
 from millstream_broker.groups.records import read_groups
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import msgspec
 
-from millstream_operator.conditions import rfc3339
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin
-from millstream_operator.kube import FIELD_MANAGER, Kube, KubeError, Manifest, Manifests
+from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
+from millstream_operator.kubernetes.client import FIELD_MANAGER, Kube, KubeError, Manifest, Manifests
 from millstream_operator.models import KINDS
-from millstream_operator.services import Services
-from millstream_operator.status import FINALIZER
-from millstream_operator.store import Key
-from millstream_operator.transitions import Event
+from millstream_operator.models.conditions import rfc3339
+from millstream_operator.models.event import Event
+from millstream_operator.models.keys import Key
+from millstream_operator.state.context import Services
+from millstream_operator.state.status import FINALIZER
 
 NOW = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
 Name = tuple[str, str]

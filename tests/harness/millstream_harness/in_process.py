@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker, start
-from millstream_broker.config import BrokerConfig
-from millstream_broker.joining import OpenStore
+from millstream_broker.cluster.joining import OpenStore
+from millstream_broker.config.config import BrokerConfig
 from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
 from millstream_kafka.client.connection import Connection

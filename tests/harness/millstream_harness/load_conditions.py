@@ -10,9 +10,9 @@ import msgspec
 from millstream_jobs.failures import JobError, root_cause
 from millstream_jobs.run import BadRun, Result
 from millstream_operator.models import BatchLoadStatus, Run
-from millstream_operator.reconcile import load as runs
-from millstream_operator.reconcile.load_runner import see_job
-from millstream_operator.reconcile.load_story import tell
+from millstream_operator.reconcile.load import plan as runs
+from millstream_operator.reconcile.load.conditions import tell
+from millstream_operator.reconcile.load.runner import see_job
 from millstream_operator.resources.load_job import DRIVER
 
 from .loads import a_load

@@ -6,9 +6,9 @@ from typing import Any
 
 from millstream_harness.in_memory import InMemory, stored
 from millstream_harness.manifests import cluster, resource
-from millstream_operator.kafka_records import EARLIEST, TopicIdentity
+from millstream_operator.kafka.records import EARLIEST, TopicIdentity
 from millstream_operator.models import BatchLoad, decode_as
-from millstream_operator.reconcile.load_kubernetes import reconcile_load
+from millstream_operator.reconcile.load.apply import reconcile_load
 
 AT_ONCE, SOON, ENDED = 0, 5, 300
 

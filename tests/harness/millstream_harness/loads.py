@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from millstream_operator.models import BatchLoad, BatchLoadStatus, Run, decode_as
-from millstream_operator.reconcile import load as runs
-from millstream_operator.reconcile.load import RunState, Seen
-from millstream_operator.reconcile.load_ranges import Ends, Partitions
-from millstream_operator.schema import crd_schemas
+from millstream_operator.reconcile.load import plan as runs
+from millstream_operator.reconcile.load.plan import RunState, Seen
+from millstream_operator.reconcile.load.ranges import Ends, Partitions
+from millstream_operator.validation.schema import crd_schemas
 
 NONCE = "1a2b3c4d"
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

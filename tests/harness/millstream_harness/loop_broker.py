@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Self
 
 from millstream_broker.broker import Broker, StartError, start
-from millstream_broker.config import BrokerConfig
-from millstream_broker.config_types import ConfigError
+from millstream_broker.config.config import BrokerConfig
+from millstream_broker.config.config_types import ConfigError
 from millstream_process.logs import PLAIN
 
 from .activity import Activity, watch

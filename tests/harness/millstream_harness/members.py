@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from millstream_broker.config import Listener
+from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, PartitionRecord, TopicRecord, tree
 from millstream_broker.coordination.controllership import ControllerStore, Image, StoreEvent, TopicsChanged
 from millstream_broker.coordination.coordination import Coordination

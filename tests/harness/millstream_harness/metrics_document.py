@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from millstream_broker.metric_table import TABLE as BROKER
-from millstream_mirror.stats import TABLE as MIRROR
-from millstream_operator.metric_table import PROCESS as OPERATOR_PROCESS
-from millstream_operator.metric_table import TABLE as OPERATOR
-from millstream_operator.metric_table import Metric as OperatorMetric
+from millstream_broker.observability.metric_table import TABLE as BROKER
+from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_operator.state.metric_table import PROCESS as OPERATOR_PROCESS
+from millstream_operator.state.metric_table import TABLE as OPERATOR
+from millstream_operator.state.metric_table import Metric as OperatorMetric
 from millstream_process.metrics import PROCESS, Metric
 
 HEAD = """# Metrics

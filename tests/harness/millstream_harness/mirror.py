@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from millstream_kafka.batch import iter_batches, read_records
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.reading import EARLIEST, offset_at, read
+from millstream_mirror.kafka.log_reader import EARLIEST, offset_at, read
 
 from .broker import AnyBroker
 from .daemon import Daemon

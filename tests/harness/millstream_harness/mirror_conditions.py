@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from millstream_operator.reconcile.mirror import Workers, status_of
-from millstream_operator.reconcile.mirror_workers import ask
+from millstream_operator.reconcile.mirror.plan import Workers, status_of
+from millstream_operator.reconcile.mirror.workers import ask
 
 from .mirror import MirrorProcess
 from .mirror_maker import a_mirror

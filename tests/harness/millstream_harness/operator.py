@@ -20,14 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from millstream_operator import logs
-from millstream_operator.kube import Kube
-from millstream_operator.leadership import Leadership, LeaseName
+from millstream_operator.kubernetes.client import Kube
 from millstream_operator.main import operate, wait_for_crds
+from millstream_operator.manager.leadership import Leadership, LeaseName
 from millstream_operator.models import Cluster
-from millstream_operator.reconcile import together, topic_kafka
-from millstream_operator.scrape import parse_address
-from millstream_operator.services import Services
+from millstream_operator.reconcile.common import shared_cluster as together
+from millstream_operator.reconcile.topic import apply as topic_kafka
+from millstream_operator.serving import logs
+from millstream_operator.serving.scrape import parse_address
+from millstream_operator.state.context import Services
 
 from .broker import fixed_port
 from .daemon import Daemon

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import click
 
-from millstream_operator.kube import Manifest
-from millstream_operator.metric_table import MOST_OBJECTS
+from millstream_operator.kubernetes.client import Manifest
+from millstream_operator.state.metric_table import MOST_OBJECTS
 
 from .kube import run, until
 from .machine import machine

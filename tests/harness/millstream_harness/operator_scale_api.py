@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millstream_operator.kube import Kube, KubeError, Manifest, path_of
+from millstream_operator.kubernetes.client import Kube, KubeError, Manifest, path_of
 from millstream_operator.models import API_VERSION
 
 KINDS = ("Cluster", "Topic", "ConsumerGroup")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import AdminError, Partition
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import AdminError, Partition
 
 from .broker import BrokerProcess
 from .cluster import ClusterProcesses

@@ -21,12 +21,12 @@ from millstream_harness.mirrored import Source, mirror_several
 from millstream_harness.mortal import Life
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError
-from millstream_operator.kafka_admin import AdminPool, KafkaAdmin, OwnAdmins
-from millstream_operator.kafka_mirrored import target_topics
-from millstream_operator.kafka_records import ConfigChange, NewTopic
-from millstream_operator.mirror_records import KEY, TargetTopic, group_of, mark_of
+from millstream_operator.kafka.admin import AdminPool, KafkaAdmin, OwnAdmins
+from millstream_operator.kafka.mirror_records import KEY, TargetTopic, group_of, mark_of
+from millstream_operator.kafka.mirrored import target_topics
+from millstream_operator.kafka.records import ConfigChange, NewTopic
 from millstream_operator.models import MirrorMaker, decode_as
-from millstream_operator.reconcile.mirror_kubernetes import reconcile_mirror
+from millstream_operator.reconcile.mirror.apply import reconcile_mirror
 
 KIND = "MirrorMaker"
 NOWHERE = "127.0.0.1:1"

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Final
 
 from millstream_broker.api import load
-from millstream_broker.handlers import REGISTERED
+from millstream_broker.network.handlers import REGISTERED
 from millstream_kafka.protocol.api import Api
 
 KAFKA: Final[dict[str, tuple[int, int, int]]] = {

@@ -12,24 +12,24 @@ from typing import Any
 
 import pytest
 
-from millstream_broker.admissions import Admissions
-from millstream_broker.config import BrokerConfig, Listener
+from millstream_broker.config.config import BrokerConfig, Listener
 from millstream_broker.coordination import BrokerRecord, ClusterState, Conflict, PartitionRecord, TopicRecord
-from millstream_broker.effective_configs import EffectiveConfigs
-from millstream_broker.inter_broker import Authenticator
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.directory import LogDir
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import LogManager
-from millstream_broker.metadata import Metadata
+from millstream_broker.metadata.cache import Metadata
+from millstream_broker.metadata.effective_configs import EffectiveConfigs
 from millstream_broker.replication.alter_partition import AlterPartitionManager
+from millstream_broker.replication.append_queue import Admissions
 from millstream_broker.replication.fetch_session import Answer, FetchSettings
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
 from millstream_broker.replication.replicas import Replicas
-from millstream_broker.request_memory import RequestMemory
-from millstream_broker.stats import Stats
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.request_memory import RequestMemory
+from millstream_broker.runtime.stats import Stats
+from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness.virtual_time import turns
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost

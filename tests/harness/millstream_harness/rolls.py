@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millstream_operator.kafka_admin import KafkaAdmin
-from millstream_operator.kafka_records import AdminError
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.records import AdminError
 
 from . import kill_in_pod, paced_producer
 from .chart import CLIENT

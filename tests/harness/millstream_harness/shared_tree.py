@@ -1,7 +1,7 @@
 """A cluster's tree in memory, which the brokers of one loop share in place of ZooKeeper's.
 
     tree = SharedTree()
-    broker, _ = await start(config, tree.store)   # open_shared, see millstream_broker.joining
+    broker, _ = await start(config, tree.store)   # open_shared, see millstream_broker.cluster.joining
 
 The tree follows the product's own rules for nodes (`stores.nodes`), and ZooKeeper's for sessions: an ephemeral node
 disappears with its session; a connection that is lost takes its watches along; its session outlives it by the timeout,

@@ -103,7 +103,7 @@ class SimulatedCluster(SimulatedTree):
         self.tells(f"{broker.id} crashes{' and loses its memory' * lose_memory}")
 
     def is_doubtful(self, broker: SimulatedBroker) -> bool:
-        """Whether its disk cannot vouch for its logs (`millstream_broker.generations`)."""
+        """Whether its disk cannot vouch for its logs (`millstream_broker.cluster.generations`)."""
         return broker.generation < max(1, self.generations.get(broker.id, 0))
 
     def accepted(self, broker: SimulatedBroker, epoch: int) -> None:

@@ -34,7 +34,7 @@ from millstream_broker.coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.simulated_broker import Violation
 from millstream_kafka.topic_partition import TopicPartition
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 from unittest import mock
 
-from millstream_broker import slices
+from millstream_broker.runtime import slices
 
 P = ParamSpec("P")
 LIMIT_S = 3600.0

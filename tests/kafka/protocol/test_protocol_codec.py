@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.messages import VERSION_IDS, VERSIONS, messages
 from millstream_kafka.protocol import EncodeError, MalformedRequest, fetch, list_offsets, metadata, produce
 from millstream_kafka.protocol.api import FEW_ELEMENTS, Api

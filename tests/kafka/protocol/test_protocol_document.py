@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker import api
-from millstream_broker.handlers import REGISTERED
+from millstream_broker.network.handlers import REGISTERED
 from millstream_harness import protocol_document as document
 from millstream_harness.kafka import KafkaProcess
 from millstream_harness.protocol import APIS

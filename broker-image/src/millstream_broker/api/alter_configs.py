@@ -14,10 +14,10 @@ from millstream_kafka.protocol.alter_configs import (
 )
 from millstream_kafka.protocol.errors import ApiError
 
-from ..configs import ConfigAdministrator, Overrides
-from ..handlers import RequestContext, handler
-from ..mirrored_topics import check_replaced
-from ..slices import turns
+from ..administration.configs import ConfigAdministrator, Overrides
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
+from ..topic_rules.mirrored_topics import check_replaced
 
 
 @handler(alter_configs.API)

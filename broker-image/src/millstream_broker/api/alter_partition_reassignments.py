@@ -14,10 +14,10 @@ from millstream_kafka.protocol.alter_partition_reassignments import (
 )
 from millstream_kafka.protocol.errors import ApiError
 
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..cluster.controllership import Controllership
+from ..cluster.forwarding import Forwarding
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 
 @handler(alter_partition_reassignments.API)

@@ -14,7 +14,7 @@ from millstream_kafka.protocol import api_versions
 from millstream_kafka.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import Handlers, RequestContext, handler
+from ..network.handlers import Handlers, RequestContext, handler
 from ..replication.replicas import Replicas
 
 SOFTWARE_SINCE = 3

@@ -10,7 +10,7 @@ from millstream_kafka.protocol.consumer_group_heartbeat import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 
 @handler(consumer_group_heartbeat.API)

@@ -13,8 +13,8 @@ from millstream_kafka.protocol.controlled_shutdown import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..controllership import Controllership
-from ..handlers import RequestContext, handler
+from ..cluster.controllership import Controllership
+from ..network.handlers import RequestContext, handler
 
 
 @handler(controlled_shutdown.API, for_brokers=True)

@@ -6,7 +6,7 @@ from millstream_kafka.protocol import create_acls
 from millstream_kafka.protocol.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 NO_AUTHORIZER = "No Authorizer is configured."
 

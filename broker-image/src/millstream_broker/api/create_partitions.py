@@ -15,9 +15,9 @@ from millstream_kafka.protocol.create_partitions import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+from ..administration.topics import TopicAdministrator
 from ..coordination import PartitionRecord
-from ..handlers import RequestContext, handler
-from ..topics import TopicAdministrator
+from ..network.handlers import RequestContext, handler
 
 
 @handler(create_partitions.API)

@@ -21,11 +21,11 @@ from millstream_kafka.protocol.create_topics import (
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Encoded
 
+from ..administration.topics import MAX_PARTITIONS, NewTopic, TopicAdministrator
 from ..coordination import TopicRecord
-from ..effective_configs import EffectiveConfigs
-from ..handlers import RequestContext, handler
-from ..slices import turns
-from ..topics import MAX_PARTITIONS, NewTopic, TopicAdministrator
+from ..metadata.effective_configs import EffectiveConfigs
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 
 @handler(create_topics.API)

@@ -10,7 +10,7 @@ from millstream_kafka.protocol.delete_acls import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 NO_AUTHORIZER = "No Authorizer is configured."
 

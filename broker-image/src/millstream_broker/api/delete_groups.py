@@ -10,8 +10,8 @@ from millstream_kafka.protocol.delete_groups import (
 )
 
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 
 @handler(delete_groups.API)

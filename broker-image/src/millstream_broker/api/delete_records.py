@@ -17,13 +17,13 @@ from millstream_kafka.protocol.delete_records import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..delayed_produce import Delayed
-from ..handlers import RequestContext, handler
-from ..internal_topics import check_not_internal
-from ..mirrored_topics import read_only
+from ..network.handlers import RequestContext, handler
 from ..replication.partition import Partition
+from ..replication.purgatory import Delayed
 from ..replication.replicas import Replicas
-from ..slices import turns
+from ..runtime.slices import turns
+from ..topic_rules.internal_topics import check_not_internal
+from ..topic_rules.mirrored_topics import read_only
 
 HIGH_WATERMARK = -1
 

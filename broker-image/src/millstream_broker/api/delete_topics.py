@@ -15,12 +15,12 @@ from millstream_kafka.protocol.delete_topics import (
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 
+from ..administration.topics import TopicAdministrator
 from ..coordination import TopicRecord
-from ..handlers import RequestContext, handler
-from ..internal_topics import check_not_internal
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import turns
-from ..topics import TopicAdministrator
+from ..runtime.slices import turns
+from ..topic_rules.internal_topics import check_not_internal
 
 
 @handler(delete_topics.API)

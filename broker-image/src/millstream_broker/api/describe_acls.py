@@ -6,7 +6,7 @@ from millstream_kafka.protocol import describe_acls
 from millstream_kafka.protocol.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 

@@ -8,7 +8,7 @@ from millstream_kafka.protocol.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 
 @handler(describe_client_quotas.API)

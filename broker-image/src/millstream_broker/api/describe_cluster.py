@@ -10,7 +10,7 @@ from millstream_kafka.protocol.describe_cluster import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
 

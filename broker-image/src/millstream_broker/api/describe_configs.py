@@ -24,10 +24,10 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import Encoded
 from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
-from ..config import ConfigSource, Entry
-from ..configs import ConfigAdministrator, Resource
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..administration.configs import ConfigAdministrator, Resource
+from ..config.config import ConfigSource, Entry
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 MOST_REPEATED = 10
 

@@ -13,8 +13,8 @@ from millstream_kafka.protocol.errors import ErrorCode
 
 from ..groups.driver import GroupDriver
 from ..groups.group import GroupState
-from ..handlers import RequestContext, handler
-from ..steps import Steps
+from ..network.handlers import RequestContext, handler
+from ..runtime.steps import Steps
 
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS = sum(1 << one for one in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))

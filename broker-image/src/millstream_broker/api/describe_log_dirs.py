@@ -19,10 +19,10 @@ from millstream_kafka.protocol.describe_log_dirs import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
 from ..log.manager import LogManager
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas, lag
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 
 @handler(describe_log_dirs.API, ends_with_connection=True)

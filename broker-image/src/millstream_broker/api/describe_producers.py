@@ -12,10 +12,10 @@ from millstream_kafka.protocol.describe_producers import (
 )
 from millstream_kafka.protocol.errors import ApiError
 
-from ..handlers import RequestContext, handler
 from ..log.producer_state import ProducerStateEntry
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 
 @handler(describe_producers.API, ends_with_connection=True)

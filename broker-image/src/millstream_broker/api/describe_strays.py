@@ -12,8 +12,8 @@ from millstream_kafka.protocol.describe_strays import (
 )
 from millstream_kafka.protocol.schema import ZERO_UUID
 
-from ..handlers import RequestContext, handler
 from ..log.manager import LogManager
+from ..network.handlers import RequestContext, handler
 
 
 @handler(describe_strays.API)

@@ -20,11 +20,11 @@ from millstream_kafka.protocol.describe_topic_partitions import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..encoded_topics import EncodedTopics
-from ..handlers import RequestContext, handler
-from ..internal_topics import is_internal
+from ..metadata.encoded_topics import EncodedTopics
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
+from ..topic_rules.internal_topics import is_internal
 from .metadata import TOPIC_OPERATIONS, why_missing
 
 MOST_PARTITIONS = 2000

@@ -12,7 +12,7 @@ from millstream_kafka.protocol.describe_user_scram_credentials import (
 )
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 
 @handler(describe_user_scram_credentials.API)

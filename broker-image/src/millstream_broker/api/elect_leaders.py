@@ -14,11 +14,11 @@ from millstream_kafka.protocol.elect_leaders import (
 )
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
+from ..cluster.controllership import Controllership
+from ..cluster.forwarding import Forwarding
 from ..controller.messages import ElectionType
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 
 @handler(elect_leaders.API)

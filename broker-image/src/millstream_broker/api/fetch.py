@@ -9,7 +9,7 @@ from __future__ import annotations
 from millstream_kafka.protocol import fetch
 from millstream_kafka.protocol.fetch import FetchRequest
 
-from ..handlers import Answer, RequestContext, handler
+from ..network.handlers import Answer, RequestContext, handler
 from ..replication.fetch_session import CONSUMER
 from ..replication.fetch_sessions import Sessions
 

@@ -20,9 +20,9 @@ from millstream_kafka.protocol.schema import changed
 
 from ..coordination import CoordinationError
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import turns
+from ..runtime.slices import turns
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4

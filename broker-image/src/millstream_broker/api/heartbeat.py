@@ -7,7 +7,7 @@ from millstream_kafka.protocol import heartbeat
 from millstream_kafka.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 
 @handler(heartbeat.API)

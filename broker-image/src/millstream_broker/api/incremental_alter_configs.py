@@ -20,12 +20,12 @@ from millstream_kafka.protocol.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-from ..config import BrokerConfig, TopicConfig
-from ..config_keys import BROKER_KEYS, TOPIC_KEYS
-from ..config_types import Type, as_text
-from ..configs import ConfigAdministrator, Overrides, Resource
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..administration.configs import ConfigAdministrator, Overrides, Resource
+from ..config.config import BrokerConfig, TopicConfig
+from ..config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from ..config.config_types import Type, as_text
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 

@@ -10,8 +10,8 @@ from millstream_kafka.protocol import init_producer_id
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-from ..handlers import RequestContext, handler
-from ..producer_ids import ProducerIds
+from ..administration.producer_ids import ProducerIds
+from ..network.handlers import RequestContext, handler
 
 NO_PRODUCER = NO_EPOCH = -1
 

@@ -11,7 +11,7 @@ from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupResp
 
 from ..groups.driver import GroupDriver
 from ..groups.messages import Join
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 MEMBER_ID_REQUIRED_SINCE = 4
 NULLABLE_PROTOCOL_SINCE = 7

@@ -7,7 +7,7 @@ from millstream_kafka.protocol.leave_group import LeaveGroupRequest, LeaveGroupR
 
 from ..groups.driver import GroupDriver
 from ..groups.messages import LeavingMember
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 BATCHED_SINCE = 3
 

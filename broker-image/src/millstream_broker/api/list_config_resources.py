@@ -10,10 +10,10 @@ from millstream_kafka.protocol.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
-from ..configs import Resource
-from ..handlers import RequestContext, handler
+from ..administration.configs import Resource
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 TYPES_SINCE = 1
 

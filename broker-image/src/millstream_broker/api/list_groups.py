@@ -6,8 +6,8 @@ from millstream_kafka.protocol import list_groups
 from millstream_kafka.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
-from ..steps import Steps
+from ..network.handlers import RequestContext, handler
+from ..runtime.steps import Steps
 
 CLASSIC = "classic"
 """The type of every group here (KIP-848 has others)."""

@@ -43,14 +43,14 @@ from millstream_kafka.protocol.list_offsets import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..handlers import RequestContext, handler
 from ..log.log import Log
 from ..log.manager import LogManager
 from ..log.strays import Stray, Strays, log_end
-from ..look_ups import Check, LookUps
+from ..log.timestamp_lookups import Check, LookUps
+from ..network.handlers import RequestContext, handler
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 log = logging.getLogger(__name__)
 

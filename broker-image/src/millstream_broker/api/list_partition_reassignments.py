@@ -12,10 +12,10 @@ from millstream_kafka.protocol.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-from ..controllership import Controllership
-from ..forwarding import Forwarding
-from ..handlers import RequestContext, handler
-from ..slices import turns
+from ..cluster.controllership import Controllership
+from ..cluster.forwarding import Forwarding
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 
 @handler(list_partition_reassignments.API, ends_with_connection=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream_kafka.protocol import list_transactions
 from millstream_kafka.protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 STATES = {
     "Empty",

@@ -21,15 +21,15 @@ from millstream_kafka.protocol.metadata import (
 )
 from millstream_kafka.protocol.schema import ZERO_UUID, Encoded
 
-from ..config import BrokerConfig
+from ..administration.topics import NewTopic, TopicAdministrator
+from ..config.config import BrokerConfig
 from ..coordination import CoordinationError, TopicRecord
-from ..encoded_topics import EncodedTopics
-from ..handlers import Answer, RequestContext, handler
-from ..metadata import Metadata, check_topic_name
+from ..metadata.cache import Metadata, check_topic_name
+from ..metadata.encoded_topics import EncodedTopics
+from ..network.handlers import Answer, RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import finish
-from ..steps import Steps
-from ..topics import NewTopic, TopicAdministrator
+from ..runtime.slices import finish
+from ..runtime.steps import Steps
 
 log = logging.getLogger(__name__)
 

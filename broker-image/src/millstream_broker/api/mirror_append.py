@@ -21,11 +21,11 @@ from millstream_kafka.protocol.mirror_append import (
     MirrorTopicResponse,
 )
 
-from ..delayed_produce import DelayedProduce
-from ..handlers import Answer, RequestContext, handler
+from ..network.handlers import Answer, RequestContext, handler
 from ..replication.partition import Partition
+from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
-from ..stats import Stats
+from ..runtime.stats import Stats
 
 
 @handler(mirror_append.API, pipelined=True)

@@ -19,12 +19,12 @@ from millstream_kafka.protocol.mirror_truncate import (
     TruncatedTopicResponse,
 )
 
-from ..handlers import RequestContext, handler
-from ..mirrored_topics import check_rejoins
+from ..network.handlers import RequestContext, handler
 from ..replication.manager import ReplicaManager
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
-from ..slices import turns
+from ..runtime.slices import turns
+from ..topic_rules.mirrored_topics import check_rejoins
 
 
 @handler(mirror_truncate.API)

@@ -20,9 +20,9 @@ from millstream_kafka.protocol.offset_commit import (
 from ..coordination import TopicRecord
 from ..groups.driver import GroupDriver
 from ..groups.messages import Commit, OffsetToCommit
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import each_in_turn, turns
+from ..runtime.slices import each_in_turn, turns
 
 AT_ONCE = 100
 """Positions stored in one batch and one turn of the loop. The group may rebalance between batches."""

@@ -16,10 +16,10 @@ from millstream_kafka.protocol.offset_delete import (
 )
 
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..slices import each_in_turn, turns
-from ..steps import portions
+from ..runtime.slices import each_in_turn, turns
+from ..runtime.steps import portions
 
 AT_ONCE = 100
 """Positions whose tombstones are stored in one batch and one turn of the loop."""

@@ -26,9 +26,9 @@ from millstream_kafka.protocol.offset_fetch import (
 from millstream_kafka.protocol.schema import ZERO_UUID
 
 from ..groups.driver import GroupDriver
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 BATCHED_SINCE = 8
 TOP_LEVEL_ERROR_SINCE = 2

@@ -13,9 +13,9 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 
 @handler(offset_for_leader_epoch.API, ends_with_connection=True)

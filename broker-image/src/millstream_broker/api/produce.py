@@ -30,14 +30,14 @@ from millstream_kafka.protocol.produce import (
     TopicProduceResponse,
 )
 
-from ..delayed_produce import DelayedProduce
-from ..handlers import Answer, CloseConnection, RequestContext, handler
-from ..internal_topics import check_not_internal, is_internal
 from ..log.log import AppendInfo
 from ..log.validator import RecordsRefusedError
-from ..produce_runs import Run
+from ..network.handlers import Answer, CloseConnection, RequestContext, handler
+from ..network.produce_runs import Run
+from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
-from ..stats import Stats
+from ..runtime.stats import Stats
+from ..topic_rules.internal_topics import check_not_internal, is_internal
 
 ATTRIBUTES = 22
 """Position of the low byte of a batch's attributes, which has its codec."""

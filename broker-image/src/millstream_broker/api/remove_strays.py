@@ -14,10 +14,10 @@ from millstream_kafka.protocol.remove_strays import (
     StrayToRemove,
 )
 
-from ..handlers import RequestContext, handler
 from ..log.directory import describe
 from ..log.manager import LogManager
-from ..slices import turns
+from ..network.handlers import RequestContext, handler
+from ..runtime.slices import turns
 
 GONE = "it is no stray of this broker any more: list the strays again"
 

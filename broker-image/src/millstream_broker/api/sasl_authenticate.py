@@ -7,7 +7,7 @@ from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 from ..coordination.coordination import Coordination
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 
 

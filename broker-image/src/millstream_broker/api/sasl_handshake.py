@@ -6,8 +6,8 @@ from millstream_kafka.protocol import sasl_handshake
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-from ..handlers import RequestContext, handler
-from ..inter_broker import MECHANISM
+from ..network.handlers import RequestContext, handler
+from ..security.inter_broker import MECHANISM
 
 
 @handler(sasl_handshake.API)

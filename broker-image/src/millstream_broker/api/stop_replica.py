@@ -17,9 +17,9 @@ from millstream_kafka.protocol.stop_replica import (
 )
 
 from ..coordination.coordination import Coordination
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 from ..replication.manager import ReplicaManager, Stop
-from ..slices import turns
+from ..runtime.slices import turns
 from .update_metadata import check_sender
 
 

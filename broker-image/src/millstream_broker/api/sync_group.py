@@ -11,7 +11,7 @@ from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupResp
 
 from ..groups.driver import GroupDriver
 from ..groups.messages import Sync
-from ..handlers import RequestContext, handler
+from ..network.handlers import RequestContext, handler
 
 PROTOCOL_SINCE = 5
 

@@ -11,8 +11,8 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.stop_replica import StopReplicaRequest
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
-from ..cluster import Cluster
-from ..handlers import RequestContext, handler
+from ..cluster.cluster import Cluster
+from ..network.handlers import RequestContext, handler
 
 
 @handler(update_metadata.API, for_brokers=True)

@@ -14,7 +14,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord
-from ..steps import Steps
+from ..runtime.steps import Steps
 from . import reassignment
 from .elections import imbalanced
 from .machine_state import MachineState

@@ -8,7 +8,7 @@ from collections.abc import Collection, Container, Mapping
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
-from ..steps import Steps
+from ..runtime.steps import Steps
 from .messages import Push, StopReplicas
 
 

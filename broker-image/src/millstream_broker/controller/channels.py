@@ -47,11 +47,11 @@ from millstream_kafka.protocol.update_metadata import (
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..config import Listener
+from ..config.config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
-from ..internal_topics import is_internal
-from ..slices import begin, finish, turn, turns
-from ..steps import Steps
+from ..runtime.slices import begin, finish, turn, turns
+from ..runtime.steps import Steps
+from ..topic_rules.internal_topics import is_internal
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
 from .reach import Caller, Reach
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord
-from ..steps import Steps
+from ..runtime.steps import Steps
 from .messages import Push, StopReplicas
 
 EPOCH_DURING_DELETE = -2

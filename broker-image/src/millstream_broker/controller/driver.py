@@ -28,12 +28,12 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..config import BrokerConfig
-from ..config_keys import BROKER_KEYS
+from ..config.config import BrokerConfig
+from ..config.config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
-from ..slices import begin, each_in_turn, finish, in_turn, slice_left
-from ..steps import Steps
+from ..runtime.slices import begin, each_in_turn, finish, in_turn, slice_left
+from ..runtime.steps import Steps
 from .channels import Channels
 from .machine import ControllerMachine
 from .messages import (

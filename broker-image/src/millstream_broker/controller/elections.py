@@ -31,7 +31,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..coordination import NO_LEADER, PartitionRecord
-from ..steps import Steps
+from ..runtime.steps import Steps
 from . import comparison
 from .messages import LogEnd, Settings
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord
-from ..internal_topics import OFFSETS_TOPIC
-from ..steps import Steps
+from ..runtime.steps import Steps
+from ..topic_rules.internal_topics import OFFSETS_TOPIC
 from . import reassignment
 from .machine_state import MachineState
 from .messages import FactorRaised, Instruction

@@ -35,8 +35,8 @@ from ..coordination.controllership import (
     StatesChanged,
     TopicsChanged,
 )
-from ..mirrored_topics import first_epoch
-from ..steps import Steps
+from ..runtime.steps import Steps
+from ..topic_rules.mirrored_topics import first_epoch
 from . import administration, factor, reassignment
 from .announcements import Announcements
 from .assignments import Assignments

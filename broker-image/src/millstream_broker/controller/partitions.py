@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import BrokerRecord, PartitionRecord, shared
-from ..steps import Steps, portions
+from ..runtime.steps import Steps, portions
 from . import reassignment
 
 

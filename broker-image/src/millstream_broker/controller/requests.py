@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from ..steps import Steps
+from ..runtime.steps import Steps
 
 Key = Hashable
 

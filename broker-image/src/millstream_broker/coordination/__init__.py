@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..config import Listener
+from ..config.config import Listener
 
 NO_LEADER = -1
 NO_STATE = -1

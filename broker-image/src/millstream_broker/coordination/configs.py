@@ -16,8 +16,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from ..config import dynamic_key, topic_key
-from ..config_types import ConfigError
+from ..config.config import dynamic_key, topic_key
+from ..config.config_types import ConfigError
 from . import tree
 from .stores import (
     BadVersionError,

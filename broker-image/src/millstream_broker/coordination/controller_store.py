@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..slices import turns
-from ..steps import portions
+from ..runtime.slices import turns
+from ..runtime.steps import portions
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, shared, topic_nodes, tree
 from .chores import Chores
 from .configs import Configs

@@ -31,8 +31,8 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
-from ..mirrored_topics import check_change
-from ..slices import finish, turn, turns
+from ..runtime.slices import finish, turn, turns
+from ..topic_rules.mirrored_topics import check_change
 from . import (
     NO_LEADER,
     BrokerRecord,

@@ -34,8 +34,8 @@ from millstream_kafka.kafka_uuid import uuid_from, uuid_text
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..config import Listener
-from ..config_types import ConfigError
+from ..config.config import Listener
+from ..config.config_types import ConfigError
 from . import NO_LEADER, SHARED, BrokerRecord, CoordinationError, PartitionRecord, TopicRecord
 from . import NO_STATE as NO_STATE
 

@@ -22,8 +22,8 @@ from millstream_kafka.protocol.update_metadata import (
     UpdateMetadataRequest,
 )
 
-from ..config import Listener
-from ..steps import Steps
+from ..config.config import Listener
+from ..runtime.steps import Steps
 from . import NO_LEADER, BrokerRecord, ClusterState, PartitionRecord, TopicRecord, shared
 from .tree import NO_STATE
 

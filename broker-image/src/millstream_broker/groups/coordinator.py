@@ -26,8 +26,8 @@ from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..config_types import LONG_MAX
-from ..steps import Steps, portions
+from ..config.config_types import LONG_MAX
+from ..runtime.steps import Steps, portions
 from .group import CommittedOffset, Group, GroupState
 from .membership import Membership
 from .messages import (

@@ -21,7 +21,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..slices import turns
+from ..runtime.slices import turns
 from .coordinator import GroupCoordinator
 from .group import Group
 from .messages import (

@@ -42,7 +42,7 @@ from millstream_kafka.batch import (
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
+from ..topic_rules.mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Protocol
 from millstream_process import supervision
 
 from ..coordination import Conflict, CoordinationError, PartitionRecord
-from ..stats import Stats
+from ..runtime.stats import Stats
 from .partition import Partition, now_ms
 from .replicas import Replicas
 

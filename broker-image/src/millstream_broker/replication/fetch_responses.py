@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream_kafka.protocol.fetch import FetchResponse, LeaderIdAndEpoch
 
-from ..metadata import Metadata
+from ..metadata.cache import Metadata
 
 
 def joined(first: FetchResponse, second: FetchResponse) -> FetchResponse:

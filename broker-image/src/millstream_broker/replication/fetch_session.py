@@ -41,10 +41,10 @@ from millstream_kafka.protocol.fetch import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..delayed_fetch import DelayedFetch
 from ..log.files import NotCachedError
-from ..steps import Steps, to_the_end
+from ..runtime.steps import Steps, to_the_end
 from .alter_partition import AlterPartitionManager
+from .delayed_fetch import DelayedFetch
 from .divergence import diverging_epoch
 from .fetch_responses import current_leader, joined
 from .partition import Partition

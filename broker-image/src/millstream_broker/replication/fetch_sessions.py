@@ -29,9 +29,9 @@ from millstream_kafka.protocol.fetch import (
 from millstream_process import supervision
 
 from ..coordination import BrokerRecord
-from ..inter_broker import Authenticator, PeerBroker
-from ..slices import begin, finish
-from ..steps import Steps
+from ..runtime.slices import begin, finish
+from ..runtime.steps import Steps
+from ..security.inter_broker import Authenticator, PeerBroker
 from .alter_partition import AlterPartitionManager
 from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .replicas import Replicas

@@ -33,9 +33,9 @@ from millstream_kafka.protocol.list_offsets import ListOffsetsPartition, ListOff
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..config import BrokerConfig
+from ..config.config import BrokerConfig
 from ..coordination import BrokerRecord
-from ..inter_broker import InterBroker
+from ..security.inter_broker import InterBroker
 from .follower import Follower, Outcome
 from .throttle import Throttle
 

@@ -6,9 +6,9 @@ import asyncio
 
 from millstream_process import supervision
 
-from ..config import BrokerConfig
+from ..config.config import BrokerConfig
 from ..coordination import NO_LEADER
-from ..inter_broker import InterBroker
+from ..security.inter_broker import InterBroker
 from .fetcher import Fetcher
 from .follower import Follower
 from .replicas import Replicas

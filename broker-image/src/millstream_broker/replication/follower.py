@@ -23,11 +23,11 @@ from millstream_kafka.protocol.fetch import FetchPartition, PartitionData
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import PartitionRecord, TopicRecord
-from ..delayed_produce import DelayedProduce, Purgatory, repeated
 from ..log.directory import describe
 from ..log.log import AppendInfo, Log
 from .divergence import truncation_offset
 from .log_starts import LogStarts
+from .purgatory import DelayedProduce, Purgatory, repeated
 from .replica import Replica, wake
 
 log = logging.getLogger(__name__)

@@ -31,25 +31,25 @@ from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..admissions import Admissions
-from ..config import BrokerConfig, TopicConfig
+from ..config.config import BrokerConfig, TopicConfig
 from ..coordination import NO_LEADER, ClusterState, PartitionRecord, TopicRecord
-from ..delayed_produce import Purgatory
-from ..effective_configs import EffectiveConfigs
-from ..inter_broker import InterBroker
-from ..internal_topics import OFFSETS_TOPIC
 from ..log.directory import LogDirError
 from ..log.log import Log
 from ..log.manager import Found, LogManager, Released
-from ..metadata import Metadata
-from ..slices import turns
-from ..steps import portions
+from ..metadata.cache import Metadata
+from ..metadata.effective_configs import EffectiveConfigs
+from ..runtime.slices import turns
+from ..runtime.steps import portions
+from ..security.inter_broker import InterBroker
+from ..topic_rules.internal_topics import OFFSETS_TOPIC
+from .append_queue import Admissions
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
 from .isr import Isr
 from .log_starts import LogStarts
 from .partition import Partition, now_ms
+from .purgatory import Purgatory
 from .replicas import Replicas, topic_id
 from .throttle import is_listed
 

@@ -31,18 +31,18 @@ from millstream_kafka.mirror_source import REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
-from ..admissions import Admissions
-from ..config import TopicConfig
-from ..config_types import LONG_MAX
+from ..config.config import TopicConfig
+from ..config.config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
-from ..delayed_produce import Delayed, DelayedProduce, Purgatory, repeated
 from ..log.log import AppendInfo, Log
 from ..log.validator import Admitted, check_mirrored
-from ..mirrored_topics import EPOCHS_ABOVE, check_start, read_only
-from ..refusals import Refusals
+from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, read_only
+from .append_queue import Admissions
 from .isr import Isr
 from .log_starts import LogStarts
+from .purgatory import Delayed, DelayedProduce, Purgatory, repeated
 from .replica import FetchWaiter, Replica, wake
+from .sequence_guard import Refusals
 
 AT_ONCE_BYTES = 4096
 """Largest uncompressed batch whose records are read on the loop: the smallest records take less than a millisecond."""

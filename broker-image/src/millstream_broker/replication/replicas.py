@@ -16,7 +16,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..coordination import ClusterState, PartitionRecord
-from ..metadata import Metadata
+from ..metadata.cache import Metadata
 from .follower import Follower
 from .partition import Partition
 

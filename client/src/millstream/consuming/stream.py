@@ -72,7 +72,7 @@ class MessageStream:
 
     def __init__(
         self, cluster: Cluster, topic: str, config: dict[str, Any], decoders: Decoders,
-        settings: ConnectorSettings, membership: Membership,
+        settings: ConnectorSettings, membership: Membership[MessageStream],
     ) -> None:  # fmt: skip
         self.topic = topic
         self.settings = settings

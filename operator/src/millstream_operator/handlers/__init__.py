@@ -3,7 +3,7 @@ to kopf.
 
 kopf maintains the watches (reconnection, bookmarks, streams that fall silent). Its own handlers for creation, change
 and deletion are not used: they put finalizers and copies of the spec on every object, and are edge-triggered. Instead,
-each event goes into the store and the queue; see controller.py.
+each event goes into the store and the queue; see manager/controller.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-from ..controller import Child, Controller, Runner
+from ..manager.controller import Child, Controller, Runner
 from ..models import GROUP, KINDS, VERSION
 from ..resources.owned import MANAGED_BY
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..controller import Child, one_by_one
+from ..manager.controller import Child, one_by_one
 from ..models import BatchLoad
-from ..reconcile.load_kubernetes import reconcile_load
+from ..reconcile.load.apply import reconcile_load
 
 CONTROLLER = one_by_one(BatchLoad, reconcile_load, children=(Child("batch", "v1", "jobs"),))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..controller import Child, Controller
+from ..manager.controller import Child, Controller
 from ..models import ConsumerGroup
-from ..reconcile.group_kafka import reconcile_groups
-from ..reconcile.reference import cluster_key
+from ..reconcile.common.reference import cluster_key
+from ..reconcile.group.apply import reconcile_groups
 
 CONTROLLER = Controller(
     ConsumerGroup,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..controller import Controller
+from ..manager.controller import Controller
 from ..models import Topic
-from ..reconcile.reference import cluster_key
-from ..reconcile.topic_kafka import reconcile_topics
+from ..reconcile.common.reference import cluster_key
+from ..reconcile.topic.apply import reconcile_topics
 
 CONTROLLER = Controller(
     Topic,

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ..kube import Kube, KubeError, Manifest
-from ..store import Key
-from ..transitions import Event
+from ..kubernetes.client import Kube, KubeError, Manifest
+from ..models.event import Event
+from ..models.keys import Key
 from .state import State, key_of
 
 

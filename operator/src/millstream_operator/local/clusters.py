@@ -6,7 +6,7 @@
     DATA/clusters/NAME/zookeeper/, .cfg, .log   the same for ZooKeeper, if the Cluster runs its own
 
 Listeners are bound to 127.0.0.1, at ports from `ports`. Invariant: running brokers are restarted one at a time, by
-the plan of a roll (reconcile/rolling.py): only while every partition keeps its minimum ISR without the broker.
+the plan of a roll (reconcile/cluster/rolling.py): only while every partition keeps its minimum ISR without the broker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..conditions import Reason
-from ..kafka_admin import AdminPool, KafkaAdmin
-from ..kafka_records import AdminError, BrokersState, PartitionReplicas
+from ..kafka.admin import AdminPool, KafkaAdmin
+from ..kafka.records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener
-from ..reconcile.problem import Problem
-from ..reconcile.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
+from ..models.conditions import Reason
+from ..models.problem import Problem
+from ..reconcile.cluster.rolling import NO_ANSWER, Roll, RollingPod, plan_roll
 from ..resources.broker_config import broker_config, properties
 from ..resources.listeners import all_listeners, kafka_name
 from . import ports, processes, zookeeper

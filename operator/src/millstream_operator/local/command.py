@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..words import count_of
+from ..models.words import count_of
 
 if TYPE_CHECKING:
     from .runtime import Outcome, Reporter, Snapshot
@@ -263,7 +263,7 @@ def _print_tables(snapshot: Snapshot) -> None:
 
 def _warnings(resources: Iterable[dict[str, Any]]) -> Iterator[str]:
     """What needs attention although a resource is ready."""
-    from ..conditions import ConditionType
+    from ..models.conditions import ConditionType
 
     for resource in resources:
         for condition in resource.get("status", {}).get("conditions") or ():

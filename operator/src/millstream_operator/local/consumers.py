@@ -24,13 +24,14 @@ from typing import Any
 
 import msgspec
 
-from ..kafka_admin import KafkaAdmin
-from ..kafka_records import AdminError
+from ..kafka.admin import KafkaAdmin
+from ..kafka.records import AdminError
 from ..models import ConsumerGroup, decode_as
-from ..reconcile.group_observed import observe
-from ..reconcile.group_scaling import History, decide, load_of
-from ..reconcile.problem import Problem
-from ..services import now_utc
+from ..models.problem import Problem
+from ..models.scaling import History
+from ..reconcile.group.observe import observe
+from ..reconcile.group.scaling import decide, load_of
+from ..state.context import now_utc
 from . import processes
 from .processes import READY
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..models import Cluster, MirrorMaker, decode_as
-from ..status import FINALIZER
+from ..state.status import FINALIZER
 from . import processes
 from .clusters import LocalCluster
 from .folder import DataFolder

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from ..conditions import ConditionType, Reason, set_condition
 from ..models import BatchLoad, BatchLoadStatus
-from ..reconcile.load_story import tell
-from ..reconcile.problem import Problem
+from ..models.conditions import ConditionType, Reason, set_condition
+from ..models.problem import Problem
+from ..reconcile.load.conditions import tell
 
 WORDS = "no process runs the schedule: run `millstream local up` again"
 

@@ -18,13 +18,14 @@ from typing import Any
 import msgspec
 import yaml
 
-from .. import models, schema
+from .. import models
 from ..models import API_VERSION, Listener, MirrorMaker
 from ..models.load import Schedule
 from ..models.mirror import MirrorPatterns
 from ..models.pods import PodPlacement
-from ..reconcile.topic import fewer_partitions
+from ..reconcile.topic.plan import fewer_partitions
 from ..resources.mirror import secret_keys
+from ..validation import schema
 from . import configs
 from .secrets import Secrets, Values, values_of
 from .state import Resource, key_of, namespace_of

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ..models import MirrorMaker
-from ..reconcile.mirror import Workers
-from ..reconcile.mirror_workers import ask_all
+from ..reconcile.mirror.plan import Workers
+from ..reconcile.mirror.workers import ask_all
 from ..resources.mirror import Endpoint, mirror_file, secret_keys
 from . import ports, processes
 from .clusters import command, folder_name

@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..conditions import ConditionType, Reason
-from ..kafka_admin import AdminPool
-from ..kafka_connection import NOWHERE
-from ..kafka_records import AdminError
+from ..kafka.admin import AdminPool
+from ..kafka.connection import NOWHERE
+from ..kafka.records import AdminError
 from ..models import (
     BatchLoad,
     BatchLoadStatus,
@@ -35,30 +34,32 @@ from ..models import (
     decode_as,
 )
 from ..models import Resource as Record
-from ..reconcile import cluster as cluster_plan
-from ..reconcile import load as runs
-from ..reconcile import mirror as mirror_plan
-from ..reconcile import strays as stray_plan
-from ..reconcile.group_kafka import SOON_S as GROUP_SOON_S
-from ..reconcile.group_kafka import reconcile_groups
-from ..reconcile.group_workload import has_workload
-from ..reconcile.load_columns import check_columns
-from ..reconcile.load_lag import with_lag
-from ..reconcile.load_offsets import check_topics, find_ends
-from ..reconcile.load_story import failure, tell
-from ..reconcile.load_tables import check_table
-from ..reconcile.mirror_kubernetes import find_endpoints, taken_name
-from ..reconcile.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
-from ..reconcile.promotion import Promotion, Told, with_last
-from ..reconcile.promotion import condition as promotion_condition
-from ..reconcile.promotion_kafka import advance
-from ..reconcile.reference import cluster_key, find_cluster
-from ..reconcile.topic_kafka import reconcile_topics
+from ..models.conditions import ConditionType, Reason
+from ..models.keys import Key
+from ..models.problem import PAUSED, Problem, condition_before, conditions_with, is_paused
+from ..models.words import count_of
+from ..reconcile.cluster import plan as cluster_plan
+from ..reconcile.common import strays as stray_plan
+from ..reconcile.common.reference import cluster_key, find_cluster
+from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
+from ..reconcile.group.apply import reconcile_groups
+from ..reconcile.group.workload import has_workload
+from ..reconcile.load import plan as runs
+from ..reconcile.load.columns import check_columns
+from ..reconcile.load.conditions import failure, tell
+from ..reconcile.load.lag import with_lag
+from ..reconcile.load.offsets import check_topics, find_ends
+from ..reconcile.load.tables import check_table
+from ..reconcile.mirror import plan as mirror_plan
+from ..reconcile.mirror.apply import find_endpoints, taken_name
+from ..reconcile.mirror.promotion import Promotion, Told, with_last
+from ..reconcile.mirror.promotion import condition as promotion_condition
+from ..reconcile.mirror.promotion_apply import advance
+from ..reconcile.topic.apply import reconcile_topics
 from ..resources.load import run_name
-from ..services import Services
-from ..status import write_status
-from ..store import Key, Store
-from ..words import count_of
+from ..state.cache import Store
+from ..state.context import Services
+from ..state.status import write_status
 from . import spark
 from .api import LocalApi
 from .clusters import LocalCluster

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kafka_admin import AdminPool
+from ..kafka.admin import AdminPool
 from ..models import BatchLoad
 from . import deleting, manifests, processes, scheduler
 from .folder import DataFolder

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from ..kafka_admin import AdminPool
+from ..kafka.admin import AdminPool
 from ..models import BatchLoad, ManifestError, decode_as
-from ..reconcile import load as runs
-from ..services import now_utc
+from ..reconcile.load import plan as runs
+from ..state.context import now_utc
 from .processes import READY
 from .reconcile import Pass
 from .state import State, StateError, Store

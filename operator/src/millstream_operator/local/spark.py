@@ -24,10 +24,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..conditions import Reason
 from ..models import BatchLoad
-from ..reconcile.load import RunState, Seen
-from ..reconcile.load_runner import TIMED_OUT, Report, explained, reason_of
+from ..models.conditions import Reason
+from ..reconcile.load.plan import RunState, Seen
+from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder

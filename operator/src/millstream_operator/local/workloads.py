@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..conditions import Reason
 from ..models import ConsumerGroup
-from ..reconcile.group_workload import Consumers, Decide
-from ..reconcile.problem import Problem
-from ..references import expanded
+from ..models.conditions import Reason
+from ..models.consumers import Consumers, Decide
+from ..models.problem import Problem
+from ..models.references import expanded
 from ..resources.workload import environment, selector
-from ..services import Services
+from ..state.context import Services
 from . import consumers, processes
 from .clusters import folder_name
 from .consumers import Running, Told

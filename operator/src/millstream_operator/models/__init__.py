@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from ..explain import explain
 from .base import API_VERSION, GROUP, VERSION, ClusterRef, Lag, ManifestError, Quantity, Resource, Status
 from .cluster import BrokerCount, Cluster, ClusterStatus, ListenerStatus
+from .explain import explain
 from .group import (
     ConsumerGroup,
     ConsumerGroupSpec,

@@ -16,7 +16,7 @@ TopicName = str
 Natural = int
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Gauge = Annotated[int, Meta(extra={"gauge": "number"})]
-"""A status number that changes all the time: pace.py limits how often it is written."""
+"""A status number that changes all the time: state/status_throttle.py limits how often it is written."""
 Age = Annotated[int, Meta(extra={"gauge": "age"})]
 """A gauge that also grows while nothing happens."""
 Quantity = int | str

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import field
 
-from ..conditions import Condition
 from .base import DeletionPolicy, Quantity, Resource, Spec, Status
+from .conditions import Condition
 from .listeners import Listener, NetworkPolicy
 from .maintenance import Maintenance
 from .pods import PodTemplate, Resources

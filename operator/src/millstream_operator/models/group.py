@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import field
 
-from ..conditions import Condition
 from .base import ClusterRef, DeletionPolicy, Gauge, Lag, Resource, Spec, Status, Timestamp, TopicName
+from .conditions import Condition
 from .workload import Workload
 
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec import field
 
-from .. import cron
-from ..conditions import Condition
+from . import cron
 from .base import ClusterRef, Gauge, Lag, Natural, Resource, Spec, Status, Timestamp, TopicName
+from .conditions import Condition
 from .load_value import Record, Value
 from .pods import PodTemplate, Resources
 

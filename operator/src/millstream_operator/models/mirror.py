@@ -6,9 +6,9 @@ from typing import Literal
 
 from msgspec import field
 
-from ..conditions import Condition
-from ..patterns import refusal
 from .base import ClusterRef, Gauge, Lag, Quantity, Resource, Spec, Status, Timestamp, TopicName
+from .conditions import Condition
+from .patterns import refusal
 from .pods import PodTemplate, Resources
 
 

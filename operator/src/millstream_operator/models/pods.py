@@ -6,8 +6,8 @@ the security context, and no label changes which pods the operator's selectors f
 nobody else's data, and are mounted below /mnt, where they hide nothing. Spark's driver may create pods, so no variable
 may load code into it or into its executors, whose results it reads. docs/security.md gives the reason for each.
 
-``definitions.py`` writes the schemas in `crds/` from these records, bounds and rules included; ``admission`` validates
-templates against these schemas, like all fields. A rule that a type cannot express is a ``Rule``.
+``tools/definitions.py`` writes the schemas in `crds/` from these records, bounds and rules included; ``admission``
+validates templates against these schemas, like all fields. A rule that a type cannot express is a ``Rule``.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import field
 
-from ..conditions import Condition
 from .base import ClusterRef, DeletionPolicy, Gauge, Resource, Spec, Status, TopicName
+from .conditions import Condition
 
 
 class TopicSpec(Spec, frozen=True):

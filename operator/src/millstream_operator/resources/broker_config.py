@@ -14,8 +14,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from ..addresses import host_port
 from ..models import Cluster
+from ..models.addresses import host_port
 from .listeners import (
     REPLICATION,
     Address,

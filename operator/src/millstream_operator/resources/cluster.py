@@ -10,9 +10,9 @@ All belong to the Cluster (ownerReferences), so Kubernetes deletes them with it,
 persistentVolumeClaimRetentionPolicy, which is the Cluster's deletionPolicy, decides about the volumes.
 
 A broker's address on each listener differs from the others', and is in a file of its own, so all share one pod
-template. The StatefulSet is updated OnDelete: the operator decides when each broker restarts (reconcile/rolling.py).
-The template carries hashes of the configuration that a broker reads once, and a pod those it was created with: they
-give the reasons for a restart. Pods satisfy the "restricted" Pod Security Standard.
+template. The StatefulSet is updated OnDelete: the operator decides when each broker restarts
+(reconcile/cluster/rolling.py). The template carries hashes of the configuration that a broker reads once, and a pod
+those it was created with: they give the reasons for a restart. Pods satisfy the "restricted" Pod Security Standard.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..addresses import host_port
 from ..models import Cluster, Listener
+from ..models.addresses import host_port
 from ..models.listeners import BROKER, BrokerAddress
 from .owned import Manifest, selector, service
 

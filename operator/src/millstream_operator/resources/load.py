@@ -19,8 +19,8 @@ import yaml
 
 from ..models import API_VERSION, BatchLoad
 from ..models.load import SparkDriver, SparkExecutor, Written
-from ..quantity import parse_quantity
-from ..references import without_references
+from ..models.quantity import parse_quantity
+from ..models.references import without_references
 from .images import Images, SparkRole
 from .load_value import reading, value
 from .merge import merge

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..models import Cluster, Quantity
 from ..models.cluster import ZooKeeperResources
-from ..quantity import parse_quantity
+from ..models.quantity import parse_quantity
 from .owned import (
     RELEASE,
     SPEC_HASH,

@@ -20,7 +20,7 @@ from millstream_kafka.batch import read_header, read_records
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.client.errors import BrokerError
 from millstream_kafka.protocol.errors import ApiError
-from millstream_mirror.reading import EARLIEST, LATEST, offset_at
+from millstream_mirror.kafka.log_reader import EARLIEST, LATEST, offset_at
 
 ATTEMPTS, PAUSE_S = 4, 0.3
 

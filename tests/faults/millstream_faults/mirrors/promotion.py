@@ -31,9 +31,9 @@ from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import World
 from millstream_harness.scenario import eventually
 from millstream_kafka.batch import read_header, read_records
-from millstream_operator.kafka_mirrored import notes_of
-from millstream_operator.kafka_records import AdminError
-from millstream_operator.mirror_records import group_of
+from millstream_operator.kafka.mirror_records import group_of
+from millstream_operator.kafka.mirrored import notes_of
+from millstream_operator.kafka.records import AdminError
 
 from .checks import Log, read_log
 from .lab import BACK_S, GROUP, IDENTITY, PROMOTED, Lab

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...config_types import ConfigError
+from ...config.config_types import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

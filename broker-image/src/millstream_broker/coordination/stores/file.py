@@ -30,7 +30,7 @@ from typing import Any
 from millstream_process import supervision
 
 from ...log.files import write_atomically
-from ...slices import turn, turns
+from ...runtime.slices import turn, turns
 from .. import OVERRIDE, CoordinationError
 from . import (
     Create,

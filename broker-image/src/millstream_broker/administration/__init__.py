@@ -1,0 +1,1 @@
+"""Changes of topics, settings and producer ids that clients request."""

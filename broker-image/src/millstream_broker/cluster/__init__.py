@@ -1,0 +1,1 @@
+"""This broker's part in a cluster: joining, liveness of others, requests for the controller, lost data."""

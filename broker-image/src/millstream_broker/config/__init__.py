@@ -1,0 +1,1 @@
+"""Configuration keys with Kafka's names, their types and rules, and the addresses in them."""

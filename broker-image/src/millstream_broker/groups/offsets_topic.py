@@ -1,0 +1,115 @@
+"""`__consumer_offsets` for the group coordinator's driver, on this broker's partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from time import time
+
+from millstream_kafka.protocol.errors import ApiError
+
+from ..administration.topics import NewTopic, TopicAdministrator
+from ..replication.partition import Partition
+from ..replication.purgatory import DelayedProduce
+from ..replication.replicas import Replicas
+from ..topic_rules.internal_topics import OFFSETS_TOPIC
+from .store import Late
+
+log = logging.getLogger(__name__)
+
+
+class _Commits:
+    """A `FetchWaiter` of one leadership: resolves futures, in order, as the high watermark passes offsets."""
+
+    def __init__(self, replicas: Replicas, partition: Partition) -> None:
+        self.partition = partition
+        self._replicas = replicas
+        self._waiting: deque[tuple[int, asyncio.Future[bool]]] = deque()
+
+    def reach(self, offset: int) -> asyncio.Future[bool]:
+        """True once the record at this offset is committed, False when this broker no longer leads.
+
+        Call it with rising offsets.
+        """
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((offset, reached))
+        self.partition.waiters.add(self)
+        self.advanced(0)
+        return reached
+
+    def advanced(self, size: int) -> None:
+        waiting, key = self._waiting, (self.partition.topic, self.partition.index)
+        while waiting and waiting[0][0] < self.partition.high_watermark:
+            _resolve(waiting.popleft()[1], True)
+        if self._replicas.partitions.get(key) is not self.partition:
+            while waiting:
+                _resolve(waiting.popleft()[1], False)
+        if not waiting:
+            self.partition.waiters.discard(self)
+
+    def committed(self) -> None:
+        """The start of the log moved."""
+
+
+def _resolve(reached: asyncio.Future[bool], is_committed: bool) -> None:
+    if not reached.done():  # the writer may have stopped waiting
+        reached.set_result(is_committed)
+
+
+class BrokerOffsetsTopic:
+    """`groups.store.OffsetsTopic`."""
+
+    def __init__(
+        self, replicas: Replicas, topics: TopicAdministrator, timeout_ms: int, factor: int = 1
+    ) -> None:
+        """`timeout_ms` is the longest time that an append may wait for the other replicas.
+
+        `factor` is the number of replicas that a new topic has if there are as many brokers.
+        """
+        self._replicas = replicas
+        self._topics = topics
+        self._timeout_ms = timeout_ms
+        self._factor = factor
+
+        self._commits: dict[int, _Commits] = {}
+        """By partition, of its last leadership here in which a batch was late."""
+
+    def partition_count(self) -> int | None:
+        topic = self._replicas.metadata.topics.get(OFFSETS_TOPIC)
+        return None if topic is None else len(topic.partitions)
+
+    async def create(self) -> int:
+        topic = await self._topics.ensure_topic(NewTopic(OFFSETS_TOPIC))
+        if (replicas := len(topic.partitions[0].replicas)) < self._factor:
+            log.warning(
+                "%s: created with %d of %d replicas (offsets.topic.replication.factor), because no more brokers"
+                " are registered: the controller adds the others when they are",
+                OFFSETS_TOPIC,
+                replicas,
+                self._factor,
+            )
+        return len(topic.partitions)
+
+    async def append(self, partition: int, batch: bytes) -> None:
+        offsets = self._replicas.partition(OFFSETS_TOPIC, partition)
+        records = memoryview(bytearray(batch))
+        appended = offsets.append(records, int(time() * 1000), timeout_ms=self._timeout_ms, own=True)
+        if isinstance(appended, DelayedProduce):
+            try:
+                await appended
+            except ApiError as error:
+                if appended.info is None:
+                    raise
+                raise Late(error, self._commits_of(offsets).reach(appended.info.last_offset)) from None
+
+    def _commits_of(self, partition: Partition) -> _Commits:
+        known = self._commits.get(partition.index)
+        if known is None or known.partition is not partition:
+            self._commits[partition.index] = known = _Commits(self._replicas, partition)
+        return known
+
+    def read_all(self, partition: int) -> Iterator[bytes]:
+        log = self._replicas.partition(OFFSETS_TOPIC, partition).log
+        return log.batches_from(log.log_start_offset)

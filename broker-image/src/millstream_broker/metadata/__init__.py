@@ -1,0 +1,1 @@
+"""What this broker knows of the cluster: topics, leaders, settings."""

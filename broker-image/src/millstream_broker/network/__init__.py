@@ -1,0 +1,1 @@
+"""Sockets, frames and routes: from bytes to a request and back."""

@@ -1,0 +1,536 @@
+"""One client's connection: frames in, responses out, in order and within bounds.
+
+A frame is an int32 size and that many bytes. All connections receive into one shared buffer, and whole frames are
+handled there at once. Only for an incomplete frame does a connection get its own buffer, which receives the rest
+(`request_memory`): an idle connection holds no buffer.
+Requests whose handlers keep parts of them are copied first (all but those with records, which are appended when the
+handler returns). They are small, and may not exceed MAX_CONTROL_BYTES, because they become objects ten times as large.
+
+While a handler waits (a long poll, a join), its connection is not read, as in Kafka. But a Produce may follow a
+Produce, so that several wait for the disk together. Responses are sent as they become ready: bytes
+with `send`, ranges of segment files with `sendfile`. While the client does not read them, nothing more is read from it,
+so nothing piles up.
+
+A violation of the protocol (a frame too long, an unknown API, bytes that do not parse) closes the connection with one
+line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from array import array
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from types import GeneratorType
+from typing import Any
+
+from millstream_kafka.protocol import MalformedRequest, mirror_append
+from millstream_kafka.protocol.errors import ApiError
+from millstream_kafka.protocol.header import decode_request_header
+from millstream_kafka.protocol.schema import Struct, TooManyElements
+from millstream_process.listening import host_port
+
+from ..runtime.request_memory import CutOffFrame, RequestMemory
+from ..runtime.stats import Stats
+from ..security.inter_broker import Authenticator
+from .handlers import CloseConnection, Handlers, RequestContext, error_response
+from .large_requests import LargeRequests, Parts
+from .other_protocols import LOOKED_AT, recognise
+from .outbox import Outbox
+from .produce_runs import LARGEST, MOST, Run, find_run
+from .produce_shortcut import Known, ProduceShortcut
+from .routes import HEAD, Route, Routes
+
+PIPELINE_DEPTH = 256
+RECEIVE_BYTES = 512 * 1024
+"""Room for five requests of 64 KB, as many as a producer has in flight by default."""
+TURN_S = 0.02
+"""Longest time one connection may hold the event loop with pipelined requests."""
+MAX_CONTROL_BYTES = 8 * 1024 * 1024
+"""Largest request without records, in bytes."""
+PRODUCE = 0
+WITH_RECORDS = {PRODUCE, mirror_append.API.key}
+API_VERSIONS = 18
+
+_SIZE = struct.Struct(">i")
+_SIZE_AND_KEY = struct.Struct(">ih")
+_KEY_AND_VERSION = struct.Struct(">hh")
+
+log = logging.getLogger(__name__)
+
+
+class Pending:
+    """A request that is being handled, in the order of its connection."""
+
+    __slots__ = ("correlation_id", "is_alone", "known", "response", "route", "started")
+
+    def __init__(
+        self,
+        route: Route,
+        correlation_id: int,
+        started: float,
+        response: asyncio.Future[Any],
+        known: Known | None = None,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        self.route = route
+        self.correlation_id = correlation_id
+        self.started = started
+        self.response = response
+        """Resolves to the response or its encoded parts; None if there is no response."""
+        self.known = known
+        self.is_alone = is_alone
+        """Whether no other request may follow while this one waits."""
+
+    def outcome(self) -> Struct | Parts | None:
+        """The result, once `response` is done. Raises CloseConnection, or the handler's error."""
+        try:
+            answer: Struct | Parts | None = self.response.result()
+            return answer
+        except ApiError as error:
+            error.__traceback__ = None  # its frames hold the request, and this object
+            failed: Struct = error_response(self.route.registration.api, error)
+            return failed
+        except asyncio.CancelledError:
+            raise CloseConnection from None
+
+
+class Shared:
+    """Shared state of a broker's connections."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        stats: Stats,
+        memory: RequestMemory,
+        max_request_bytes: int,
+        unreadable: Callable[[OSError], None],
+    ) -> None:
+        """`unreadable` is called with the error if a log cannot be read."""
+        self.loop = asyncio.get_running_loop()
+        self.handlers = handlers
+        self.stats = stats
+        self.memory = memory
+        self.max_request_bytes = max_request_bytes
+        self.unreadable = unreadable
+        self.routes: Routes = {}
+        self.connections: set[ClientConnection] = set()
+        self.large = LargeRequests(memory)
+        self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
+        """Separate from clients' requests, which must not delay traffic between brokers."""
+        self.buffer = bytearray(RECEIVE_BYTES)
+        self.view = memoryview(self.buffer)
+
+
+class ClientConnection:
+    """One client."""
+
+    __slots__ = (
+        "_backlog",
+        "_frame",
+        "_out",
+        "_prefix",
+        "_reading",
+        "_route",
+        "_server",
+        "_shortcut",
+        "_sock",
+        "active_at",
+        "authenticator",
+        "host",
+        "listener_name",
+        "peer",
+        "pending",
+    )
+
+    def __init__(
+        self, server: Shared, sock: socket.socket, address: tuple[Any, ...], listener_name: str
+    ) -> None:
+        self._server = server
+        self._sock = sock
+        self.host: str = address[0]
+        self.peer = host_port(address[0], address[1])
+        self.listener_name = listener_name
+        self.authenticator = Authenticator()
+        self.active_at = server.loop.time()
+        self.pending: deque[Pending] = deque()
+        self._frame: CutOffFrame | None = None
+        self._shortcut = ProduceShortcut()
+        self._route: Route | None = None
+        """The last request's route, for `__repr__`."""
+        self._prefix = b""
+        """Received bytes, fewer than a frame's size and API key take."""
+        self._backlog: memoryview | None = None
+        """Received bytes that wait for earlier requests."""
+        self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
+        self._reading = True
+        server.loop.add_reader(sock, self._readable)
+
+    def __repr__(self) -> str:
+        last = "nothing yet" if self._route is None else f"{self._route.registration.api.name} last"
+        return f"the connection of {self.peer} ({last})"
+
+    # Receiving
+
+    def _readable(self) -> None:
+        """Read from the socket, handle the complete frames, and send their responses."""
+        server = self._server
+        if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
+            self._look_for_the_end()
+            return
+        view = server.view
+        try:
+            if (frame := self._frame) is not None:
+                if not server.memory.may_receive(self):
+                    self._stop_reading()
+                    return
+                buffers = frame.buffers(view)
+                count = self._sock.recvmsg_into(buffers)[0]
+            elif prefix := self._prefix:
+                view[: len(prefix)] = prefix
+                count = self._sock.recv_into(view[len(prefix) :])
+            else:
+                count = self._sock.recv_into(view)
+            if not count:
+                raise CloseConnection
+            server.stats.bytes_in += count
+            start = 0
+            if frame is not None:
+                received = min(count, len(buffers[0]))
+                frame.received(received)
+                count -= received
+                if (start := min(count, frame.missing)) > 0:
+                    frame.take(view[:start])
+                if frame.missing:
+                    return
+                self._frame = None
+                try:
+                    self._handle(frame.whole()[_SIZE.size :], perf_counter())
+                finally:
+                    server.memory.end(self)
+            elif prefix:
+                count += len(prefix)
+                self._prefix = b""
+            self.active_at = server.loop.time()
+            self._consume(view, start, count)
+            if not self._out.blocked:
+                self._out.send()
+        except (BlockingIOError, InterruptedError):
+            return
+        except Exception as error:
+            self._fail(error)
+
+    def _consume(self, view: memoryview, start: int, end: int) -> None:
+        """Handle the complete frames in `view[start:end]`, keep the rest."""
+        server, now = self._server, perf_counter()
+        over = now + TURN_S
+        one_by_one = start
+        while end - start >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(view, start)
+            if size > MAX_CONTROL_BYTES and (
+                problem := recognise(bytes(view[start : min(end, start + LOOKED_AT)]), self.listener_name)
+            ):
+                raise CloseConnection(problem)
+            if not 8 <= size <= server.max_request_bytes:
+                raise CloseConnection(
+                    f"a request of {size} bytes: expected 8 to {server.max_request_bytes}"
+                    " (socket.request.max.bytes); is it Kafka's protocol?"
+                )
+            if size > MAX_CONTROL_BYTES:
+                if end - start < _SIZE_AND_KEY.size:
+                    break
+                if (key := _SIZE_AND_KEY.unpack_from(view, start)[1]) not in WITH_RECORDS:
+                    raise CloseConnection(
+                        f"a request of {size} bytes (API {key}): only Produce and MirrorAppend may exceed"
+                        f" {MAX_CONTROL_BYTES}"
+                    )
+            begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
+            if self._out.blocked or (self.pending and not self._may_follow(view, begin, end)):
+                return self._keep(view[start:end])
+            if start_of_next > end:
+                self._frame = server.memory.begin(self, _SIZE.size + size, view[start:end])
+                return None
+            run = None
+            if start_of_next < end and size <= LARGEST and start >= one_by_one:
+                run = find_run(
+                    self._shortcut, view, start, end, min(MOST, PIPELINE_DEPTH - len(self.pending))
+                )
+            if run is not None and self._handle_run(run, now):
+                start = run.end
+            else:
+                self._handle(view[begin:start_of_next], now)
+                start = start_of_next
+                if run is not None:
+                    one_by_one = run.end
+            if start < end and (now := perf_counter()) > over:
+                server.loop.call_soon(self.feed)
+                return self._keep(view[start:end])
+        self._prefix = bytes(view[start:end])
+        return None
+
+    def _keep(self, rest: memoryview) -> None:
+        self._backlog = memoryview(bytearray(rest))
+
+    def _may_follow(self, view: memoryview | None = None, begin: int = 0, end: int = 0) -> bool:
+        """Whether a request may be handled although an earlier one waits."""
+        last, is_alone = self.pending[-1].route.registration, self.pending[-1].is_alone
+        if not last.pipelined or is_alone or len(self.pending) >= PIPELINE_DEPTH:
+            return False
+        if self._server.memory.is_full:
+            return False
+        if view is None or end - begin < 2:
+            return True
+        return int.from_bytes(view[begin : begin + 2], "big") == last.api.key
+
+    def _look_for_the_end(self) -> None:
+        """Find out whether the client sends out of turn or has disconnected."""
+        try:
+            if not self._sock.recv(1, socket.MSG_PEEK):
+                self.close()
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Stop until `feed`."""
+        self._reading = False
+        self._server.loop.remove_reader(self._sock)
+
+    def feed(self) -> None:
+        """Continue with the kept bytes, once the requests before them are done."""
+        if self._sock.fileno() < 0 or self._out.blocked or (self.pending and not self._may_follow()):
+            return
+        try:
+            if (backlog := self._backlog) is not None:
+                self._backlog = None
+                self._consume(backlog, 0, len(backlog))
+                if not self._out.blocked:
+                    self._out.send()
+            if self._backlog is None and not self._reading:
+                self._reading = True
+                self._server.loop.add_reader(self._sock, self._readable)
+        except Exception as error:
+            self._fail(error)
+
+    def ready(self) -> int:
+        """See `request_memory.Receiver`."""
+        count = array("i", [0])
+        fcntl.ioctl(self._sock, termios.FIONREAD, count)
+        return count[0]
+
+    # Handling
+
+    @property
+    def _large(self) -> LargeRequests:
+        is_client = self.authenticator.peer is None
+        return self._server.large if is_client else self._server.large_of_brokers
+
+    def _handle(self, frame: memoryview, started: float) -> None:
+        route = self._server.routes.get(_KEY_AND_VERSION.unpack_from(frame))
+        if route is None:
+            self._refuse(frame)
+            return
+        self._route = route
+        version, registration = route.version, route.registration
+        answer: Any
+        known = self._shortcut.find(frame, version) if registration.pipelined else None
+        if known is not None:
+            context, request = known.context, known.request
+            (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
+        else:
+            if route.copied:
+                frame = memoryview(bytes(frame))
+            (_, _, correlation_id, client_id), offset = decode_request_header(frame)
+            context = RequestContext(version, client_id, self.host, self.listener_name, self.authenticator)
+            try:
+                request = registration.api.decode_few(version, frame, offset)
+            except TooManyElements:
+                waiting = self._large.answer(registration, context, bytearray(frame), offset)
+                waiting.set_name(registration.api.name)
+                self.pending.append(Pending(route, correlation_id, started, waiting, is_alone=True))
+                waiting.add_done_callback(self._answered)
+                return
+        try:
+            answer = registration.handle(context, request)
+            if type(answer) is GeneratorType:
+                answer = self._large.started(registration, version, answer)
+        except ApiError as error:
+            answer = error_response(route.registration.api, error)
+        except Exception as error:
+            raise self._failed(route, error) from None
+        if known is not None:
+            known.data.records = None
+        elif registration.api.key == PRODUCE and registration.pipelined:
+            # A request that is not pipelined may wait for the controller, and still needs its records.
+            self._shortcut.learn(frame, context, request)
+        self._take(route, correlation_id, answer, started, known)
+
+    def _handle_run(self, run: Run, started: float) -> bool:
+        """Handle requests together; returns whether that was possible. If not, nothing has changed."""
+        known = run.known
+        route = self._server.routes[PRODUCE, known.version]
+        if (handle := route.registration.run) is None:
+            return False
+        try:
+            answers = handle(known.context, known.request, run)
+        except Exception as error:
+            raise self._failed(route, error) from None
+        if answers is None:
+            return False
+        self._route = route
+        for correlation_id, answer in zip(run.correlation_ids, answers, strict=True):
+            self._take(route, correlation_id, answer, started, known)
+        return True
+
+    def _take(
+        self, route: Route, correlation_id: int, answer: Any, started: float, known: Known | None
+    ) -> None:
+        """Send a handler's answer after those to the earlier requests."""
+        waiting: asyncio.Future[Any]
+        if answer is None or isinstance(answer, Struct):
+            if not self.pending:
+                self._respond(route, correlation_id, answer, started, known)
+                return
+            waiting = self._server.loop.create_future()
+            waiting.set_result(answer)
+        else:
+            waiting = answer if isinstance(answer, asyncio.Future) else asyncio.ensure_future(answer)
+            if isinstance(waiting, asyncio.Task):
+                waiting.set_name(route.registration.api.name)
+        self.pending.append(Pending(route, correlation_id, started, waiting, known))
+        waiting.add_done_callback(self._answered)
+
+    def _failed(self, route: Route, error: Exception) -> CloseConnection | MalformedRequest:
+        if isinstance(error, CloseConnection | MalformedRequest):
+            return error
+        log.error("%s version %d failed", route.registration.api.name, route.version, exc_info=error)
+        return CloseConnection(f"{route.registration.api.name} failed in the broker")
+
+    def _refuse(self, frame: memoryview) -> None:
+        """Refuse an unsupported API or version. ApiVersions gets a response in v0, so that the client can retry."""
+        key, version = _KEY_AND_VERSION.unpack_from(frame)
+        registration = self._server.handlers.get(key)
+        if key == API_VERSIONS and registration is not None:
+            (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
+            context = RequestContext(version, None, self.host, self.listener_name, self.authenticator)
+            response = registration.handle(context, registration.api.request())
+            body = registration.api.encode_response(0, response)
+            self._out.put(HEAD.pack(len(body) + 4, correlation_id) + body)
+            return
+        if registration is None:
+            raise CloseConnection(f"a request of the unknown API {key} (version {version})")
+        low, high = registration.api.served
+        raise CloseConnection(
+            f"a request of {registration.api.name} in version {version}: expected {low} to {high}"
+        )
+
+    def _answered(self, _: Any) -> None:
+        """Send the responses that are ready, in order, then continue reading."""
+        pending = self.pending
+        while pending and pending[0].response.done():
+            one = pending.popleft()
+            try:
+                answer = one.outcome()
+            except Exception as error:
+                self._fail(self._failed(one.route, error))
+                error.__traceback__ = None  # its frames hold the request, and the connection
+                continue
+            try:
+                if self._sock.fileno() < 0:
+                    continue
+                self._respond(one.route, one.correlation_id, answer, one.started, one.known)
+            except Exception as error:
+                self._fail(error)
+        try:
+            if not self._out.blocked:
+                self._out.send()
+        except OSError as error:
+            self._fail(error)
+        self.feed()
+
+    def _respond(
+        self,
+        route: Route,
+        correlation_id: int,
+        response: Struct | Parts | None,
+        started: float,
+        known: Known | None = None,
+    ) -> None:
+        encoded = None if known is None else known.encode(correlation_id, response)
+        if encoded is not None:
+            self._out.put(encoded)
+        elif response is not None:
+            if isinstance(response, list):
+                parts = response
+            else:
+                parts = route.registration.api.encode_response_parts(route.version, response)
+            size = 0
+            for part in parts:
+                size += len(part)
+            head = route.head
+            first = head.pack(size + head.size - _SIZE.size, correlation_id)
+            if parts and type(parts[0]) is bytes:
+                size -= len(parts[0])
+                self._out.put(first + parts[0])
+                del parts[0]
+            else:
+                self._out.put(first)
+            if parts:
+                self._out.put_all(parts, size)
+        route.stats.observe(perf_counter() - started)
+
+    # Sending and the end
+
+    def _drained(self) -> None:
+        """The client has read everything: continue with its requests."""
+        self.active_at = self._server.loop.time()
+        self.feed()
+
+    def _fail(self, error: Exception) -> None:
+        """Close the connection because of an error."""
+        if isinstance(error, MalformedRequest):
+            self.close(f"a request that cannot be read: {error}")
+        elif isinstance(error, OSError):
+            if error.filename is not None:
+                self._server.unreadable(error)
+            self.close("" if error.errno in _GONE else error.strerror or repr(error), logging.INFO)
+        elif isinstance(error, CloseConnection):
+            self.close(str(error))
+        else:
+            log.error("a connection failed", exc_info=error)
+            self.close("the broker failed")
+
+    def close(self, reason: str = "", level: int = logging.WARNING) -> None:
+        """Close the socket. Running handlers finish, except waits that end with the connection."""
+        sock, server = self._sock, self._server
+        if sock.fileno() < 0:
+            return
+        if reason:
+            log.log(level, "closed the connection of %s: %s", self.peer, reason)
+        if self._reading:
+            server.loop.remove_reader(sock)
+        self._out.close()
+        sock.close()
+        server.connections.discard(self)
+        for one in self.pending:
+            if one.route.registration.ends_with_connection:
+                one.response.cancel()
+        if self._frame is not None:
+            self._frame = None
+            server.memory.end(self)
+        self._backlog = None
+
+
+_GONE = {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN}

@@ -1,0 +1,153 @@
+"""Request handlers: one function for each API, registered by the modules of `api`.
+
+    @handler(list_groups.API)
+    def handle(groups: GroupDriver, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse: ...
+
+The parameters before the request are parts of the broker, by attribute name. The function gets them once, when the
+broker has been assembled (`Registration.bound`).
+
+A handler is a plain function, which responds at once; one that returns an awaitable, for which the connection waits; or
+a generator that yields after each of many elements, so that others have their turn (`slices`), and returns a response
+or an awaitable. `None` sends nothing (Produce with acks=0). A handler raises ApiError to fail the whole request.
+
+ApiVersions lists the APIs that are registered here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Struct
+
+from ..runtime.slices import finish
+from ..runtime.steps import Steps
+from ..security.inter_broker import Authenticator
+
+Res = TypeVar("Res", bound=Struct)
+Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
+Handler = Callable[["RequestContext", Any], Answer]
+RunHandler = Callable[["RequestContext", Any, Any], list[Answer] | None]
+"""Handles a run of requests (`produce_runs`); gets the context, the request and the run."""
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+class CloseConnection(Exception):
+    """The connection must be closed; the message says why."""
+
+
+class RequestContext(NamedTuple):
+    """The client of a request, and the version that it speaks."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    listener_name: str
+    authenticator: Authenticator
+    principal: str = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    api: Api[Any, Any]
+    function: Callable[..., Answer]
+    needs: tuple[str, ...]
+    """The broker's parts that the function takes as its first parameters."""
+    pipelined: bool
+    """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
+    ends_with_connection: bool
+    """Whether the end of the connection ends a wait for the response; otherwise the handler finishes."""
+    for_brokers: bool
+    run: Callable[..., list[Answer] | None] | None
+
+    def bound(self, parts: object) -> Bound:
+        """The handler with its dependencies, which are attributes of `parts`."""
+        needed = [getattr(parts, name) for name in self.needs]
+        handle = partial(self.function, *needed)
+        if self.for_brokers:
+            handle = partial(_for_brokers, handle)
+        run = None if self.run is None else partial(self.run, *needed)
+        return Bound(self.api, handle, self.pipelined, self.ends_with_connection, run)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A handler of one broker; see `Registration`."""
+
+    api: Api[Any, Any]
+    handle: Handler
+    pipelined: bool
+    ends_with_connection: bool
+    run: RunHandler | None = None
+
+    def after(self, condition: Callable[[Handler], Handler]) -> Bound:
+        """The same handler, run after another one that waits: so no request may overtake it."""
+        return replace(self, handle=condition(self.handle), pipelined=False, run=None)
+
+
+Handlers = Mapping[int, Bound]
+"""The handlers of one broker, by API key."""
+
+REGISTERED: dict[int, Registration] = {}
+_H = TypeVar("_H", bound=Callable[..., Any])
+
+
+def handler(
+    api: Api[Any, Any],
+    *,
+    pipelined: bool = False,
+    ends_with_connection: bool = False,
+    for_brokers: bool = False,
+    run: Callable[..., list[Answer] | None] | None = None,
+) -> Callable[[_H], _H]:
+    """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster.
+
+    `run` has the same dependencies, and handles several requests at once.
+    """
+
+    def register(function: _H) -> _H:
+        code = function.__code__
+        *needs, context, request = code.co_varnames[: code.co_argcount]
+        assert (context, request) == ("context", "request"), function
+        REGISTERED[api.key] = Registration(
+            api, function, tuple(needs), pipelined, ends_with_connection, for_brokers, run
+        )
+        return function
+
+    return register
+
+
+def bind(parts: object) -> dict[int, Bound]:
+    """The handlers of the broker that has these parts."""
+    return {key: registration.bound(parts) for key, registration in REGISTERED.items()}
+
+
+def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
+    if context.authenticator.peer is None:
+        raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return handle(context, request)
+
+
+async def answered(answer: Answer) -> Struct | None:
+    """The response, from any kind of handler. Raises what the handler raises."""
+    found: Any = await finish(answer) if isinstance(answer, Generator) else answer
+    response: Struct | None = await found if inspect.isawaitable(found) else found
+    return response
+
+
+def error_response(api: Api[Any, Res], error: ApiError) -> Res:
+    """The response to a request that failed as a whole; raises CloseConnection if the API has no field for the
+    error."""
+    fields = {name for name, _ in api.response.FIELDS}
+    if "error_code" not in fields:
+        raise CloseConnection(f"{api.name}: {error}")
+    message = {"error_message": error.message} if "error_message" in fields else {}
+    response: Any = api.response
+    failed: Res = response(error_code=int(error.code), **message)
+    return failed

@@ -1,0 +1,63 @@
+"""Routing of requests by API and version, which a connection looks up for each frame."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from millstream_kafka.protocol.schema import Struct
+from millstream_process.histogram import Histogram
+
+from ..runtime.stats import Stats
+from .handlers import Bound, Handler, Handlers, RequestContext, answered
+
+WITHOUT_METADATA = frozenset({5, 6, 17, 18, 36})
+"""StopReplica, UpdateMetadata, SaslHandshake, ApiVersions, SaslAuthenticate: served before a controller's first update.
+
+Any other request would get a response without topics."""
+
+HEAD = struct.Struct(">ii")
+"""The size and header of a response."""
+_FLEXIBLE_HEAD = struct.Struct(">iix")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The handling of requests of one API and version."""
+
+    registration: Bound
+    version: int
+    head: struct.Struct
+    stats: Histogram
+    copied: bool
+
+
+Routes = dict[tuple[int, int], Route]
+"""The route of each served request, by API key and version."""
+
+
+def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
+    """With ``told``, requests that need the cluster's state wait for it."""
+    routes = {}
+    for key, registration in handlers.items():
+        if told is not None and key not in WITHOUT_METADATA:
+            registration = registration.after(partial(_waiting, told))
+        api = registration.api
+        of_api = stats.api(api.name)
+        for version in range(api.served[0], api.served[1] + 1):
+            head = _FLEXIBLE_HEAD if api.has_flexible_response_header(version) else HEAD
+            routes[key, version] = Route(
+                registration, version, head, of_api, copied=not registration.pipelined
+            )
+    return routes
+
+
+def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
+    async def handle(context: RequestContext, request: Any) -> Struct | None:
+        await told.wait()
+        return await answered(handler(context, request))
+
+    return handle

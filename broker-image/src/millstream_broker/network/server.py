@@ -1,0 +1,120 @@
+"""The listeners of a broker, and the shared state of its connections.
+
+Sockets are non-blocking and watched by the loop directly, without a transport between, so that one buffer can receive
+for all connections and responses can go out by sendfile, with asyncio's loop and with uvloop alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from millstream_process import listening
+
+from ..config.config import BrokerConfig, Listener
+from ..runtime.request_memory import RequestMemory
+from ..runtime.stats import Stats
+from .connection import ClientConnection, Shared
+from .handlers import Handlers
+from .routes import routes_of
+
+log = logging.getLogger(__name__)
+
+
+Listening = tuple[Listener, socket.socket]
+"""A listener with the port that it got, and its socket."""
+
+
+def bind(listener: Listener) -> Listening:
+    """Take the port. Nothing is accepted yet. Raises OSError."""
+    sock = listening.bind(listener.host, listener.port)
+    return replace(listener, port=sock.getsockname()[1]), sock
+
+
+class Server(Shared):
+    """All connections of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        listeners: Sequence[Listening],
+        handlers: Handlers,
+        stats: Stats,
+        memory: RequestMemory,
+        unreadable: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(handlers, stats, memory, config.integer("socket.request.max.bytes"), unreadable)
+        self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
+        self._config = config
+        self._listeners = listeners
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def start(self, told: asyncio.Event) -> None:
+        """Accept connections; requests that need the cluster's state wait for ``told`` and `open`."""
+        self.routes = routes_of(self.handlers, self.stats, None if told.is_set() else told)
+        backlog = self._config.integer("socket.listen.backlog.size")
+        for listener, sock in self._listeners:
+            sock.listen(backlog)
+            self.loop.add_reader(sock, self._accept, sock, listener.name)
+        self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
+
+    def open(self) -> None:
+        """From now on, handle all requests without waiting."""
+        self.routes = routes_of(self.handlers, self.stats)
+
+    def _accept(self, sock: socket.socket, listener_name: str) -> None:
+        for _ in range(64):
+            try:
+                accepted, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("cannot accept a connection: %s", error.strerror)
+                self.loop.remove_reader(sock)
+                self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener_name)
+                return
+            host, port = listening.plain_host(address[0]), address[1]
+            if refusal := self._refusal(host):
+                log.warning("refused a connection from %s: %s", host, refusal)
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.stats.connections_accepted += 1
+            self.connections.add(ClientConnection(self, accepted, (host, port), listener_name))
+
+    def _refusal(self, host: str) -> str | None:
+        config = self._config
+        if len(self.connections) >= (most := config.integer("max.connections")):
+            return f"max.connections={most} is reached"
+        most = config.integer("max.connections.per.ip")
+        if len(self.connections) >= most and sum(one.host == host for one in self.connections) >= most:
+            return f"max.connections.per.ip={most} is reached"
+        return None
+
+    def _close_idle(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if now - connection.active_at > self.max_idle_s and not connection.pending:
+                connection.close(f"silent for {self.max_idle_s:g} s", logging.DEBUG)
+        self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
+
+    async def finish(self) -> None:
+        """After `close`: return once no request received over a connection can still change a log."""
+        await self.large.close()
+        await self.large_of_brokers.close()
+
+    def close(self) -> None:
+        """Stop listening and close every connection. A second call changes nothing."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for _, sock in self._listeners:
+            if sock.fileno() >= 0:
+                self.loop.remove_reader(sock)
+                sock.close()
+        for connection in list(self.connections):
+            connection.close()

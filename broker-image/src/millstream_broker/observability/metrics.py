@@ -1,0 +1,255 @@
+"""The broker's metrics for Prometheus; `metric_table` lists them all.
+
+The hot path only adds to plain attributes. At a scrape, the loop collects the values in slices, and a thread formats
+them. A scrape looks at each partition once; partitions that come or go meanwhile appear in the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Collection, Sized
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from millstream_process import supervision
+from millstream_process.loop import Stalls
+from millstream_process.metrics import Page, bounded
+
+from .. import __version__
+from ..cluster.controllership import Controllership
+from ..groups.driver import GroupDriver
+from ..log.manager import LogManager
+from ..replication.follower import Follower
+from ..replication.partition import Partition
+from ..replication.replica import Replica
+from ..replication.replicas import Replicas
+from ..runtime.request_memory import RequestMemory
+from ..runtime.slices import finish, turn, turns
+from ..runtime.stats import Stats
+from .metric_table import MOST_PARTITIONS, MOST_TOPICS, TABLE
+
+Labels = tuple[str, ...]
+
+
+class Connected(Protocol):
+    @property
+    def is_connected(self) -> bool: ...
+
+
+class Sums:
+    """Sums of the replicas' counters by topic; they never fall, although replicas come and go and restart at 0."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, int] = {}
+        self._known: dict[Replica, int] = {}
+        self._found: dict[Replica, int] = {}
+
+    def add(self, replica: Replica, count: int) -> None:
+        known = self._found.get(replica)  # from an aborted scrape
+        if known is None:
+            known = self._known.get(replica, 0)
+        topic = replica.topic
+        self.by_topic[topic] = self.by_topic.get(topic, 0) + count - known
+        self._found[replica] = count
+
+    def over(self, topics: Collection[str]) -> None:
+        """All replicas have been added: forget topics other than these."""
+        self._known, self._found = self._found, {}
+        for topic in self.by_topic.keys() - topics:
+            del self.by_topic[topic]
+
+
+@dataclass
+class _Tally:
+    """Totals over the replicas of this broker, added one by one."""
+
+    led: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    max_lag: int = 0
+    uncleanable: int = 0
+    offline: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
+    ends: dict[Labels, float] = field(default_factory=dict)
+    by_topic: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Sums of each metric."""
+    omitted: dict[str, int] = field(default_factory=lambda: {"millstream_log_end_offset": 0})
+    directories: dict[Path, int] = field(default_factory=dict)
+    """Bytes of the logs in each usable directory."""
+    offline_directories: list[Path] = field(default_factory=list)
+
+    def add(self, one: Partition | Follower) -> None:
+        log = one.log
+        self.sizes[one.topic] = self.sizes.get(one.topic, 0) + log.size
+        self.ends[one.topic, str(one.index)] = log.log_end_offset
+        self.uncleanable += log.uncleanable
+        self.offline += log.offline is not None
+        if isinstance(one, Partition):
+            in_sync = len(one.record.isr)
+            self.led += 1
+            self.under_replicated += in_sync < len(one.record.replicas)
+            self.under_min_isr += in_sync < one.min_insync_replicas
+            if one.isr is not None:
+                self.max_lag = max(self.max_lag, one.isr.max_lag())
+
+
+class Metrics:
+    """The metrics of one broker."""
+
+    def __init__(
+        self,
+        stats: Stats,
+        stalls: Stalls,
+        connections: Sized,
+        memory: RequestMemory,
+        replicas: Replicas,
+        logs: LogManager,
+        groups: GroupDriver,
+        controllership: Controllership,
+        coordination: Connected,
+    ) -> None:
+        self._stats = stats
+        self._stalls = stalls
+        self._connections = connections
+        self._memory = memory
+        self._replicas = replicas
+        self._logs = logs
+        self._groups = groups
+        self._controllership = controllership
+        self._coordination = coordination
+        self._received, self._sent, self._replicated = Sums(), Sums(), Sums()
+        self._scraping = asyncio.Lock()
+
+    async def text(self) -> bytes:
+        """All metrics in Prometheus's text format, with those of the process."""
+        async with self._scraping:
+            page, found = Page(TABLE), _Tally()
+            async for one in turns(list(self._replicas.all())):
+                found.add(one)
+                self._received.add(one, one.received_bytes)
+                self._sent.add(one, one.sent_bytes)
+                self._replicated.add(one, one.replicated_bytes)
+            for sums in (self._received, self._sent, self._replicated):
+                sums.over(self._replicas.metadata.topics.keys())
+            found.by_topic = {
+                "millstream_topic_received_bytes_total": dict(self._received.by_topic),
+                "millstream_topic_sent_bytes_total": dict(self._sent.by_topic),
+                "millstream_topic_replicated_bytes_total": dict(self._replicated.by_topic),
+                "millstream_log_bytes": found.sizes,
+            }
+            found.offline += len(self._replicas.unopened)
+            controller = self._controllership.controller
+            counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
+            self._add_counters(page)
+            await turn()
+            self._add_gauges(page, found, *counts)
+            found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
+            found.directories = await self._sizes_of_directories()
+            found.offline_directories = list(self._logs.offline)
+            await asyncio.to_thread(self._logs.strays.refresh)
+            strays = dict(self._logs.strays.sizes)
+            page.add("millstream_stray_partitions", len(strays))
+            page.add("millstream_stray_bytes", sum(strays.values()))
+        return await asyncio.to_thread(_text, page, found)
+
+    def _add_counters(self, page: Page) -> None:
+        stats, stalls = self._stats, self._stalls
+        page.add("millstream_broker_info", {(__version__,): 1})
+        page.add_histogram("millstream_request_seconds", {(name,): of for name, of in stats.apis.items()})
+        page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
+        page.add_histogram("millstream_loop_stall_cpu_seconds", {(): stalls.by_processor})
+        for name, value in (
+            ("received_bytes", stats.bytes_in),
+            ("sent_bytes", stats.bytes_out),
+            ("connections_accepted", stats.connections_accepted),
+            ("records_received", stats.records_in),
+            ("batches_refused", stats.records_refused),
+            ("isr_shrinks", stats.isr_shrinks),
+            ("isr_expands", stats.isr_expands),
+            ("group_records_unreadable", self._groups.unreadable),
+        ):
+            page.add(f"millstream_{name}_total", value)
+        failures = {(name,): count for name, count in supervision.failures.items()}
+        page.add("millstream_task_failures_total", failures)
+
+    async def _add_groups(self, page: Page) -> int:
+        """Add the metrics of groups; returns the number of series left out."""
+        states, members, omitted = Counter[Labels](), 0, 0
+        offsets: dict[Labels, float] = {}
+        async for group in turns(self._groups.all()):
+            states[group.state.value,] += 1
+            members += len(group.members)
+            shown = list(islice(group.offsets.items(), MOST_PARTITIONS - len(offsets)))
+            omitted += len(group.offsets) - len(shown)
+            async for (topic, partition), committed in turns(shown):
+                offsets[group.group_id, topic, str(partition)] = committed.offset
+        page.add("millstream_groups", states)
+        page.add("millstream_group_members", members)
+        page.add("millstream_group_committed_offset", offsets)
+        return omitted
+
+    def _add_gauges(
+        self, page: Page, found: _Tally, leaderless: int, not_preferred: int, missing: int
+    ) -> None:
+        replicas = self._replicas
+        for name, value in (
+            ("connections", len(self._connections)),
+            ("request_memory_bytes", self._memory.held),
+            ("topics", len(replicas.metadata.topics)),
+            ("partitions", len(replicas.partitions) + len(replicas.followers)),
+            ("leaders", found.led),
+            ("under_replicated_partitions", found.under_replicated),
+            ("under_min_isr_partitions", found.under_min_isr),
+            ("replica_max_lag", found.max_lag),
+            ("active_controller", self._controllership.controller is not None),
+            ("leaderless_partitions", leaderless),
+            ("not_preferred_leaders", not_preferred),
+            ("offsets_topic_missing_replicas", missing),
+            ("coordination_connected", self._coordination.is_connected),
+            ("group_partitions_loading", self._groups.loading),
+            ("uncleanable_partitions", found.uncleanable),
+            ("offline_log_directories", len(self._logs.offline)),
+            ("offline_partitions", found.offline),
+        ):
+            page.add(f"millstream_{name}", value)
+
+    async def _sizes_of_directories(self) -> dict[Path, int]:
+        """The sizes of the logs in each usable directory."""
+        sizes = {home.path: 0 for home in self._logs.dirs}
+        for home in list(self._logs.dirs):
+            async for log in turns(list(home.all_logs().values())):
+                sizes[home.path] += log.size
+        return sizes
+
+
+def _text(page: Page, found: _Tally) -> bytes:
+    """In a thread: add whatever takes long to sort, and the state of the file systems, and format the page."""
+    for name, values in found.by_topic.items():
+        page.add(name, bounded({(topic,): value for topic, value in values.items()}, MOST_TOPICS))
+    ends = found.ends
+    if len(ends) > MOST_PARTITIONS:
+        found.omitted["millstream_log_end_offset"] = len(ends) - MOST_PARTITIONS
+        ends = dict(sorted(ends.items())[:MOST_PARTITIONS])
+    page.add("millstream_log_end_offset", ends)
+    page.add("millstream_series_omitted", {(name,): count for name, count in found.omitted.items()})
+    free: dict[Labels, float] = {}
+    capacity: dict[Labels, float] = {}
+    for path in found.directories:
+        try:
+            system = os.statvfs(path)
+        except OSError:
+            continue  # it is about to be offline
+        free[str(path),] = system.f_bavail * system.f_frsize
+        capacity[str(path),] = system.f_blocks * system.f_frsize
+    online = {**dict.fromkeys(found.offline_directories, 0), **dict.fromkeys(found.directories, 1)}
+    page.add("millstream_log_directory_online", {(str(path),): is_on for path, is_on in online.items()})
+    page.add(
+        "millstream_log_directory_bytes", {(str(path),): size for path, size in found.directories.items()}
+    )
+    page.add("millstream_log_directory_free_bytes", free)
+    page.add("millstream_log_directory_capacity_bytes", capacity)
+    return page.text()

@@ -1,0 +1,138 @@
+"""Authentication between the brokers of a cluster.
+
+Clients are not authenticated, so requests that only brokers may send are served only on connections that have
+authenticated as a broker's. The cluster has a secret, which its first broker stores in ZooKeeper (`/cluster/secret`).
+The proof is an exchange in SASL's frames (KIP-43, KIP-152), with a mechanism of our own, and only on the listener for
+brokers:
+
+    SaslHandshake      MILLSTREAM-BROKER
+    SaslAuthenticate   nothing                                -> challenge: 32 random bytes
+    SaslAuthenticate   broker id (int32), broker epoch (int64),
+                       HMAC-SHA256(secret, challenge + id of the receiving broker + the twelve bytes before)
+
+The secret itself is never sent. A proof is valid for one connection to one broker: if a broker reaches another one
+than intended, at a reassigned address, it is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream_kafka.client.connection import MAX_RESPONSE_BYTES, Connection
+from millstream_kafka.client.errors import BrokerError, ConnectFailed
+from millstream_kafka.protocol import sasl_authenticate, sasl_handshake
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest
+from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest
+from millstream_kafka.protocol.schema import Bytes
+
+from ..coordination import BrokerRecord
+
+MECHANISM = "MILLSTREAM-BROKER"
+CHALLENGE_BYTES = 32
+_CLAIM = struct.Struct(">iq")
+_ANSWERING = struct.Struct(">i")
+
+
+class PeerBroker(NamedTuple):
+    """The broker at the other end of a connection, in its incarnation at the time it connected."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+def _proof(secret: bytes, challenge: bytes, answering: int, claim: bytes) -> bytes:
+    return hmac.digest(secret, challenge + _ANSWERING.pack(answering) + claim, "sha256")
+
+
+class Authenticator:
+    """The authentication state of one connection. Objects that live as long as the connection may be attached to it."""
+
+    __slots__ = ("_challenge", "peer")
+
+    def __init__(self) -> None:
+        self.peer: PeerBroker | None = None
+        """The authenticated broker; None for a client."""
+        self._challenge: bytes | None = None
+        """None before an exchange begins, empty until the client requests the challenge."""
+
+    def begin(self) -> None:
+        self._challenge = b""
+
+    def step(self, secret: bytes, broker_id: int, auth_bytes: Bytes) -> bytes:
+        """The response to a SaslAuthenticate at this broker; raises ApiError, after which a new exchange may begin."""
+        challenge, self._challenge = self._challenge, None
+        if challenge is None:
+            raise ApiError(
+                ErrorCode.ILLEGAL_SASL_STATE,
+                "SaslAuthenticate request received after successful authentication",
+            )
+        if not challenge:
+            self._challenge = os.urandom(CHALLENGE_BYTES)
+            return self._challenge
+        claim, proof = bytes(auth_bytes[: _CLAIM.size]), bytes(auth_bytes[_CLAIM.size :])
+        if not hmac.compare_digest(proof, _proof(secret, challenge, broker_id, claim)):
+            raise ApiError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
+                f"This is broker {broker_id}, and the proof does not show a broker of its cluster that looks for it.",
+            )
+        self.peer = PeerBroker(*_CLAIM.unpack(claim))
+        return b""
+
+
+class InterBroker:
+    """Connects this broker to the others."""
+
+    def __init__(self, broker_id: int, listener_name: str, secret: bytes, epoch: Callable[[], int]) -> None:
+        """`epoch` returns this broker's present one."""
+        self.broker_id = broker_id
+        self.listener_name = listener_name
+        self.secret = secret
+        self.epoch = epoch
+
+    async def connect(
+        self,
+        broker: BrokerRecord,
+        client_id: str,
+        *,
+        timeout_s: float,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> Connection:
+        """Open a connection, authenticated as this broker; raises BrokerError.
+
+        While `inter.broker.listener.name` changes, one broker after the other, that broker may have another listener
+        for brokers than this one: then this one tries the others.
+        """
+        refused: BrokerError | None = None
+        for where in broker.endpoints(self.listener_name):
+            connection = await Connection.open(
+                where.host, where.port, client_id, timeout=timeout_s, max_response_bytes=max_response_bytes
+            )
+            try:
+                if await self._authenticate(connection, broker.broker_id):
+                    return connection
+            except BaseException:
+                await connection.close()
+                raise
+            await connection.close()
+            refused = refused or ConnectFailed(where.host, where.port, "it is not its listener for brokers")
+        assert refused is not None
+        raise refused
+
+    async def _authenticate(self, connection: Connection, answering: int) -> bool:
+        """False if the listener is not for brokers."""
+        handshake = await connection.call(sasl_handshake.API, 1, SaslHandshakeRequest(MECHANISM))
+        if handshake.error_code:
+            return False
+        asked = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(b""))
+        claim = _CLAIM.pack(self.broker_id, self.epoch())
+        proof = claim + _proof(self.secret, bytes(asked.auth_bytes), answering, claim)
+        done = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(proof))
+        if error := asked.error_code or done.error_code:
+            problem = f"it does not take this broker for one of its cluster: {ErrorCode.of(error).name}"
+            raise ConnectFailed(connection.host, connection.port, problem)
+        return True

@@ -1,0 +1,1 @@
+"""Mode Aggregate: records of many sources in one topic, exactly once."""

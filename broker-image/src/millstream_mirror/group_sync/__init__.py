@@ -1,0 +1,1 @@
+"""Positions of consumer groups, translated to the target."""

@@ -1,0 +1,1 @@
+"""Mode Identity: topics of the target as replicas of the source's."""

@@ -1,0 +1,284 @@
+"""The progress of a lane, as committed in the target; the package's docstring explains why it suffices.
+
+Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's topic and partition, the source offset
+as the offset, and as metadata a JSON object:
+
+    {"v": 1, "producer": [id, epoch, sequence], "first": source offset, "end": target offset, "topicId": "…",
+     "cluster": "…", "at": ms, "gap": [first offset, next offset, ms], "origins": ["…"],
+     "left": true, "source": [end, ms], "last": [source offset, crc, leader epoch], "target": "…",
+     "new": true, "groups": {"…": target offset}}
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from millstream_kafka.batch import INT32_MAX
+from millstream_kafka.client import ClusterClient
+from millstream_kafka.protocol import offset_fetch
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from millstream_kafka.topic_partition import TopicPartition
+
+from .group_offsets import Position, commit, is_moved
+
+_VERSION = 1
+MAX_ID = 255
+MAX_ORIGINS = 64
+SHOWN = 200
+"""Characters of unreadable metadata to show in an error."""
+MOST_GROUPS = 64
+MOST_BYTES = 4000
+"""Of metadata: Kafka accepts 4096 by default (offset.metadata.max.bytes). Groups are left out first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets that the source deleted before they were mirrored, from ``offset`` to before ``next_offset``."""
+
+    offset: int
+    next_offset: int
+    at_ms: int
+    """When it was passed, or found by a lane that stopped there."""
+
+
+class LastBatch(NamedTuple):
+    """The last batch of the source that was passed: mirrored or left out."""
+
+    offset: int
+    """Its first offset."""
+    crc: int
+    epoch: int
+    """Its leader epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Every record before ``offset`` is in the target; the one at ``offset`` has the number ``sequence``."""
+
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    target_offset: int
+    """Later records are at or after this offset of the target's partition."""
+    topic_id: str
+    """Id of the source's topic, so that a recreated topic's records are not appended to the old topic's copy."""
+    cluster_id: str
+    """Id of the source cluster, by which other mirrors find the origin of a topic."""
+    caught_up_ms: int
+    """When the lane was last caught up, or began."""
+    gap: Gap | None = None
+    origins: tuple[str, ...] = ()
+    """Ids of the clusters from which the topic's records came to the source cluster."""
+    first: int = -1
+    """The source offset of the record with number 0; -1 in progress of older releases."""
+    source_end: int = -1
+    """The end of the source's log, as last seen; -1 if unknown. A promotion without the source reports it."""
+    seen_ms: int = 0
+    """When that end was first seen."""
+    is_left: bool = False
+    """The mirror's patterns no longer select the topic (selection/deselected.py)."""
+    last: LastBatch | None = None
+    """Tells whether the source still has what was mirrored (aggregate/history.py); None before the first batch."""
+    target_id: str = ""
+    """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
+    is_new: bool = False
+    """The lane has not been caught up yet since it began."""
+    groups: tuple[tuple[str, int], ...] = ()
+    """The offsets in the target that the mirror has committed for groups, the latest ones last; by `group_key`."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the numbers count offsets: the source had no holes in what was mirrored."""
+        return self.first >= 0 and (self.offset - self.first) & INT32_MAX == self.sequence
+
+    def metadata(self) -> str:
+        gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
+        origins = {"origins": self.origins} if self.origins else {}
+        left = {"left": True} if self.is_left else {}
+        source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
+        last = {"last": self.last} if self.last else {}
+        target = {"target": self.target_id} if self.target_id else {}
+        new = {"new": True} if self.is_new else {}
+        fields: dict[str, Any] = {
+            **last,
+            **target,
+            **gap,
+            **origins,
+            **left,
+            **source,
+            **new,
+            "v": _VERSION,
+            "producer": [self.producer_id, self.producer_epoch, self.sequence],
+            "first": self.first,
+            "end": self.target_offset,
+            "topicId": self.topic_id,
+            "cluster": self.cluster_id,
+            "at": self.caught_up_ms,
+        }
+        groups = self.groups
+        while (
+            len(text := _json(fields | ({"groups": dict(groups)} if groups else {}))) > MOST_BYTES and groups
+        ):
+            groups = groups[1 + len(groups) // 8 :]
+        return text
+
+    def committed_for(self, group: str) -> int | None:
+        """The offset in the target that the mirror has last committed for a group; None if it is not known."""
+        return dict(self.groups).get(group_key(group))
+
+    def with_committed(self, group: str, target_offset: int) -> Progress:
+        key = group_key(group)
+        others = [one for one in self.groups if one[0] != key]
+        return replace(self, groups=(*others[1 - MOST_GROUPS :], (key, target_offset)))
+
+    @classmethod
+    def read(cls, offset: int, metadata: str) -> Progress:
+        """Raises ValueError for metadata that no mirror writes: every client may commit there."""
+        try:
+            stored = json.loads(metadata)
+            if stored["v"] != _VERSION:
+                raise ValueError(f"version {stored['v']}")
+            producer_id, epoch, sequence = stored["producer"]
+            source_end, seen_ms = stored.get("source", (-1, 0))
+            origins = stored.get("origins", [])
+            if not isinstance(origins, list) or len(origins) > MAX_ORIGINS:
+                raise ValueError(f"origins: a list of at most {MAX_ORIGINS} cluster ids is allowed")
+            return cls(
+                offset,
+                _number("producer id", producer_id, 63),
+                _number("producer epoch", epoch, 15),
+                _number("sequence", sequence, 31),
+                _number("end", stored["end"], 63),
+                _text("topicId", stored["topicId"]),
+                _text("cluster", stored["cluster"]),
+                _number("at", stored["at"], 63),
+                Gap(*(_number("gap", one, 63) for one in stored["gap"])) if "gap" in stored else None,
+                tuple(_text("origins", one) for one in origins),
+                _number("first", stored.get("first", -1), 63),
+                _number("source", source_end, 63),
+                _number("source", seen_ms, 63),
+                stored.get("left", False) is True,
+                LastBatch(*(_number("last", one, 63) for one in stored["last"]))
+                if "last" in stored
+                else None,
+                _text("target", stored.get("target", "")),
+                stored.get("new", False) is True,
+                _groups(stored.get("groups", {})),
+            )
+        except RecursionError:
+            problem = "nested too deeply"
+        except KeyError as error:
+            problem = f"no {error}"
+        except (AttributeError, TypeError, ValueError) as error:
+            problem = str(error)[:SHOWN]
+        raise ValueError(f"not a mirror's progress: {metadata[:SHOWN]!r} ({problem})")
+
+
+def target_number(topic_id: str) -> int:
+    """A number from the topic id of the target, which differs for a recreated topic; -1 without an id.
+
+    Mode Identity has no producer id, and stores this number in its place."""
+    return uuid.UUID(topic_id).int >> 65 if topic_id else -1
+
+
+def group_key(group: str) -> str:
+    """Stands for the name of a group, which may be long."""
+    return base64.urlsafe_b64encode(hashlib.blake2b(group.encode(), digest_size=6).digest()).decode()
+
+
+def _groups(stored: Any) -> tuple[tuple[str, int], ...]:
+    if not isinstance(stored, dict) or len(stored) > MOST_GROUPS:
+        raise ValueError(f"groups: an object with at most {MOST_GROUPS} offsets is allowed")
+    return tuple((_text("groups", key), _number("groups", value, 63)) for key, value in stored.items())
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _number(name: str, value: Any, bits: int) -> int:
+    """A number of ``bits`` bits and a sign."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 << bits <= value < 1 << bits:
+        raise ValueError(f"{name}: a number from {-1 << bits} to {(1 << bits) - 1} is allowed")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_ID or not value.isprintable():
+        raise ValueError(f"{name}: an id of at most {MAX_ID} printable characters is allowed")
+    return value
+
+
+class ProgressStore:
+    """Reads and commits progress in the target. Raises BrokerError, ApiError."""
+
+    def __init__(self, target: ClusterClient, group_id: str) -> None:
+        self._target = target
+        self.group_id = group_id
+
+    async def read(
+        self, partitions: Collection[TopicPartition], *, skip_unreadable: bool = False
+    ) -> dict[TopicPartition, Progress]:
+        """The progress of those partitions that have any.
+
+        Also raises ValueError for metadata that no worker writes, unless such partitions are skipped.
+        """
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            by_topic.setdefault(topic, []).append(partition)
+        request = OffsetFetchRequest(
+            self.group_id,
+            [OffsetFetchRequestTopic(topic, indexes) for topic, indexes in by_topic.items()],
+            [
+                offset_fetch.OffsetFetchRequestGroup(
+                    self.group_id,
+                    topics=[
+                        OffsetFetchRequestTopics(topic, partition_indexes=indexes)
+                        for topic, indexes in by_topic.items()
+                    ],
+                )
+            ],
+            require_stable=True,
+        )
+        response = await self._target.call_coordinator(self.group_id, offset_fetch.BY_NAME, request)
+        self._check(response.groups[0].error_code if response.groups else response.error_code)
+        found = {}
+        for answer in response.groups[0].topics if response.groups else response.topics:
+            for each in answer.partitions:
+                self._check(each.error_code)
+                if each.committed_offset >= 0:
+                    try:
+                        progress = Progress.read(each.committed_offset, each.metadata or "")
+                    except ValueError as error:
+                        if skip_unreadable:
+                            continue
+                        where = f"group {self.group_id}, {answer.name}-{each.partition_index}"
+                        raise ValueError(f"{where}: {error}") from None
+                    found[answer.name, each.partition_index] = progress
+        return found
+
+    async def commit(
+        self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit as a member of the group; former members are refused. Returns each partition's error code."""
+        positions = {where: Position(one.offset, one.metadata()) for where, one in progress.items()}
+        return await commit(self._target, self.group_id, positions, member_id, generation)
+
+    def _check(self, code: int) -> None:
+        if code:
+            error = ErrorCode.of(code)
+            if is_moved(error):
+                self._target.forget_coordinator(self.group_id)
+            raise ApiError(error, f"reading the progress of {self.group_id}: {error.message}")

@@ -1,0 +1,1 @@
+"""Which worker mirrors which partition."""

@@ -1,0 +1,1 @@
+"""Mirroring one partition, from opening it to sending its records; statistics."""

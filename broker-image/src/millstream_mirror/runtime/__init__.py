@@ -1,0 +1,1 @@
+"""The ground floor: long work in slices, and waking tasks that wait."""

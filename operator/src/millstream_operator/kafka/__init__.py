@@ -1,0 +1,1 @@
+"""The client of the brokers, with plain records in and out."""

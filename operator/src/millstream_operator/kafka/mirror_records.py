@@ -1,0 +1,108 @@
+"""Replicas of mirrors as plain records: topics of a target, and the notes of workers about them; pure.
+
+A topic with the setting ``millstream.mirror.source`` is the read-only replica of one topic of a source cluster. An
+existing topic gets it only by rejoining, so an ordinary topic that a worker has once written to as a replica was
+promoted. Workers note their writes in the target, beside their progress: group ``millstream-mirror.MIRROR.SOURCE``, as
+JSON in the metadata of positions.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from .records import Partition
+
+KEY = "millstream.mirror.source"
+REJOINS = "/rejoin"
+"""Suffix of the setting while a worker makes an existing topic a replica again: it may be truncated."""
+GROUP_PREFIX = "millstream-mirror."
+LAST_MS = 253_402_300_799_000
+"""The end of the year 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the target. ``source`` is the topic of which it is a replica, as CLUSTERID/TOPICID.
+
+    With ``/rejoin`` the topic is to become a replica; an ordinary topic has an empty one.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    source: str = ""
+
+    @property
+    def source_cluster(self) -> str:
+        return self.source.partition("/")[0]
+
+    @property
+    def source_topic(self) -> str:
+        return self.source.partition("/")[2].removesuffix(REJOINS)
+
+    @property
+    def rejoins(self) -> bool:
+        return self.source.endswith(REJOINS)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A worker's note about a partition.
+
+    ``source_topic`` is the id of the source's topic; ``target`` distinguishes topics of one name in the target;
+    ``source_end`` is the last known end of the source's log, -1 if unknown; ``seen_ms`` is when a worker first saw it.
+    """
+
+    source_cluster: str
+    source_topic: str
+    target: int
+    source_end: int = -1
+    seen_ms: int = 0
+
+
+def group_of(mirror: str, source: str) -> str:
+    return f"{GROUP_PREFIX}{mirror}.{source}"
+
+
+def mark_of(topic_id: str) -> int:
+    """The value of ``target`` in notes about a topic of the target."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")).int >> 65
+
+
+def time_of(ms: int) -> datetime:
+    """The time of a note or a report, both of which anybody may have written: at most the last that there is."""
+    return datetime.fromtimestamp(min(max(0, ms), LAST_MS) / 1000, UTC)
+
+
+def read_note(metadata: str) -> Noted | None:
+    """None for metadata that no worker writes: every client may commit there."""
+    try:
+        stored = json.loads(metadata)
+        end, seen_ms = stored.get("source", (-1, 0))
+        return Noted(
+            str(stored["cluster"]),
+            _kafka_form(str(stored["topicId"])),
+            _number(stored["producer"][0]),
+            _number(end),
+            _number(seen_ms),
+        )
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def _kafka_form(topic_id: str) -> str:
+    return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=")
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or not -1 << 63 <= value < 1 << 63:
+        raise ValueError("not a number of 64 bits")
+    return value
+
+
+Notes = dict[Partition, Noted]

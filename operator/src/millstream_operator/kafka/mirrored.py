@@ -1,0 +1,140 @@
+"""Reads the state of mirrors' replicas from brokers: which replicas exist, and where their mirrored records end.
+
+After a promotion, a partition's log has the mirrored records first and then the topic's own ones. Own records have the
+leader epochs of the target, which lie 2^20 above the epochs of mirrored batches (decision 14). So the end of the
+mirrored part is the end of the last epoch well below the leader's own: OffsetForLeaderEpoch returns it exactly,
+whatever producers have written since. A topic that rejoined has a small leader epoch until something is mirrored into
+it: until then the end is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+from .admin import KafkaAdmin, uuid_text
+from .mirror_records import KEY, Notes, TargetTopic, read_note
+from .records import AdminError, Partition
+
+WELL_BELOW = 1 << 19
+"""The epochs of own records are less than this below the leader's, those of mirrored ones are more."""
+_TOPIC = ConfigResourceType.TOPIC.value
+
+
+def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str, TargetTopic]:
+    """Those of these topics that exist, or all but internal ones. Raises AdminError."""
+    described = {name: topic for name, topic in admin.described(names).items() if not name.startswith("__")}
+    if not described:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, name, [KEY]) for name in described]
+    answer = admin.call(lambda client: client.describe_configs(resources, config_filter="all"))
+    settings = answer.get("topic", {})
+    return {
+        name: TargetTopic(
+            name,
+            uuid_text(topic.topic_id),
+            len(topic.partitions),
+            (settings.get(name, {}).get(KEY) or {}).get("value") or "",
+        )
+        for name, topic in described.items()
+    }
+
+
+def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:
+    """The notes of workers, by their group. Raises AdminError."""
+    answer = admin.call(lambda client: client.list_group_offsets(list(groups)))
+    found: dict[str, Notes] = {group: {} for group in groups}
+    for group, offsets in answer.items():
+        for where, entry in offsets.items():
+            if entry.offset >= 0 and (note := read_note(entry.metadata or "")) is not None:
+                found[group][Partition(*where)] = note
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredEnds:
+    """Where the mirrored records of promoted topics end. A leader epoch that is too small to tell gives no end.
+
+    ``pending``: partitions whose leader has not heard of the promotion yet. ``leaderless``: partitions for which no
+    broker answers as the leader, perhaps only until one is elected.
+    """
+
+    ends: dict[Partition, int] = field(default_factory=dict)
+    pending: list[Partition] = field(default_factory=list)
+    leaderless: list[Partition] = field(default_factory=list)
+
+
+def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
+    """Raises AdminError."""
+    found = MirroredEnds()
+    by_node: dict[int, dict[Partition, int]] = {}
+    for name, topic in admin.described(topics).items():
+        for one in topic.partitions:
+            where = Partition(name, one.partition_index)
+            if one.leader_id >= 0:
+                by_node.setdefault(one.leader_id, {})[where] = one.leader_epoch
+            else:
+                found.leaderless.append(where)
+    for node, epochs in by_node.items():
+        try:
+            replicas = _replicas_at(admin, node, {where.topic for where in epochs})
+            found.pending.extend(where for where in epochs if where.topic in replicas)
+            told = {where: epoch for where, epoch in epochs.items() if where.topic not in replicas}
+            ends, refused = _ends_at(admin, node, told)
+        except AdminError:  # this broker does not answer: its partitions will have another leader
+            found.pending.extend(where for where in epochs if where not in found.pending)
+        else:
+            found.ends.update(ends)
+            found.leaderless.extend(refused)
+    return found
+
+
+def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[str]:
+    """Those of these topics that are still replicas for this broker."""
+    request = DescribeConfigsRequest(
+        resources=[(_TOPIC, name, [KEY]) for name in sorted(topics)], include_synonyms=False
+    )
+    answer = _send(admin, node, request)
+    return {result.resource_name for result in answer.results for entry in result.configs if entry.value}
+
+
+def _ends_at(
+    admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]
+) -> tuple[dict[Partition, int], list[Partition]]:
+    """Ends, and partitions for which the broker does not answer as the leader. The log's end first: where the second
+    answer says that there are no own records, it is the end of mirrored ones."""
+    logs = _ends_of_epochs(admin, node, epochs)
+    told = {where: epoch - WELL_BELOW for where, epoch in epochs.items() if epoch >= WELL_BELOW}
+    mirrored = _ends_of_epochs(admin, node, told)
+    refused = [where for where in epochs if where not in logs or (where in told and where not in mirrored)]
+    ends = {
+        where: mirrored[where] if mirrored.get(where, -1) >= 0 else end
+        for where, end in logs.items()
+        if where not in refused and (end == 0 or (end > 0 and where in mirrored))
+    }
+    return ends, refused
+
+
+def _ends_of_epochs(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
+    """Where epochs end, of partitions that the broker leads; -1: the log has neither this epoch nor a later one."""
+    by_topic: dict[str, list[tuple[int, int, int]]] = {}
+    for where, epoch in epochs.items():
+        by_topic.setdefault(where.topic, []).append((where.partition, -1, epoch))
+    if not by_topic:
+        return {}
+    answer = _send(admin, node, OffsetForLeaderEpochRequest(replica_id=-1, topics=list(by_topic.items())))
+    return {
+        Partition(topic.topic, one.partition): one.end_offset
+        for topic in answer.topics
+        for one in topic.partitions
+        if one.error_code == 0
+    }
+
+
+def _send(admin: KafkaAdmin, node: int, request: Any) -> Any:
+    return admin.call(lambda client: client._manager.run(client._manager.send, request, node))

@@ -1,0 +1,1 @@
+"""When which resource is reconciled, and by which operator."""

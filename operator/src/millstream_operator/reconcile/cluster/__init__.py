@@ -1,0 +1,1 @@
+"""Clusters: plan, restarts, scaling and actions."""

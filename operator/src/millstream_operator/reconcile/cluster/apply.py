@@ -1,0 +1,189 @@
+"""Cluster: its Kubernetes objects, the state of its brokers, and their restarts.
+
+A look takes these steps. Each writes only what differs; what cannot be done yet is reported and retried:
+
+    fewer or more brokers                          move replicas, before or after (scaling.py)
+    live configuration                             set it on the running brokers (kafka.py)
+    ZooKeeper                                      apply and restart its servers, one at a time (ensemble.py)
+    listeners, configuration, brokers              apply the objects (objects.py)
+    restarts                                       one broker at a time, as partitions allow (rolling.py)
+
+An invalid spec is refused before anything is changed: running brokers continue as they are. The same holds while the
+Cluster is paused by its annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...kafka.records import AdminError
+from ...models import Cluster
+from ...models.conditions import ConditionType, Reason
+from ...models.problem import is_paused
+from ...resources.listeners import external_listeners
+from ...resources.owned import selector
+from ...state.cache import key_for
+from ...state.context import Services
+from ...state.status import write_status
+from ..common.refused_pods import why_no_pods
+from . import ensemble
+from .kafka import View, configure_live, scale, spread
+from .objects import apply_brokers, apply_listeners, apply_network_policies, live_brokers, restart
+from .plan import (
+    NOWHERE,
+    Look,
+    Outside,
+    StatefulSet,
+    broker_pods,
+    held_for_upgrade,
+    is_rolling,
+    is_settled,
+    is_whole,
+    kept_roll,
+    ready_replicas,
+    refusal,
+    rolling_condition,
+    status_of,
+    why_not_outside,
+    why_not_ready,
+)
+from .rolling import Roll, RollingPod, plan_roll, unreachable_minimums, wait_for_all
+from .upgrades import Upgrade
+
+READY_INTERVAL_S = 60.0
+WAITING_INTERVAL_S = 5.0
+PLAINTEXT = (
+    "spec.listeners: {} carries records in plain text, and anyone who reaches it can administer the cluster: set "
+    "allowPlaintext: true where you trust the network, or remove it"
+)
+
+
+def reconcile_cluster(services: Services, cluster: Cluster) -> float:
+    """One look at one Cluster; returns seconds until the next."""
+    if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
+        services.turns.leave(services.store, key_for(cluster))
+    if cluster.metadata.deletion_timestamp is not None:
+        return READY_INTERVAL_S  # Kubernetes deletes its objects too
+    desired = cluster.spec.brokers.replicas
+    live = live_brokers(services, cluster)
+    look = Look(ready=ready_replicas(live), config_keys=cluster.status.config_keys)
+    look.conditions += kept_roll(cluster)  # until a look gets as far as the pods
+    if is_paused(cluster):
+        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+    if (problem := refusal(cluster)) is not None:
+        services.turns.leave(services.store, key_for(cluster))
+        look.problem = problem
+        return _report(services, cluster, look, (), NOWHERE)
+    admin = services.admins.at(services.address_of(cluster))
+    current = live["spec"].get("replicas") if live else None
+    view = View(admin) if look.ready else View(None)
+    replicas = scale(cluster, current, view, look)
+    if not configure_live(cluster, view, look):
+        services.turns.leave(services.store, key_for(cluster))
+        return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
+    upgrade = Upgrade(services, cluster, look.ready >= desired)
+    servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)
+    serves = servers is None or is_settled(servers)
+    server_roll = Roll() if servers is None else ensemble.roll_ensemble(services, cluster, servers)
+    apply_network_policies(services, cluster)
+    found = apply_listeners(services, cluster, replicas)
+    if plain := [one.name for one in external_listeners(cluster) if not one.allow_plaintext]:
+        look.warn(Reason.PLAINTEXT_LISTENER, PLAINTEXT.format(", ".join(plain)))
+    if (problem := why_not_outside(found)) is not None:
+        look.problem = problem
+        pods = _pods(services, cluster)
+        _end(upgrade, look, serves and live is not None and is_whole(broker_pods(live, pods), desired))
+        return _report(services, cluster, look, pods, found)
+    live = apply_brokers(services, cluster, live, replicas, found.known, look.warn)
+    look.ready = ready_replicas(live)
+    pods = _pods(services, cluster)
+    if look.ready < desired and look.problem is None:
+        look.problem = (
+            ensemble.why_no_zookeeper(services, cluster, servers)
+            or why_no_pods(services, live)
+            or why_not_ready(pods, look.ready, desired)
+        )
+    brokers = held_for_upgrade(broker_pods(live, pods), upgrade.may, serves)
+    _roll(services, cluster, live, brokers, server_roll, view, look)
+    _end(upgrade, look, look.ready >= desired and is_whole(brokers, desired) and serves)
+    if not look.busy and look.problem is None:
+        spread(cluster, view, look)
+    look.strays = view.strays()
+    look.busy = look.busy or bool(view.failure)
+    return _report(services, cluster, look, pods, found)
+
+
+def _roll(
+    services: Services,
+    cluster: Cluster,
+    live: StatefulSet,
+    brokers: Sequence[RollingPod],
+    servers: Roll,
+    view: View,
+    look: Look,
+) -> None:
+    """Restart the next stale broker, if one may be restarted now, and report the Cluster's progress. ``servers``: the
+    roll of its ZooKeeper servers, for which brokers wait."""
+    look.busy = look.busy or bool(servers.words)
+    look.conditions = [one for one in look.conditions if one[0] is not ConditionType.ROLLING_UPDATE]
+    if not any(pod.reasons for pod in brokers):
+        end = Roll()
+        if is_rolling(cluster):
+            desired = live["spec"]["replicas"]
+            end = wait_for_all([pod for pod in brokers if pod.number < desired], desired)
+        # neither while the Cluster is being made, nor because servers are down
+        if servers.remaining or servers.is_end or (servers.is_usual and look.ready):
+            end = servers
+        if end.words:
+            look.conditions.append(rolling_condition(end))
+            look.busy = True
+        return
+    partitions = view.partitions()
+    roll = plan_roll(brokers, live["spec"]["replicas"], partitions, view.brokers(), servers)
+    restart(services, cluster, roll)
+    look.busy = True
+    look.conditions.append(rolling_condition(roll))
+    if partitions is not None and (topics := unreachable_minimums(partitions)):
+        words = (
+            f"min.insync.replicas of {', '.join(topics[:3])} needs every replica: while a broker restarts, "
+            "acks=all waits; lower it or raise replicationFactor"
+        )
+        look.warn(Reason.MINIMUM_ISR, words)
+
+
+def _end(upgrade: Upgrade, look: Look, whole: bool) -> None:
+    upgrade.end(whole)
+    if upgrade.said is not None:
+        look.conditions.append(upgrade.said)
+        look.busy = look.busy or upgrade.goes_on
+
+
+def _report(
+    services: Services,
+    cluster: Cluster,
+    look: Look,
+    pods: Sequence[Mapping[str, Any]],
+    found: Outside,
+) -> float:
+    before = cluster.status.brokers
+    if look.ready > ((before.ready if before is not None else None) or 0):
+        services.admins.retry(services.address_of(cluster))  # before the status wakes Topics and groups
+    cluster_id = _cluster_id(services, cluster, look.ready)
+    status = status_of(cluster, look, pods, found, cluster_id, services.now())
+    write_status(services, cluster, status)
+    settled = look.problem is None and not look.busy and status.cluster_id
+    return READY_INTERVAL_S if settled else WAITING_INTERVAL_S
+
+
+def _pods(services: Services, cluster: Cluster) -> list[dict[str, Any]]:
+    return services.kube.list("v1", "Pod", cluster.namespace, selector(cluster))
+
+
+def _cluster_id(services: Services, cluster: Cluster, ready: int) -> str | None:
+    if cluster.status.cluster_id or not ready:
+        return cluster.status.cluster_id
+    try:
+        return services.admins.at(services.address_of(cluster)).cluster_id()
+    except AdminError:
+        return None  # ready a moment ago: the next look decides

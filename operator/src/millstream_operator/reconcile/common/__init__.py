@@ -1,0 +1,1 @@
+"""What the reconciles of several kinds share."""

@@ -1,0 +1,1 @@
+"""ConsumerGroups: lag, resets, workloads."""

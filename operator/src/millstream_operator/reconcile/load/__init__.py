@@ -1,0 +1,1 @@
+"""BatchLoads: a state machine over runs, and what carries it out."""

@@ -1,0 +1,1 @@
+"""MirrorMakers: rules, status, promotions."""

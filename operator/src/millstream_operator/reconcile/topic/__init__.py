@@ -1,0 +1,1 @@
+"""Topics: plan and actions."""

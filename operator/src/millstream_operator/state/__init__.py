@@ -1,0 +1,1 @@
+"""What reconciles share: cached resources, status and Event writers, metrics."""

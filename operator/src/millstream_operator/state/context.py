@@ -1,0 +1,95 @@
+"""The dependencies of reconciles: the Kubernetes API, the store, connections to brokers, images, the time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ..kafka.admin import AdminPool, OwnAdmins
+from ..kafka.lag_age import OffsetTimes
+from ..kubernetes.client import Kube
+from ..models import Cluster, ConsumerGroup
+from ..models.consumers import Consumers, Decide
+from ..resources.cluster import bootstrap_of
+from ..resources.images import Images, SparkRole
+from ..resources.volumes import VolumeOwnership
+from .cache import Store
+from .event_budget import Budget
+from .group_memory import GroupMemory
+from .metrics import Metrics
+from .status_throttle import Pace
+from .upgrade_queue import Turns
+
+
+def now_utc() -> datetime:
+    return datetime.now(UTC)
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(4)
+
+
+class Workloads(Protocol):
+    """Runs the consumers of ConsumerGroups: as Deployments on Kubernetes, as processes on a laptop."""
+
+    def run(
+        self, services: Services, group: ConsumerGroup, bootstrap: str, decide: Decide, *, paused: bool
+    ) -> Consumers:
+        """Apply the resource's workload, unless it is paused; returns its state."""
+
+    def stop(self, services: Services, group: ConsumerGroup) -> str:
+        """Stop the consumers. Returns what it waits for, empty once none is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    kube: Kube
+    store: Store = field(default_factory=Store)
+    admins: AdminPool = field(default_factory=AdminPool)
+    outside: OwnAdmins = field(default_factory=OwnAdmins)
+    """Connections to clusters that MirrorMakers name by address, for as long as a promotion needs them."""
+    offset_times: dict[str, OffsetTimes] = field(default_factory=dict)
+    """Known ages of records, by the address of their Cluster."""
+    load_times: dict[str, OffsetTimes] = field(default_factory=dict)
+    """The same for BatchLoads, by uid, since they are reconciled in parallel."""
+    group_memories: dict[str, GroupMemory] = field(default_factory=dict)
+    """The operator's memory of ConsumerGroups, by uid."""
+    no_policies: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
+    pace: Pace | None = field(default_factory=Pace)
+    """Limits status writes that only change a number; None means no limit."""
+    turns: Turns = field(default_factory=Turns)
+    metrics: Metrics = field(default_factory=Metrics)
+    events: Budget = field(default_factory=Budget)
+    images: Images = field(default_factory=Images)
+    spark_role: SparkRole = field(default_factory=SparkRole)
+    volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
+    workloads: Workloads | None = None
+    """Runs the workloads of ConsumerGroups; None means as Deployments."""
+    # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
+    operator_namespace: str | None = None
+    now: Callable[[], datetime] = now_utc
+    nonce: Callable[[], str] = new_nonce
+    """A random part of names that must not come twice, whatever was restored."""
+    acts_in: Callable[[str], bool] = lambda namespace: True
+    """Whether this release acts in a namespace (see manager/claims.py). Raises KubeError if that is unknown."""
+    # The address at which the operator reaches a Cluster's brokers; outside Kubernetes it differs from that of clients.
+    address_of: Callable[[Cluster], str] = bootstrap_of
+
+    @property
+    def release(self) -> str:
+        """Identifies the settings that this operator gives every Cluster."""
+        return self.images.release(self.volume_ownership)
+
+    def obey(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` before each write to Kubernetes or brokers; it raises if writing is not allowed."""
+        self.kube.fence = self.admins.fence = self.outside.fence = fence
+
+    def forget_brokers(self, address: str) -> None:
+        """Drop the connection to a deleted Cluster."""
+        self.admins.forget(address)
+        self.offset_times.pop(address, None)
+        self.no_policies.pop(address, None)

@@ -1,0 +1,1 @@
+"""Programs beside the operator: generators of CRDs and documents, the chart's hooks."""

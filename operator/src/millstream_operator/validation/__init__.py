@@ -1,0 +1,1 @@
+"""Validates resources as the API server does."""
