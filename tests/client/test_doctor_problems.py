@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+import millstream
 from millstream.clocks import partition_of
+from millstream.topics import create_topic
 from millstream_broker.groups.records import partition_for
 from millstream_harness.broker import fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.doctor import SkewedBroker, all_findings, findings, served
 from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.scenario import unique
 from millstream_harness.zookeeper import ZooKeeperProcess
 
 pytestmark = pytest.mark.soak
@@ -178,6 +181,29 @@ def test_transactional_id_without_transactions(shared_broker: InProcessBroker) -
         "it has no transactions, and the client's transactional.id begins them; leave transactional.id out: "
     )
     assert "metadata" in found
+
+
+def test_topics_that_a_consumer_subscribes_to(shared_broker: InProcessBroker) -> None:
+    topic = unique("flights")
+    create_topic(millstream.Cluster(shared_broker.bootstrap), topic, partitions=3)
+    subscribed = (topic, f"{topic}x", "^no-such-.*", f"^{topic}$", "^(")
+    options = [option for one in subscribed for option in ("--topic", one)]
+    found = [one for one in all_findings(shared_broker.bootstrap, *options) if one["step"] == "topic"]
+    assert [one["subject"] for one in found] == list(subscribed)
+    assert [one["fact"] for one in found] == ["3 partitions", "", "", f"matches 1 topic, such as {topic}", ""]
+    for one, problem in zip(
+        found,
+        (
+            "",
+            f"there is no topic of this name; did you mean {topic}? A consumer that subscribes to it waits, ",
+            "the pattern matches none of ",
+            "",
+            "it is no regular expression: ",
+        ),
+        strict=True,
+    ):
+        assert one["problem"].startswith(problem)
+        assert bool(one["problem"]) == bool(problem)
 
 
 def test_versions_of_today_meet() -> None:

@@ -1,5 +1,5 @@
 """Finds out why a cluster cannot be reached: names, ports, TLS, protocol, versions, SASL, advertised addresses, strays,
-clocks.
+topics, clocks.
 
 `diagnose` tests each step separately and yields findings in order; a failed step says what to do, and steps that need
 it are left out.
@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millstream import raw, sasl, tls, transactions
+from millstream import raw, sasl, subscriptions, tls, transactions
 from millstream.addresses import host_port
 from millstream.clocks import clocks
 from millstream.connection import Cluster
@@ -53,8 +53,11 @@ class Finding:
     problem: str = ""
 
 
-def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
-    """All findings. ``clock``: also compare clocks, by commits to new groups, which are deleted again."""
+def diagnose(cluster: Cluster, *, clock: bool = False, topics: Sequence[str] = ()) -> Iterator[Finding]:
+    """All findings. ``clock``: also compare clocks, by commits to new groups, which are deleted again.
+
+    ``topics``: what consumers subscribe to, names or patterns (^…).
+    """
     usable = False
     for host, port in cluster.addresses:
         for finding in _address(host, port, cluster.config):
@@ -82,6 +85,9 @@ def diagnose(cluster: Cluster, *, clock: bool = False) -> Iterator[Finding]:
         yield Finding("advertised", where, f"broker {broker.id}", problem if reason else "")
         if not reason and not sasl.is_used(cluster.config):
             yield from _strays(broker.id, broker.host, broker.port, cluster.config)
+    for subscribed in topics:
+        fact, problem = subscriptions.check(subscribed, metadata.topics)
+        yield Finding("topic", subscribed, fact, problem)
     if clock:
         yield from _clocks(cluster, metadata)
 

@@ -11,7 +11,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from millstream.configs import TOPIC, Resource, describe_configs, own_configs
 from millstream.connection import Cluster, kafka_errors, no_leader
-from millstream.errors import BadInput, Failed, Interrupted, NoLeader, RecordTooLarge, Unreachable
+from millstream.errors import (
+    BadInput,
+    Failed,
+    Interrupted,
+    NoLeader,
+    RecordTooLarge,
+    UnknownTopic,
+    Unreachable,
+)
 from millstream.interrupts import Interrupts
 from millstream.mirrors import REPLICA
 from millstream.topics import watermarks
@@ -21,9 +29,9 @@ Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 DELIVERY_TIMEOUT_MS: Final = 30_000
 FLUSH_TIMEOUT_S: Final = DELIVERY_TIMEOUT_MS / 1000 + 5
 POLL_S: Final = 0.2
-SILENCE_S: Final = (
-    10.0  # time without a record before a reader that does not follow checks for partitions without a leader
-)
+SILENCE_S: Final = 10.0
+"""Time without a record before a reader checks that the topic exists, and, unless it follows, has leaders."""
+GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 BATCH: Final = 1000
 T = TypeVar("T")
 
@@ -260,7 +268,7 @@ def consume(
         left = maximum
         heard = time.monotonic()
         while left is None or left > 0:
-            for message in _poll(consumer, ends, BATCH if left is None else min(left, BATCH), follow):
+            for message in _poll(consumer, topic, ends, BATCH if left is None else min(left, BATCH), follow):
                 heard = time.monotonic()
                 yield _record(message)
                 if group is not None:
@@ -268,8 +276,8 @@ def consume(
                 left = None if left is None else left - 1
             if ends.all_reached and not follow:
                 return
-            if not follow and time.monotonic() - heard > SILENCE_S:
-                cluster.led_partitions(topic)  # raises NoLeader rather than wait endlessly
+            if time.monotonic() - heard > SILENCE_S:
+                _check(cluster, topic, follow)
                 heard = time.monotonic()
     finally:
         consumer.close()
@@ -299,7 +307,31 @@ class _Ends:
             self._open.discard(number)
 
 
-def _poll(consumer: Consumer, ends: _Ends, most: int, follow: bool) -> Iterator[Message]:
+def _check(cluster: Cluster, topic: str, follow: bool) -> None:
+    """UnknownTopic if the topic was deleted: librdkafka may not say so, and with group.protocol=consumer never does.
+
+    NoLeader rather than an endless wait; a reader that follows waits for leaders and brokers.
+    """
+    try:
+        if follow:
+            cluster.partitions(topic)
+        else:
+            cluster.led_partitions(topic)
+    except UnknownTopic:
+        raise _gone(topic) from None
+    except (Failed, Unreachable):
+        if not follow:
+            raise
+
+
+def _gone(topic: str) -> UnknownTopic:
+    return UnknownTopic(
+        f'there is no topic "{topic}" any more',
+        "it was deleted while it was read; create it, and run this again",
+    )
+
+
+def _poll(consumer: Consumer, topic: str, ends: _Ends, most: int, follow: bool) -> Iterator[Message]:
     with kafka_errors():
         messages = consumer.consume(most, POLL_S)
     for message in messages:
@@ -312,6 +344,8 @@ def _poll(consumer: Consumer, ends: _Ends, most: int, follow: bool) -> Iterator[
             raise Unreachable(
                 "all brokers went away while the topic was read", "start them and run this again"
             )
+        elif error.code() in GONE:
+            raise _gone(topic)
         elif error.code() not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
             raise Failed(error.str())  # these two heal; a reader that follows waits for that
 

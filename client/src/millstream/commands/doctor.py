@@ -10,7 +10,7 @@ from millstream import client_config
 from millstream.connection import Cluster
 from millstream.diagnosis import diagnose
 from millstream.errors import Failed
-from millstream.options import Settings, common
+from millstream.options import TOPIC, Settings, common
 from millstream.output import printable, show_json
 from millstream.words import count
 
@@ -21,20 +21,25 @@ from millstream.words import count
     help="Compare clocks, too: commits an offset of a new group for each broker, and deletes the group.",
 )  # fmt: skip
 @click.option(
+    "--topic", "-t", "topics", metavar="NAME|^PATTERN", multiple=True, type=TOPIC,
+    help="What a consumer subscribes to: say if the topic is missing, or the pattern matches none. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--client-config-file", "config_file", metavar="FILE",
     help="Settings of your client, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
 )  # fmt: skip
 @common
 @click.pass_obj
-def doctor(settings: Settings, clock: bool, config_file: str | None) -> None:
-    """Say why a cluster cannot be reached: names, ports, TLS, versions, SASL, advertised addresses, strays, clocks.
+def doctor(settings: Settings, clock: bool, topics: tuple[str, ...], config_file: str | None) -> None:
+    """Say why a cluster cannot be reached, or a consumer gets nothing.
 
+    It checks names, ports, TLS, versions, SASL, advertised addresses, strays, and on request topics and clocks.
     The exit status is 1 if a step has a problem.
     """
     found = []
     config = client_config.read("--client-config-file", config_file) if config_file else {}
     cluster = Cluster(settings.bootstrap, config)
-    for finding in diagnose(cluster, clock=clock):
+    for finding in diagnose(cluster, clock=clock, topics=topics):
         found.append(finding)
         if settings.output == "table":
             mark, text = ("bad", finding.problem) if finding.problem else ("ok ", finding.fact)

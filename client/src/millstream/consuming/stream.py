@@ -32,6 +32,7 @@ from millstream.consuming.membership import Membership
 from millstream.consuming.message import Decoders, Message, Partition, Position, messages
 from millstream.consuming.offsets import starting_offsets, within_logs
 from millstream.consuming.patience import Patience
+from millstream.consuming.presence import Presence
 from millstream.consuming.settings import ConnectorSettings, Target, check_target
 from millstream.consuming.turns import Turns
 from millstream.errors import BadInput, Closed, Failed, MillstreamError, NotOwned, UnknownTopic
@@ -90,6 +91,7 @@ class MessageStream:
         self._astray: set[Partition] = set()  # librdkafka has yet to move: its messages are dropped
         self._due = self._next_commit = 0.0
         self.patience = Patience(topic, cluster, settings.unreachable_timeout_s)
+        self._presence = Presence(topic, cluster)
         self._closed = False
         self._consuming = False  # still True after an interrupt between librdkafka's queue and the batch
         self._serving = False  # whether this is one of librdkafka's calls back
@@ -187,6 +189,7 @@ class MessageStream:
                     return True
             if certain:
                 self.patience.check_brokers()
+                self._presence.check()
             else:
                 self._wait()
 
@@ -246,6 +249,7 @@ class MessageStream:
         if not found:
             return False
         self.patience.heard()
+        self._presence.heard()
         self._set_batch(messages(found, self._decoders))
         # Last, because an interrupt before this repeats messages and loses none.
         for partition, kafka in last.items():
@@ -327,7 +331,8 @@ class MessageStream:
         return False
 
     def _wait(self) -> None:
-        """It is uncertain what the stream owns."""
+        """It is uncertain what the stream owns; a coordinator does not vouch for members of a deleted topic."""
+        self._presence.check()
         time.sleep(UNCERTAIN_S if self.patience.uncertain_since else ANSWER_S)
         self.patience.uncertain(self._membership.silence, self._named)
 
