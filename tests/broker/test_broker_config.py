@@ -21,7 +21,7 @@ from millstream_broker.config.config import (
 from millstream_broker.config.config_keys import BROKER_KEYS, TOPIC_KEYS
 from millstream_broker.config.config_types import ConfigError
 from millstream_broker.main import read_config
-from millstream_broker.topic_logs import log_config
+from millstream_broker.metadata.topic_logs import log_config
 
 pytestmark = pytest.mark.process
 
