@@ -278,6 +278,29 @@ def test_mistakes_change_nothing(sandbox: Sandbox) -> None:
     assert ended.returncode == 2
 
 
+def test_status_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+    """A client of Kubernetes and the evaluator of the CRDs' rules take a second of processor time to load."""
+    program = (
+        "import sys; from pathlib import Path; from millstream_operator.local.runtime import LocalRuntime;"
+        "LocalRuntime(Path(sys.argv[1])).status();"
+        "print(sorted({'kopf', 'kubernetes', 'aiohttp', 'celpy', 'pyspark'} & set(sys.modules)))"
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+    topic = {
+        "apiVersion": "millstream.dev/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": "orders", "namespace": "default", "uid": "u", "generation": 1},
+        "spec": {"clusterRef": {"name": "west"}, "partitions": 1, "config": {}, "deletionPolicy": "Retain"},
+    }
+    state = {"version": 1, "path": str(data), "resources": {"Topic/default/orders": topic}}
+    (data / "state.json").write_text(json.dumps(state))
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(data)], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "[]\n"
+
+
 def test_the_commands_speak_to_their_user(sandbox: Sandbox) -> None:
     assert "nothing is in" in sandbox.run("status").stdout
     nothing = f"there is no data folder {sandbox.data}, so nothing was stopped: --data names another one\n"

@@ -13,18 +13,20 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import kopf
 import msgspec
 import urllib3
-from kubernetes import config
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
 
 from ..models import API_VERSION, KINDS
 from ..models.event import Event
 from ..models.keys import Key
+
+if (
+    TYPE_CHECKING
+):  # imported where they are used: `millstream local` needs no connection, and these take half a second
+    import kopf
+    from kubernetes.client.configuration import Configuration
 
 FIELD_MANAGER = "millstream-operator"
 TIMEOUT = urllib3.Timeout(connect=10, read=30)
@@ -86,6 +88,8 @@ class Kube:
         timeout: urllib3.Timeout = TIMEOUT,
         retries: urllib3.Retry | bool = RETRIES,
     ) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
         configuration.connection_pool_maxsize = 16
         self._configuration = configuration
         self._timeout, self._retries = timeout, retries
@@ -99,6 +103,9 @@ class Kube:
     @classmethod
     def connect(cls) -> Kube:
         """From inside a pod by its service account, from elsewhere by kubeconfig; raises ConfigException."""
+        from kubernetes import config
+        from kubernetes.client.configuration import Configuration
+
         configuration = Configuration()
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -112,6 +119,8 @@ class Kube:
 
     def credentials(self) -> kopf.ConnectionInfo:
         """The same server and credentials for kopf, which calls this again when they are refused."""
+        import kopf
+
         configuration = self._configuration
         token = configuration.auth_settings().get("BearerToken", {}).get("value") or ""
         scheme, _, value = token.rpartition(" ")

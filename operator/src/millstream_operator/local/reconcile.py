@@ -113,7 +113,7 @@ class Pass:
         self.waiting: dict[str, str] = {}
         self.services = Services(
             kube=LocalApi(state),
-            store=Store(),
+            store=Store(checks=not isinstance(admins, ObservingPool)),  # `up` has checked what `status` reads
             admins=admins,
             pace=None,
             address_of=self._address,

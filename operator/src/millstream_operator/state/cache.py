@@ -70,7 +70,10 @@ def key_for(resource: Resource) -> Key:
 
 
 class Store:
-    def __init__(self) -> None:
+    """``checks``: whether it notes why resources are not valid; without it, whoever puts them has checked them."""
+
+    def __init__(self, *, checks: bool = True) -> None:
+        self._checks = checks
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
         self._referring: dict[ClusterKey, set[Key]] = defaultdict(set)
@@ -80,7 +83,7 @@ class Store:
     def put(self, manifest: Mapping[str, Any]) -> Change:
         """Store a resource as a watch showed it."""
         key = key_of(manifest)
-        entry = _entry(key, manifest, self._entries.get(key))
+        entry = _entry(key, manifest, self._entries.get(key), checks=self._checks)
         with self._lock:
             return self._put(key, entry)
 
@@ -88,7 +91,7 @@ class Store:
         """Store a resource from the response to our own write; ``take_woken`` returns the resources that need a
         look."""
         key = key_of(manifest)
-        entry = _entry(key, manifest, self._entries.get(key))
+        entry = _entry(key, manifest, self._entries.get(key), checks=self._checks)
         with self._lock:
             before = self._entries.get(key)
             if before is None or before.claim.uid != entry.claim.uid:
@@ -208,7 +211,7 @@ class Store:
         return frozenset(other for other in found if other != key)
 
 
-def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None) -> _Entry:
+def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None, *, checks: bool = True) -> _Entry:
     metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     claimed = KINDS[key.kind].CLAIMS if key.kind in KINDS else None
@@ -223,7 +226,7 @@ def _entry(key: Key, manifest: Mapping[str, Any], before: _Entry | None) -> _Ent
     if before is not None and before.spec == written:
         refused = before.refused
     else:
-        why = refusal(key.kind, manifest) if key.kind in KINDS else ""
+        why = refusal(key.kind, manifest) if checks and key.kind in KINDS else ""
         refused = titled(key.kind, manifest, why) if why else ""
     return _Entry(
         spec=written,
