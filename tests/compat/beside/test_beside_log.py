@@ -530,3 +530,44 @@ def test_idempotent_producers(beside: Beside) -> None:
     one(7, producer=4004, epoch=9)
     one(8, producer=4004, epoch=8)
     read(beside, "idempotent", 0, versions=[12])
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_min_insync_replicas_above_the_number_of_replicas(beside: Beside, partitions: int) -> None:
+    """The effective minimum is the lesser of the two, so acks=all is acknowledged."""
+    name = f"more-than-there-are-{partitions}"
+    beside.create(name, partitions=partitions, min_insync_replicas="7")
+    for index in range(partitions):
+        asked = [{"index": index, "records": GOOD}]
+        answers = beside.same(
+            produce.API, [9], acks=-1, timeout_ms=1000, topic_data=[{"name": name, "partition_data": asked}]
+        )
+        (part,) = answers.ours["responses"][0]["partition_responses"]
+        assert (part["error_code"], part["base_offset"]) == (0, 0)
+    beside.same(metadata.API, [12], topics=[{"name": name}])
+
+
+def test_recreated_topic_takes_any_first_sequence(beside: Beside) -> None:
+    """The repetition of a batch that was in flight before that one is then out of order, for ever."""
+    name = "recreated-for-a-producer"
+
+    def one(sequence: int, epoch: int = 0) -> int:
+        records = batch("a", producer_id=4100, producer_epoch=epoch, base_sequence=sequence)
+        data = [{"name": name, "partition_data": [{"index": 0, "records": records}]}]
+        answers = beside.same(produce.API, [4], acks=-1, timeout_ms=10_000, topic_data=data)
+        return answers.ours["responses"][0]["partition_responses"][0]["error_code"]
+
+    beside.create(name)
+    assert [one(sequence) for sequence in (0, 1, 2, 2, 4)] == [0, 0, 0, 0, 45]
+    beside.same(delete_topics.API, [5], topic_names=[name], timeout_ms=10_000)
+    beside.until(
+        lambda answer: answer["topics"][0]["error_code"] == 3,
+        metadata.API,
+        12,
+        topics=[{"name": name}],
+        allow_auto_topic_creation=False,
+    )
+    beside.create(name)
+    assert [one(sequence) for sequence in (7, 6, 5, 6, 8, 6, 7)] == [0, 45, 45, 45, 0, 45, 0]
+    assert [one(sequence, epoch=1) for sequence in (6, 0, 6)] == [45, 0, 45]
+    read(beside, name, 0, versions=[12])
