@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millstream_harness.beside import Beside
-from millstream_harness.java import KAFKA_VERSION
+from millstream_harness.java import KAFKA_VERSION, is_before
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.compression import Compression
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs, list_offsets, produce
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.once,
     pytest.mark.skipif(
-        tuple(map(int, KAFKA_VERSION.split(".")[:2])) < (4, 4),
+        is_before(4, 4),
         reason=f"Kafka {KAFKA_VERSION} does not have max.decompressed.message.bytes",
     ),
 ]

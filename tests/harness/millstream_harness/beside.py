@@ -10,7 +10,8 @@ that the peers name differently (members, topic ids) under the test's name for t
 Values that must differ are replaced before the comparison: ids, ports, folders, cluster ids, the time of day; the part
 of a batch that Kafka cuts off at the end of fetched records is dropped. Arrays of named
 objects are compared by name, because their order means nothing. If Kafka leaves an error's message out, ours may have
-one. Beside another release than the tests were written for (`KAFKA_VERSION`), errors' messages are not compared.
+one. Beside another release than the tests were written for (`KAFKA_VERSION`), errors' messages and configuration keys
+that only one has are not compared, and a test that names a version which that release does not serve is skipped.
 ``but={part of a field's path: why}`` allows fields to differ, and fails when none does any more.
 """
 
@@ -22,6 +23,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import pytest
 
 from millstream_kafka.batch import iter_batches
 from millstream_kafka.protocol import api_versions, create_topics, list_offsets, metadata
@@ -159,6 +162,13 @@ class Beside:
         ranges = [*(peer.versions[api.key] for peer in self.peers), api.served]
         return range(max(low for low, _ in ranges), min(high for _, high in ranges) + 1)
 
+    def _require(self, api: Api[Any, Any], versions: Iterable[int]) -> None:
+        """Skip the test if this release of Kafka, older than the tests, does not serve these versions."""
+        low, high = self.kafka.versions.get(api.key, (0, -1))
+        missing = [version for version in versions if not low <= version <= high]
+        if missing and not IS_THE_PEER:
+            pytest.skip(f"Kafka {KAFKA_VERSION} does not serve {api.name} v{missing[0]}")
+
     def same(
         self,
         api: Api[Any, Any],
@@ -172,7 +182,9 @@ class Beside:
         problems: list[str] = []
         differed: set[str] = set()
         answers = Answers(None, None)
-        for version in self.versions(api) if versions is None else versions:
+        versions = self.versions(api) if versions is None else list(versions)
+        self._require(api, versions)
+        for version in versions:
             ours, kafka = (
                 peer.call(api, version, build(api.request, fields, peer, version)) for peer in self.peers
             )
@@ -182,7 +194,11 @@ class Beside:
                 reasons = {field for field in allowed if any(field in form for form in forms)}
                 differed |= reasons
                 says_more = path.endswith("error_message") and isinstance(mine, str) and theirs in (None, "")
-                if not reasons and not says_more and (IS_THE_PEER or not path.endswith("error_message")):
+                if (
+                    not reasons
+                    and not says_more
+                    and (IS_THE_PEER or not _is_of_a_release(path, mine, theirs))
+                ):
                     what = f"{api.name} v{version} {path}"
                     problems.append(f"{what}: ours {_short(mine)}, Kafka's {_short(theirs)}")
         if IS_THE_PEER:
@@ -195,6 +211,7 @@ class Beside:
     ) -> Answers:
         """Send until ``holds`` accepts the response: Kafka responds before its broker has applied a change."""
         answers = []
+        self._require(api, [version])
         for peer in self.peers:
             deadline = time.monotonic() + 15
             while not holds(answer := peer.call(api, version, build(api.request, fields, peer, version))):
@@ -312,6 +329,11 @@ def _by_identity(values: list[Plain]) -> dict[str, Plain]:
         key = " ".join(parts)
         named[key if key not in named else f"{key} ({index})"] = value
     return named
+
+
+def _is_of_a_release(path: str, ours: Plain, kafka: Plain) -> bool:
+    """Whether releases of Kafka differ in this: an error's words, the configuration keys that there are."""
+    return path.endswith("error_message") or (MISSING in (ours, kafka) and "configs[" in path)
 
 
 def _named(values: list[Plain], name: str) -> Plain:

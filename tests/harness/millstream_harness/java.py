@@ -115,6 +115,11 @@ def kafka_tool_command(tool: str, *args: str) -> list[str]:
     return java_command(_tool_class(tool), *args)
 
 
+def is_before(*release: int) -> bool:
+    """Whether the Kafka beside the tests is older than this release, such as ``4, 2``."""
+    return tuple(map(int, KAFKA_VERSION.split(".")[: len(release)])) < release
+
+
 def reader(*properties: str) -> tuple[str, ...]:
     """Options of the console producer that set these."""
     return _options("--reader-property", properties)
@@ -126,8 +131,7 @@ def formatter(*properties: str) -> tuple[str, ...]:
 
 
 def _options(name: str, properties: Sequence[str]) -> tuple[str, ...]:
-    is_old = tuple(map(int, KAFKA_VERSION.split(".")[:2])) < (4, 2)
-    return tuple(part for one in properties for part in ("--property" if is_old else name, one))
+    return tuple(part for one in properties for part in ("--property" if is_before(4, 2) else name, one))
 
 
 @cache
