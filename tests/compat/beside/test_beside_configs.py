@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from millstream_harness.beside import Beside
+from millstream_harness.beside import IS_THE_PEER, Beside
+from millstream_harness.java import is_before
 from millstream_kafka.protocol import alter_configs, describe_configs, incremental_alter_configs
 
 pytestmark = [
@@ -128,8 +129,6 @@ ALTERED = {
     "comma alone": [("cleanup.policy", ",")],
     "comma inside": [("cleanup.policy", "compact,,delete")],
     "list with blanks": [("cleanup.policy", "compact , delete")],
-    "list with the same twice": [("cleanup.policy", "delete,delete")],
-    "list with the same twice apart": [("cleanup.policy", "compact, delete,compact")],
     "list with a blank item": [("cleanup.policy", "compact, ,delete")],
     "throttled replicas twice": [("leader.replication.throttled.replicas", "0:1,0:1")],
     "throttled replicas with blanks": [("leader.replication.throttled.replicas", "0:1 , 1:1")],
@@ -157,6 +156,11 @@ ALTERED = {
     "throttled replicas bad": [("leader.replication.throttled.replicas", "zero")],
     "timestamp type": [("message.timestamp.type", "logappendtime")],
 }
+if not is_before(4, 3):  # which keep the text
+    ALTERED |= {
+        "list with the same twice": [("cleanup.policy", "delete,delete")],
+        "list with the same twice apart": [("cleanup.policy", "compact, delete,compact")],
+    }
 
 
 @pytest.mark.parametrize("case", ALTERED)
@@ -204,9 +208,6 @@ STEPS: dict[str, list[tuple[str, int, str | None]]] = {
     "delete unknown": [("no.such.key", DELETE, None)],
     "append": [("cleanup.policy", APPEND, "compact")],
     "append again": [("cleanup.policy", APPEND, "compact")],
-    "append twice": [("cleanup.policy", APPEND, "delete,delete")],
-    "set twice": [("cleanup.policy", SET, "compact,compact")],
-    "append to what is there twice": [("cleanup.policy", APPEND, "delete")],
     "append null": [("cleanup.policy", APPEND, None)],
     "append unknown": [("no.such.key", APPEND, "1")],
     "append bad": [("cleanup.policy", APPEND, "keep")],
@@ -226,6 +227,13 @@ STEPS: dict[str, list[tuple[str, int, str | None]]] = {
     "one bad of several": [("retention.ms", SET, "9"), ("segment.ms", SET, "no")],
     "empty": [],
 }
+if not is_before(4, 3):
+    STEPS |= {
+        "append twice": [("cleanup.policy", APPEND, "delete,delete")],
+        "set twice": [("cleanup.policy", SET, "compact,compact")],
+        "append to what is there twice": [("cleanup.policy", APPEND, "delete")],
+        "delete what was there twice": [("cleanup.policy", DELETE, None)],
+    }
 
 
 def test_topics_are_altered_step_by_step(beside: Beside) -> None:
@@ -295,6 +303,7 @@ def test_brokers_are_altered_as_a_whole(beside: Beside, name: str) -> None:
         describe(beside, BROKER, name, ["log.retention.ms", "log.segment.bytes"], include_synonyms=True)
 
 
+@pytest.mark.skipif(not IS_THE_PEER, reason="Kafka 4.1 keeps duplicates there, and 4.4 refuses them")
 def test_duplicates_in_a_brokers_list(beside: Beside) -> None:
     why = "Kafka shows the text that was set, although it uses each item once."
 

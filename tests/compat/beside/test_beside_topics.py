@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from millstream_harness.beside import Beside, Its
+from millstream_harness.java import is_before
 from millstream_kafka.protocol import (
     create_partitions,
     create_topics,
@@ -260,6 +261,7 @@ def test_topics_that_metadata_creates(beside: Beside) -> None:
     )
 
 
+@pytest.mark.skipif(is_before(4, 3), reason="Kafka before 4.3 keeps duplicates")
 def test_duplicates_in_a_list(beside: Beside) -> None:
     wanted = topic("twice-{v}", configs=configs(cleanup_policy="delete,compact,delete"))
     but = {**NO_TIERS, "[cleanup.policy]": "Kafka shows the text of the request."}
@@ -274,6 +276,7 @@ def test_deleting_records(beside: Beside) -> None:
     beside.create("cut", partitions=3)
     beside.create("cut-compact", cleanup_policy="compact")
     beside.create("cut-both", cleanup_policy="compact,delete")
+    since_4_3 = [] if is_before(4, 3) else ["cut-kept"]  # before, an empty policy forbids it
     beside.create("cut-kept", cleanup_policy="")
     beside.create("cut-twice", cleanup_policy="compact,compact")
 
@@ -281,7 +284,7 @@ def test_deleting_records(beside: Beside) -> None:
         partitions = [{"partition_index": index, "offset": offset} for index, offset in offsets]
         beside.same(delete_records.API, topics=[{"name": name, "partitions": partitions}], timeout_ms=10_000)
 
-    for name in ("cut", "cut-compact", "cut-both", "cut-kept", "cut-twice", "no-such", "", "a/b"):
+    for name in ("cut", "cut-compact", "cut-both", *since_4_3, "cut-twice", "no-such", "", "a/b"):
         ask(name, (0, 0))
         ask(name, (0, -1))
         ask(name, (0, 1))
