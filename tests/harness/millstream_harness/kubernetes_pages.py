@@ -46,9 +46,17 @@ def part(name: str, *, sections: set[str] | None = None, leave_out: set[str] | N
 _SPEC_CHANGED, _UPGRADED = "After a change of a resource", "After an upgrade of the operator"
 _AT_ONCE, _OPERATIONS = "Upgrade one Cluster at once", "docs/operations.md"
 _CLUSTER = "examples/cluster/README.md"
+_BACKUP, _ONE_PART = "docs/how-to/backup-kubernetes.md", "One part alone"
+_TREE, _DISKS = "ZooKeeper", "All brokers' disks"
+_TABLES, _STATUSES = "The tables of loads", "Statuses"
 
 TUTORIAL = part("docs/tutorials/kubernetes.md", leave_out={"build", "kind", "registry"})
-BACKUP = part("docs/how-to/backup-kubernetes.md")
+BACKUP = part(_BACKUP, leave_out={_ONE_PART})
+DISK_RESTORED = part(_BACKUP, sections={_ONE_PART}, leave_out={_TREE, _DISKS, _TABLES, _STATUSES})
+TREE_RESTORED = part(_BACKUP, sections={_TREE})
+DISKS_RESTORED = part(_BACKUP, sections={_DISKS})
+TABLE_RESTORED = part(_BACKUP, sections={_TABLES})
+STATUS_RESTORED = part(_BACKUP, sections={_STATUSES})
 FAILOVER = part("docs/how-to/failover-kubernetes.md")
 GITOPS = part("docs/how-to/gitops.md", leave_out={"On a laptop"})
 MIGRATION = part("docs/how-to/migrate.md", sections={"On Kubernetes"})
