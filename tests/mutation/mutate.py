@@ -81,6 +81,7 @@ AREAS = {
         # The simulation is slow, and these notice its effects.
         (
             "controller_administration",
+            "controller_brokers",
             "controller_channels",
             "controller_deposed",
             "controller_driver",
@@ -91,6 +92,9 @@ AREAS = {
             "controller_placement",
             "controller_reassignment",
             "controller_requests",
+            "controller_restored_tree",
+            "controller_suspects",
+            "controller_topics",
         ),
     ),
     "replication": Area(

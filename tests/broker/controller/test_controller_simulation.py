@@ -1,19 +1,23 @@
-"""Controller, leaders and followers through many orders of events: crashes, lost responses, zombies.
+"""Controller, leaders and followers through many orders of events: crashes, lost responses, zombies, restored trees.
 
 Each seed is one history: 1,500 events, then calm. A failure reports its seed and its story.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
 from millstream_harness.simulated_cluster import SimulatedCluster
+from millstream_harness.simulated_restores import RestoredCluster
 
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.once,
 ]
 
+C = TypeVar("C", bound=SimulatedCluster)
 HISTORIES = 50
 EVENTS = 1500
 
@@ -26,12 +30,28 @@ def test_histories(first: int, min_isr: int) -> None:
     assert sum(any(one.acked.values()) for one in histories) > 5
 
 
+@pytest.mark.parametrize("min_isr", [1, 2])
+@pytest.mark.parametrize("first", range(0, HISTORIES, 10))
+def test_histories_with_older_copies_of_the_tree(first: int, min_isr: int) -> None:
+    histories = [restored(seed, min_isr) for seed in range(first, first + 10)]
+    assert sum(one.restored for one in histories) > 5
+    assert sum(any(one.acked.values()) for one in histories) > 5
+
+
 def test_a_history_is_the_same_again() -> None:
     assert live(7, 2).story == live(7, 2).story
+    assert restored(7, 2).story == restored(7, 2).story
 
 
 def live(seed: int, min_isr: int) -> SimulatedCluster:
-    cluster = SimulatedCluster(seed, min_isr=min_isr)
+    return run(SimulatedCluster(seed, min_isr=min_isr))
+
+
+def restored(seed: int, min_isr: int) -> RestoredCluster:
+    return run(RestoredCluster(seed, min_isr=min_isr))
+
+
+def run(cluster: C) -> C:
     try:
         cluster.create_topic(2, 3)
         for _ in range(EVENTS):
@@ -39,5 +59,6 @@ def live(seed: int, min_isr: int) -> SimulatedCluster:
         cluster.calm()
     except Exception as error:
         story = "\n".join(cluster.story[-200:])
-        raise AssertionError(f"seed {seed}, min_isr {min_isr}: {error!r}\n{story}") from error
+        where = f"seed {cluster.seed}, min_isr {cluster.min_isr}"
+        raise AssertionError(f"{where}: {error!r}\n{story}") from error
     return cluster

@@ -12,6 +12,7 @@ import pytest
 
 from millstream_broker.log import truncation
 from millstream_broker.log.compaction import Compaction
+from millstream_broker.log.folders import STRAY_NOTE
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.replication.follower import Follower, Outcome
@@ -352,3 +353,41 @@ async def test_a_producer_that_comes_while_its_records_are_cut_learns_that_nobod
     with pytest.raises(ApiError) as error:
         await waiting
     assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# Logs that no leader has confirmed
+
+
+def unconfirmed(folder: Path) -> tuple[Follower, list[Follower]]:
+    """It was a stray, with three records; also the followers whose logs differ from the leader's."""
+    found: list[Follower] = []
+    log = open_log(folder / "t-0", batch("a", epoch=1), batch("b", "c", offset=1, epoch=2))
+    log.unconfirmed = True
+    (log.directory / STRAY_NOTE).touch()
+    record = topic("t", led_by(THEM, epoch=3))
+    return Follower(record, 0, log, 0, Purgatory(), differs=found.append), found
+
+
+@pytest.mark.parametrize("response", ["diverges", "ends before", "begins after"])
+def test_an_unconfirmed_log_is_not_truncated(tmp_path: Path, response: str) -> None:
+    follower, found = unconfirmed(tmp_path)
+    for _ in range(2):
+        if response == "diverges":
+            outcome = follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1)))
+        else:
+            outcome = follower.begin_within(*((0, 2) if response == "ends before" else (4, 6)))
+        assert outcome is Outcome.FAILED
+        assert follower.cutting is None
+    assert (follower.log.log_end_offset, found) == (3, [follower])
+
+
+async def test_a_log_that_the_leader_has_is_confirmed(tmp_path: Path) -> None:
+    follower, found = unconfirmed(tmp_path)
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(2, 3))) is not Outcome.FAILED
+    if follower.cutting is not None:
+        await follower.cutting
+    assert follower.answered(fetched()) is Outcome.NOTHING_NEW
+    assert not follower.log.unconfirmed
+    assert not (follower.log.directory / STRAY_NOTE).exists()
+    assert await outcome(follower, fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.GOES_ON
+    assert (follower.log.log_end_offset, found) == (1, [])

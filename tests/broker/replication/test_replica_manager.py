@@ -15,6 +15,7 @@ from millstream_broker.coordination import NO_LEADER, PartitionRecord, TopicReco
 from millstream_broker.log.log import Log
 from millstream_broker.log.manager import Found
 from millstream_broker.replication.fetcher import PATIENCE_S
+from millstream_broker.replication.follower import Outcome
 from millstream_broker.replication.manager import Stop
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
@@ -29,6 +30,7 @@ from millstream_harness.replica import (
     Replicating,
     asked,
     batch,
+    fetched,
     led_by,
     replicating,
     state,
@@ -36,6 +38,7 @@ from millstream_harness.replica import (
 )
 from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.fetch import EpochEndOffset
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 NOT_LEADER, OFFLINE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR
@@ -389,6 +392,37 @@ async def test_a_stray_is_used_again_when_its_topic_comes_back(tmp_path: Path) -
         await world.told(state(record))
         assert world.replicas.partitions["t", 0].log.log_end_offset == 1
         assert {one.topic_id for one in world.logs.strays} != {record.topic_id}
+
+
+async def test_a_stray_that_differs_from_the_leaders_log_is_kept_and_an_empty_log_follows(
+    tmp_path: Path,
+) -> None:
+    """As after a lost partition was added again. A restart does not bring the stray back."""
+    record = topic("t")
+    followed = replace(record, partitions=(led_by(THEM, epoch=9),))
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        append(world.replicas.partitions["t", 0])
+        await world.told(state())
+        await world.manager.settle_strays(as_stored())
+        await world.told(state(followed))
+        follower = world.replicas.followers["t", 0]
+        assert follower.log.unconfirmed
+        diverged = fetched(diverging_epoch=EpochEndOffset(-1, 0))
+        assert follower.answered(diverged) is Outcome.FAILED
+        await world.manager._removals.ended()
+        assert world.replicas.followers["t", 0].log.log_end_offset == 0
+        (stray,) = world.logs.strays
+        assert (world.logs.strays.end(stray).offset, stray.is_replaced) == (1, True)
+        await world.told(state())
+        await world.manager.settle_strays(as_stored())
+        await world.told(state(record))
+        assert world.replicas.partitions["t", 0].log.log_end_offset == 0
+    async with replicating(tmp_path) as world:
+        await world.told(state(record))
+        assert world.replicas.partitions["t", 0].log.log_end_offset == 0
+        (stray,) = world.logs.strays
+        assert (world.logs.strays.end(stray).offset, stray.is_replaced) == (1, True)
 
 
 async def test_a_controller_deletes_no_log_of_another_topic_id(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from millstream_broker.controller.channels import update_request
 from millstream_broker.controller.machine import ControllerMachine
 from millstream_broker.controller.messages import (
     AnswerCaller,
@@ -25,6 +26,8 @@ from millstream_broker.coordination.controllership import BrokersChanged, Image,
 from millstream_broker.runtime.steps import to_the_end
 
 T = TypeVar("T")
+HELD_BACK = (-1, -1)
+"""Leader and version sent instead of a state that is being written: brokers learn only that the partition exists."""
 
 
 def topic(name: str, *replicas: tuple[int, ...], version: int = 0) -> TopicRecord:
@@ -47,8 +50,9 @@ class Controller:
         brokers: Iterable[int] = (1, 2, 3),
         settings: Settings | None = None,
         deletions: Iterable[str] = (),
+        random_epochs: int = 0,
     ) -> None:
-        self.machine = ControllerMachine(2, settings or Settings())
+        self.machine = ControllerMachine(2, settings or Settings(), lambda: random_epochs)
         self.epochs = dict.fromkeys(brokers, 1)
         self.unclean: set[int] = set()
         self.silent: set[int] = set()
@@ -129,3 +133,9 @@ class Controller:
 
 def of(kind: type[T], seen: Iterable[Any]) -> list[T]:
     return [one for one in seen if isinstance(one, kind)]
+
+
+def told(controller: Controller, *keys: tuple[str, int]) -> list[tuple[int, int]]:
+    """Leader and version of these partitions, as sent to brokers."""
+    request = to_the_end(update_request(1, 1, controller.machine, keys))
+    return [(one.leader, one.zk_version) for topic in request.topic_states for one in topic.partition_states]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from millstream_broker.coordination import NO_LEADER, PartitionRecord
 from millstream_broker.log.epochs import LeaderEpochs
+from millstream_broker.log.known_states import KnownState
 from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
 from millstream_broker.replication.isr import Isr
 from millstream_kafka.protocol.errors import ApiError
@@ -42,6 +43,11 @@ class SimulatedLog:
     @property
     def last_epoch(self) -> int:
         return self.epochs.latest
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The epoch of its last record, and its end."""
+        return self.records[-1][0] if self.records else -1, self.end
 
     def append(self, epoch: int, value: int) -> None:
         self.epochs.assign(epoch, self.end)
@@ -87,9 +93,23 @@ class SimulatedBroker:
         self.logs: dict[LogKey, SimulatedLog] = {}
         self.copy: tuple[int, dict[LogKey, SimulatedLog]] = (0, {})
         """A copy of its disk: generation and logs, as they were."""
+        self.states: dict[LogKey, KnownState] = {}
+        """The newest state of each partition that its disk has noted."""
+        self.strays: set[LogKey] = set()
+        """The logs that are strays: kept, and not served."""
+        self.returned: set[LogKey] = set()
+        """Logs that were strays, and that no leader has confirmed yet."""
+        self.kept: dict[LogKey, list[SimulatedLog]] = defaultdict(list)
+        """Strays in whose place there is another log."""
+        self.forgotten: dict[LogKey, KnownState] = {}
+        self.ahead = 0
+        self.shown = 0
+        """The generation that this process has shown to the tree."""
         self.forget()
 
     def forget(self) -> None:
+        """The process ends."""
+        self.shown = 0
         self.controller_epoch = 0
         self.view: dict[TopicPartition, tuple[uuid.UUID, PartitionRecord]] = {}
         self.live: set[int] = set()
@@ -101,7 +121,31 @@ class SimulatedBroker:
         return key in self.view and self.id in self.view[key][1].replicas
 
     def log(self, key: TopicPartition) -> SimulatedLog:
-        return self.logs.setdefault((self.view[key][0], key[1]), SimulatedLog())
+        of = self.view[key][0], key[1]
+        if of in self.strays:
+            self.strays.discard(of)
+            self.returned.add(of)
+        return self.logs.setdefault(of, SimulatedLog())
+
+    def note(self, key: TopicPartition, record: PartitionRecord) -> None:
+        """Note a state that this broker acts on (`millstream_broker.log.known_states`)."""
+        of, seen = (self.view[key][0], key[1]), KnownState(record.leader_epoch, record.version)
+        if record.version >= 0:
+            self.states[of] = max(seen, self.states.get(of, seen))
+
+    def delete(self, of: LogKey) -> None:
+        self.logs.pop(of, None)
+        self.strays.discard(of)
+        self.returned.discard(of)
+
+    def truncate(self, key: TopicPartition, offset: int) -> None:
+        """A log that was a stray is not truncated: it becomes one again, and an empty log takes its place."""
+        of, log = (self.view[key][0], key[1]), self.log(key)
+        if of in self.returned and offset < log.end:
+            self.returned.discard(of)
+            self.kept[of].append(self.logs.pop(of))
+        else:
+            log.truncate(offset)
 
     def update(self, request: UpdateMetadataRequest) -> bool:
         """Whether the broker accepts the request."""
@@ -131,6 +175,8 @@ class SimulatedBroker:
                         elr=tuple(state.elr),
                     )
                     self.view[key] = (topic.topic_id, record)
+                    if self.id in record.replicas:
+                        self.note(key, record)
                     self._follow(key, record)
         for isr in self.leads.values():
             isr.set_alive(self.live)
@@ -144,6 +190,7 @@ class SimulatedBroker:
         log = self.log(key)
         isr = self.leads.get(key)
         if isr is None:
+            self.returned.discard((self.view[key][0], key[1]))
             self.cluster.leads(self.id, key, self.view[key][0], record)
             self.leads[key] = Isr(
                 self.id,
@@ -177,12 +224,13 @@ class SimulatedBroker:
                     self.stopped[key] = state.leader_epoch
                     continue
                 if state.leader_epoch == EPOCH_DURING_DELETE:
-                    self.logs.pop((topic.topic_id, key[1]), None)
+                    self.delete((topic.topic_id, key[1]))
+                    self.kept.pop((topic.topic_id, key[1]), None)
                 elif known is not None and known[0] == topic.topic_id:
                     isr = self.leads.pop(key, None)
                     if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
                         raise Violation(f"{self.id} is to delete {key}, which it leads")
-                    self.logs.pop((known[0], key[1]), None)
+                    self.delete((known[0], key[1]))
         return True
 
     # As a leader
@@ -191,8 +239,11 @@ class SimulatedBroker:
         isr = self.leads[key]
         if len(isr.record.isr) < self.cluster.min_isr:
             return
-        value = next(self.cluster.values)
         log = self.log(key)
+        if log.epochs.latest > isr.record.leader_epoch:
+            self.cluster.raise_epoch(self.id, key, replace(isr.record, leader_epoch=log.epochs.latest + 1))
+            return
+        value = next(self.cluster.values)
         log.append(isr.record.leader_epoch, value)
         self.unacknowledged[key].append((log.end - 1, value))
         self.advance(key)
@@ -268,8 +319,9 @@ class SimulatedBroker:
             return  # from several fetches; a broker has one in flight
         parts, records, high_watermark = fetch.answer
         if parts is not None:
-            log.truncate(truncation_offset(log.epochs, log.end, *parts))
+            self.truncate(fetch.key, truncation_offset(log.epochs, log.end, *parts))
             return
+        self.returned.discard((known[0], fetch.key[1]))
         for epoch, value in records:
             log.append(epoch, value)
         log.high_watermark = max(log.high_watermark, min(log.end, high_watermark))

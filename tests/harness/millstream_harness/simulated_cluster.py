@@ -20,6 +20,7 @@ from typing import Any
 
 from millstream_broker.controller import reassignment
 from millstream_broker.controller.elections import enough
+from millstream_broker.controller.machine import EPOCHS
 from millstream_broker.controller.messages import (
     ElectionRequested,
     ElectionType,
@@ -70,7 +71,8 @@ class SimulatedCluster(SimulatedTree):
 
     @property
     def controller(self) -> SimulatedController | None:
-        found = [one for one in self.controllers if one.epoch == self.controller_epoch]
+        now = self.controller_epoch, self.history
+        found = [one for one in self.controllers if (one.epoch, one.history) == now]
         return found[0] if found and not found[0].is_over and self.controller_id is not None else None
 
     def start(self, broker: SimulatedBroker) -> None:
@@ -81,14 +83,20 @@ class SimulatedCluster(SimulatedTree):
         broker.epoch = next(self.values)
         broker.forget()
         broker.is_unclean = self.is_doubtful(broker)
-        if not broker.is_unclean:
+        self.compare(broker)
+        if not broker.is_unclean and not broker.ahead:
             self.rise(broker)
-        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
+        self._register(broker)
         self.sessions.add(broker.id)
         if self.controller_id == broker.id:
             self.controller_id = None
         self.tells(f"{broker.id} starts, {'unclean, ' * broker.is_unclean}epoch {broker.epoch}")
         self.tell("brokers")
+
+    def _register(self, broker: SimulatedBroker) -> None:
+        self.registered[broker.id] = BrokerRecord(
+            broker.id, (), None, broker.epoch, broker.is_unclean, ahead=broker.ahead
+        )
 
     def crash(self, broker: SimulatedBroker, *, lose_memory: bool) -> None:
         broker.is_up = False
@@ -106,10 +114,13 @@ class SimulatedCluster(SimulatedTree):
         """Whether its disk cannot vouch for its logs (`millstream_broker.cluster.generations`)."""
         return broker.generation < max(1, self.generations.get(broker.id, 0))
 
+    def compare(self, broker: SimulatedBroker) -> None:
+        """Whether the tree has forgotten what the broker knows; no tree does here (`simulated_restores`)."""
+
     def accepted(self, broker: SimulatedBroker, epoch: int) -> None:
-        """A live broker learns that the consequences of its unclean registration are stored."""
+        """A live broker learns that the consequences of its registration, unclean or ahead, are stored."""
         if broker.is_up and broker.epoch == epoch:
-            broker.is_unclean = False
+            broker.is_unclean, broker.ahead = False, 0
             broker.generation = max(broker.generation, self.generations.get(broker.id, 0))
             self.rise(broker)
 
@@ -167,6 +178,9 @@ class SimulatedCluster(SimulatedTree):
         self.controller_epoch += 1
         self.tells(f"{self.controller_id} is the controller in epoch {self.controller_epoch}")
         self.controllers.append(SimulatedController(self, self.controller_id, self.controller_epoch))
+
+    def random_epochs(self) -> int:
+        return self.rng.randrange(EPOCHS)
 
     def create_topic(self, partitions: int, factor: int) -> None:
         name = f"t{len(self.names)}"
@@ -269,7 +283,7 @@ class SimulatedCluster(SimulatedTree):
                 if 0 < broker.copy[0] < self.generations.get(broker.id, 0):
                     troubles.append((2.0, partial(self.restore, broker)))
             troubles.append((0.5, partial(self.take_copy, broker)))
-            if not broker.is_unclean:
+            if not broker.is_unclean and not broker.ahead:
                 troubles.append((0.3, partial(self.rise, broker)))
             if broker.id in self.registered:
                 troubles.append((0.2, partial(self.expire, broker.id)))
@@ -337,7 +351,7 @@ class SimulatedCluster(SimulatedTree):
         self.sessions.add(broker.id)
         broker.epoch = next(self.values)
         broker.stopped.clear()
-        self.registered[broker.id] = BrokerRecord(broker.id, (), None, broker.epoch, broker.is_unclean)
+        self._register(broker)
         if self.rng.random() < 0.5:
             for controller in self.controllers:
                 if controller.id == broker.id and controller.epoch == self.controller_epoch:
@@ -381,6 +395,13 @@ class SimulatedCluster(SimulatedTree):
         (write.isr.written if mine else write.isr.conflicted)(stored)
         broker.advance(write.key)
 
+    def raise_epoch(self, broker_id: int, key: TopicPartition, record: PartitionRecord) -> None:
+        """A leader whose log has higher epochs than its own, of an earlier history, takes a higher one."""
+        known, topic = self.brokers[broker_id].view[key][0], self.assignments.get(key[0])
+        if broker_id in self.sessions and topic is not None and topic[0] == known and not self.is_lost():
+            self.write_state(record.controller_epoch, key, record)
+            self.tell(key)
+
     def _fetch(self) -> None:
         fetch = self.fetches.pop(self.rng.randrange(len(self.fetches)))
         if self.is_lost():
@@ -393,6 +414,7 @@ class SimulatedCluster(SimulatedTree):
             self.fetches.append(fetch)
 
     def _delete(self, name: str) -> None:
+        self.ended.add(self.assignments[name][0])
         self.deletions.add(name)
         self.tells(f"{name} is to be deleted")
         self.tell("deletions")
@@ -469,9 +491,12 @@ class SimulatedCluster(SimulatedTree):
             for index in partitions:
                 record = self.record((name, index))
                 log = self.brokers[record.leader].logs.get((topic_id, index)) or SimulatedLog()
-                for offset, value in self.acked[topic_id, index].items():
-                    if offset >= log.end or log.records[offset][1] != value:
+                of = topic_id, index
+                for offset, value in sorted(self.acked[of].items()):
+                    is_there = offset < log.end and log.records[offset][1] == value
+                    if not is_there and offset in self.acked[of] and not self.is_stray(of, offset):
                         raise Violation(f"{name}-{index}: the acknowledged {value} at {offset} is lost")
-                for offset, one in self.truth[topic_id, index].items():
-                    if offset >= log.end or log.records[offset] != one:
+                for offset, one in sorted(self.truth[of].items()):
+                    is_there = offset < log.end and log.records[offset] == one
+                    if not is_there and offset in self.truth[of] and not self.is_stray(of, offset):
                         raise Violation(f"{name}-{index}: the committed {one} at {offset} is lost")

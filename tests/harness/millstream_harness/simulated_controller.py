@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from millstream_harness.simulated_cluster import SimulatedCluster
 
 
+NO_LOG = (-1, -1)
+
+
 @dataclass(slots=True)
 class Channel:
     epoch: int
@@ -67,7 +70,9 @@ class SimulatedController:
         self.id = broker_id
         self.epoch = epoch
         self.is_over = False
-        self.machine = ControllerMachine(epoch, Settings(min_isr=cluster.min_isr, unclean_election=False))
+        self.history = cluster.history
+        settings = Settings(min_isr=cluster.min_isr, unclean_election=False)
+        self.machine = ControllerMachine(epoch, settings, cluster.random_epochs)
         self.writes: deque[Any] = deque()
         self.removals: dict[str, dict[int, int]] = {}
         """By topic: the brokers, with their epochs, at the time its removal was decided."""
@@ -139,7 +144,7 @@ class SimulatedController:
     def write(self) -> None:
         """The store carries out the next write, and perhaps responds."""
         write, cluster = self.writes[0], self.cluster
-        if cluster.controller_epoch != self.epoch:
+        if (cluster.controller_epoch, cluster.history) != (self.epoch, self.history):
             self.is_over = True
             return
         if isinstance(write, WriteStates):
@@ -156,7 +161,7 @@ class SimulatedController:
         elif isinstance(write, AcceptBroker):
             known = cluster.registered.get(write.broker.broker_id)
             if known is not None and known.epoch == write.broker.epoch:
-                cluster.registered[known.broker_id] = replace(known, unclean=False)
+                cluster.registered[known.broker_id] = replace(known, unclean=False, ahead=0)
                 cluster.accepted(cluster.brokers[known.broker_id], known.epoch)
                 cluster.tell("brokers")
             event = BrokerAccepted(write.broker)
@@ -207,9 +212,10 @@ class SimulatedController:
         channel.to_ask = {key for key in channel.to_ask if self.machine.is_undecided(key)}
         if not broker.is_up or broker.epoch != channel.epoch or self.cluster.is_lost():
             return
-        logs = {key: broker.log(key) for key in channel.to_ask if broker.is_replica(key)}
-        channel.to_ask.difference_update(logs)
-        ends = {key: (log.last_epoch, log.end) for key, log in logs.items()}
+        known = [key for key in sorted(channel.to_ask) if key in broker.view]
+        channel.to_ask.difference_update(known)
+        logs = {key: broker.logs.get((broker.view[key][0], key[1])) for key in known}
+        ends = {key: NO_LOG if log is None else log.last for key, log in logs.items()}
         self.handle(LogEnds(number, channel.epoch, ends))
 
     def settle(self, broker: int, is_answered: bool) -> None:

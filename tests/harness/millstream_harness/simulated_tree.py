@@ -36,19 +36,23 @@ class SimulatedTree:
         self.states: dict[TopicPartition, PartitionRecord] = {}
         self.generations: dict[int, int] = {}
         self.deletions: set[str] = set()
+        self.history = 0
+        """It grows with each older copy that replaces the tree: nothing of before has a session."""
         # checked facts
         self.names: dict[uuid.UUID, str] = {}
         self.truth: dict[LogKey, dict[int, tuple[int, int]]] = defaultdict(dict)
         self.acked: dict[LogKey, dict[int, int]] = defaultdict(dict)
         self.led: dict[tuple[uuid.UUID, int, int], int] = {}
         self.epochs: dict[LogKey, int] = {}
+        self.ended: set[uuid.UUID] = set()
+        """Topics whose deletion was requested."""
 
     def tells(self, text: str) -> None:
         self.story.append(f"{len(self.story):5} {text}")
 
     def tell(self, kind: Any) -> None:
         for controller in self.controllers:
-            if not controller.is_over:
+            if not controller.is_over and controller.history == self.history:
                 controller.news.add(kind)
 
     def record(self, key: TopicPartition) -> PartitionRecord:
@@ -109,7 +113,7 @@ class SimulatedTree:
             return
         topic_id = self.assignments[name][0]
         for broker in self.brokers.values():
-            if any(one == topic_id for one, _ in broker.logs):
+            if any(of[0] == topic_id and of not in broker.strays for of in broker.logs):
                 raise Violation(f"{name} is removed though broker {broker.id} has a log of it")
             known = self.registered.get(broker.id)
             is_live = broker.is_up and known is not None and known.epoch == broker.epoch
@@ -146,7 +150,8 @@ class SimulatedTree:
             return
         if after.leader_epoch == before.leader_epoch and after.leader != before.leader:
             raise Violation(f"{name}: two leaders in epoch {after.leader_epoch}")
-        if after.leader != before.leader and after.leader not in (NO_LEADER, *before.isr, *before.elr):
+        able = (NO_LEADER, *before.isr, *before.elr)
+        if after.leader != before.leader and after.leader not in able and not before.doubted:
             raise Violation(
                 f"{name}: {after.leader} is elected, neither in ISR {before.isr} nor ELR {before.elr}"
             )
@@ -163,10 +168,14 @@ class SimulatedTree:
         truth = self.truth[topic_id, key[1]]
         for offset in range(before, log.high_watermark):
             record = log.records[offset]
-            if truth.setdefault(offset, record) != record:
+            if truth.setdefault(offset, record) != record and not self.is_stray((topic_id, key[1]), offset):
                 raise Violation(
                     f"{key} offset {offset}: {record} at leader {broker}, {truth[offset]} was committed before"
                 )
+
+    def is_stray(self, of: LogKey, offset: int) -> bool:
+        """Whether what was committed at this offset is kept, but not served: no such thing happens here."""
+        return False
 
     def acknowledged(self, key: TopicPartition, topic_id: uuid.UUID, offset: int, value: int) -> None:
         self.acked[topic_id, key[1]][offset] = value

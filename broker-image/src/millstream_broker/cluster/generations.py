@@ -83,6 +83,12 @@ class Generations:
             self._judge(home, self.known.get(home.directory_id))
 
     async def compare(self) -> None:
+        """Whether coordination is older than this broker's log directories. Raises CoordinationError."""
+        await self._compare_states()
+        if self.ahead:
+            await asyncio.to_thread(self._logs.distrust)
+
+    async def _compare_states(self) -> None:
         """Whether coordination has an older state of a partition than this broker. Raises CoordinationError."""
         states = self._logs.states
         known = states.all()

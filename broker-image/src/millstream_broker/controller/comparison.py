@@ -66,13 +66,19 @@ def winner(
     return max(logs, key=rank)
 
 
-def elected(record: PartitionRecord, broker: int, ends: Mapping[int, LogEnd]) -> PartitionRecord:
-    """The state in which this broker, a replica, leads, in an epoch above all that logs have."""
+def elected(
+    record: PartitionRecord, broker: int, ends: Mapping[int, LogEnd], unknown_epochs: int
+) -> PartitionRecord:
+    """The state in which this broker, a replica, leads, in an epoch above all that logs have.
+
+    A broker that does not live may have led in a later one, of which nobody here knows: `unknown_epochs` keeps away
+    from those. Two leaders in one epoch would write different records, and no follower would notice.
+    """
     newest = max((epoch for epoch, _ in ends.values()), default=-1)
     return replace(
         record,
         leader=broker,
-        leader_epoch=max(record.leader_epoch, newest) + 1,
+        leader_epoch=max(record.leader_epoch, newest) + 1 + unknown_epochs,
         isr=(broker,),
         elr=(),
         suspects=(),

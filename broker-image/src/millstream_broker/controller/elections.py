@@ -3,8 +3,9 @@
 `settle` is level-triggered and idempotent: given a state and the situation, it returns the desired state. Its
 rules, in this order:
 
-- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0, and higher in a
-  mirror's replica.
+- A new partition is led by its first live replica; the ISR is all live replicas; the leader epoch is 0. It is higher in
+  a mirror's replica, and random in a partition that an older copy of the store may have forgotten: brokers may have
+  logs of it, with low epochs.
 - A replica that cannot vouch for its log (`forgetful`) leaves the ISR. If nobody else is in it, the `elr` takes its
   place (KIP-966): its members have every acknowledged record, too. While nobody leads, the replica is remembered among
   the `suspects`.
@@ -45,7 +46,8 @@ class Situation:
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that others
     should lead. `preferred`: give leadership to the first replica, if it may have it. `doubted`: the store was restored
     from an older copy, and `missed`: leader epochs that may have been given since. `all_live`: no broker
-    that ever registered is missing. `first_epoch`: that of a new partition.
+    that ever registered is missing. `first_epoch`: that of a new partition. `unknown_epochs`: a random distance from
+    leader epochs that may have been given and forgotten, where nothing in the store shows how many.
     """
 
     live: Collection[int]
@@ -61,6 +63,7 @@ class Situation:
     doubted: bool = False
     all_live: bool = True
     first_epoch: int = 0
+    unknown_epochs: int = 0
     ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
@@ -70,7 +73,9 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         return comparison.doubted(record, now.missed, now.first_epoch)
     if record.doubted:
         best = most_complete(record, now)
-        return comparison.elected(record, best, now.ends) if best in record.replicas else record
+        if best not in record.replicas:
+            return record
+        return comparison.elected(record, best, now.ends, now.unknown_epochs)
     if record.version < 0:
         return _begin(record, now)
     replicas = record.replicas
@@ -141,7 +146,8 @@ def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
     there = _live(record.replicas, now)
     if not there:
         return record
-    return replace(record, leader=there[0], leader_epoch=now.first_epoch, isr=tuple(there), elr=())
+    epoch = now.first_epoch + now.unknown_epochs
+    return replace(record, leader=there[0], leader_epoch=epoch, isr=tuple(there), elr=())
 
 
 def _live(replicas: Iterable[int], now: Situation) -> list[int]:

@@ -18,6 +18,7 @@ controller only has to check everything.
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
@@ -76,10 +77,22 @@ WRITE_AT_ONCE = 200
 NOTHING = Notes()
 
 
-class ControllerMachine:
-    """The state of one controller, from its election to its end. `epoch` is the controller's."""
+EPOCHS = 1 << 20
 
-    def __init__(self, epoch: int, settings: Settings) -> None:
+
+def _random_epochs() -> int:
+    return secrets.randbelow(EPOCHS)
+
+
+class ControllerMachine:
+    """The state of one controller, from its election to its end. `epoch` is the controller's.
+
+    `random_epochs`: the distance to leader epochs that the store may have forgotten (`elections`).
+    """
+
+    def __init__(
+        self, epoch: int, settings: Settings, random_epochs: Callable[[], int] = _random_epochs
+    ) -> None:
         self.epoch = epoch
         self.settings = settings
         self.brokers: dict[int, BrokerRecord] = {}
@@ -99,6 +112,9 @@ class ControllerMachine:
         self._recovery = Recovery()
         self._compared: set[TopicPartition] = set()
         """Partitions whose logs were compared after the store was restored: those of later brokers are not newer."""
+        self._random_epochs = random_epochs
+        self._created: dict[str, int] = {}
+        """The topics created since this controller's election, with their first number of partitions."""
         self._next_check: float | None = None
         self.out: list[Instruction] = []
         self._handlers: dict[type, Callable[[Any], Steps[None] | None]] = {
@@ -126,6 +142,7 @@ class ControllerMachine:
         self.out = []
         self._known_brokers |= image.known_brokers
         yield from self._add_topics(image.topics)
+        self._created.clear()
         yield from self._brokers_changed(BrokersChanged(image.brokers))
         yield from self._delete(image.deletions)
         return (yield from self._finish())
@@ -204,6 +221,8 @@ class ControllerMachine:
             yield from self._broker_ended(broker)
         for broker in sorted(arrived):
             yield from self._broker_arrived(self.brokers[broker])
+        if ended or arrived:  # for partitions whose logs are compared, all brokers count
+            self.partitions.dirty |= self._recovery.undecided()
         others = tuple(one for one in self.brokers if one not in arrived)
         if others and before != self.brokers:
             self.out.append(Push(others, ()))
@@ -271,6 +290,7 @@ class ControllerMachine:
                 known = None
             if known is None:
                 self.topics[topic.name] = topic
+                self._created[topic.name] = len(topic.partitions)
                 count = 0
             else:
                 count = len(known.partitions)
@@ -294,6 +314,7 @@ class ControllerMachine:
             self.requests.happened(("assigned", key))
             yield
         self.topics.pop(name)
+        self._created.pop(name, None)
         self.deletions.pop(name, None)
         self._to_delete -= {name}
         self.assignments.drop(name)
@@ -388,6 +409,7 @@ class ControllerMachine:
             doubted=notes.doubted,
             all_live=self._known_brokers <= self.brokers.keys(),
             first_epoch=first_epoch(config),
+            unknown_epochs=self._unknown_epochs(key, record),
             ends=self._recovery.ends(key, self.brokers),
         )
         wanted = settle(record, now)
@@ -403,6 +425,11 @@ class ControllerMachine:
             # The ISR shrinks after that: earlier, the leader would take them in again.
             self.assignments.want(key, reassignment.finish(record))
         return record
+
+    def _unknown_epochs(self, key: TopicPartition, record: PartitionRecord) -> int:
+        """Brokers may have a log of a partition that is new in the store, unless its topic id is new, too."""
+        is_new = record.version < 0 and key[1] >= self._created.get(key[0], 0)
+        return self._random_epochs() if is_new or record.doubted else 0
 
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to write: the notes are taken into account, or cannot be."""

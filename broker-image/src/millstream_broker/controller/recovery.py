@@ -11,7 +11,7 @@ store was restored from an older copy (`comparison`), it asks all brokers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
 from millstream_kafka.topic_partition import TopicPartition
 
@@ -60,6 +60,10 @@ class Recovery:
             if broker in brokers and asked.get(broker) != brokers[broker].epoch:
                 asked[broker] = brokers[broker].epoch
                 yield AskLogEnds(broker, (key,))
+
+    def undecided(self) -> Set[TopicPartition]:
+        """The partitions for which brokers are asked for their log ends."""
+        return self._asked.keys()
 
     def forget(self, key: TopicPartition) -> None:
         self._asked.pop(key, None)

@@ -31,6 +31,7 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
+from ..log.known_states import KnownState, contradicts
 from ..runtime.slices import finish, turn, turns
 from ..topic_rules.mirrored_topics import check_change
 from . import (
@@ -294,16 +295,24 @@ class Coordination:
             (topic, index)
             for topic in self._known.topics.values()
             async for index, record in turns(enumerate(topic.partitions))
-            if record.version > 0 and (self._store is not None or us in record.replicas)
+            if record.version >= 0 and (self._store is not None or us in record.replicas)
         ]
         stored = await nodes.get_all(tree.state_path(topic.name, index) for topic, index in concerned)
         for (topic, index), node in zip(concerned, stored, strict=True):
-            version = topic.partitions[index].version
-            if node is None or node.version >= version:
+            record = topic.partitions[index]
+            known = KnownState(record.leader_epoch, record.version)
+            if node is None:
+                continue
+            path = tree.state_path(topic.name, index)
+            found = KnownState(tree.leader_epoch_from(path, node.data), node.version)
+            if not contradicts(known, found):
                 continue
             above = await nodes.get(tree.topic_path(topic.name))
             if above is not None and tree.topic_id_from(topic.name, above.data) == topic.topic_id:
-                return f"it has version {node.version} of the state of {topic.name}-{index}, it had {version}"
+                return (
+                    f"it has version {found.version}, leader epoch {found.leader_epoch} of the state of"
+                    f" {topic.name}-{index}, it had version {known.version}, leader epoch {known.leader_epoch}"
+                )
         return ""
 
     def _session_became(self, state: State, is_new: bool) -> None:

@@ -25,6 +25,8 @@ from .files import read_file, write_atomically
 logger = logging.getLogger(__name__)
 
 PARTITION_METADATA = "partition.metadata"
+STRAY_NOTE = ".stray"
+"""In the folder of a stray, and of a log that no leader has confirmed yet (see ``strays``)."""
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETED = re.compile(r".+\.[0-9a-f]{32}-delete")
 _STRAY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")

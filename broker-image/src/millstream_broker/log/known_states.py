@@ -156,11 +156,12 @@ def forgotten(
     return {
         key: max(one.leader_epoch - stored[key].leader_epoch, 1)
         for key, one in known.items()
-        if key in stored and _contradicts(one, stored[key])
+        if key in stored and contradicts(one, stored[key])
     }
 
 
-def _contradicts(known: KnownState, stored: KnownState) -> bool:
+def contradicts(known: KnownState, stored: KnownState) -> bool:
+    """Whether the stored state cannot follow the known one."""
     return (
         stored.version < known.version
         or stored.leader_epoch < known.leader_epoch

@@ -39,7 +39,7 @@ from .files import FileCache, is_failure
 from .inventory import Inventory, Place
 from .known_states import KnownStates
 from .log import Log
-from .strays import Stray, Strays, log_end
+from .strays import Stray, Strays, distrust, log_end
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Released(NamedTuple):
     log: Log
     stray: str = ""
     """Why it becomes a stray; empty if it was deleted."""
+    is_replaced: bool = False
+    """Whether another log takes its place."""
 
 
 class LogManager:
@@ -299,7 +301,13 @@ class LogManager:
                 log.delete_records_before(start)
         log.first_dirty_offset = min(known.get(checkpoints.CLEANER_OFFSETS, 0), log.log_end_offset)
         log.last_high_watermark = min(known.get(checkpoints.HIGH_WATERMARKS, 0), log.log_end_offset)
+        log.unconfirmed = (path / folders.STRAY_NOTE).exists()
         return log
+
+    def distrust(self) -> None:
+        """Coordination was restored: no log is truncated before a leader has confirmed it. Blocking."""
+        for log in self:
+            distrust(log)
 
     def _add(self, home: LogDir, key: TopicPartition, log: Log) -> None:
         home.add(key, log)
@@ -485,10 +493,16 @@ class LogManager:
         """Delete a partition: renames its folder now; :meth:`remove_deleted` removes it. Blocking."""
         self.put_aside(self.release([(topic, partition)]))
 
-    def release(self, keys: Iterable[TopicPartition], stray: str = "") -> list[Released]:
+    def release(
+        self, keys: Iterable[TopicPartition], stray: str = "", *, is_replaced: bool = False
+    ) -> list[Released]:
         """Forget deleted partitions, or strays. Nothing may be opened under their names before :meth:`put_aside`."""
         homes = ((key, self._homes.pop(key, None)) for key in keys)
-        return [self._release(home, key)._replace(stray=stray) for key, home in homes if home is not None]
+        return [
+            self._release(home, key)._replace(stray=stray, is_replaced=is_replaced)
+            for key, home in homes
+            if home is not None
+        ]
 
     @staticmethod
     def _release(home: LogDir, key: TopicPartition) -> Released:
@@ -548,13 +562,13 @@ class LogManager:
             self._take_away(released.pop())
 
     def _take_away(self, one: Released) -> None:
-        home, key, log, stray = one
+        home, key, log, stray, is_replaced = one
         home.rolled.discard(log)
         home.moved.discard(log)
         self.inventory.remove(log.topic_id, key[1])  # first: a log that is found again is noted again
         try:
             if stray:
-                self.strays.add(key, log, stray)
+                self.strays.add(key, log, stray, is_replaced=is_replaced)
             else:
                 target = home.path / folders.name_when_deleted(key)
                 log.move(target)

@@ -8,8 +8,10 @@ UNKNOWN_TOPIC_OR_PARTITION, and missing files are no failure.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import os
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -21,6 +23,7 @@ from .config import LogConfig
 from .durability import Durability
 from .epochs import LeaderEpochs
 from .files import is_failure
+from .folders import STRAY_NOTE
 from .producer_state import ProducerStateManager
 from .segments import Segments
 
@@ -89,6 +92,7 @@ class LogState:
         "topic_id",
         "truncating",
         "uncleanable",
+        "unconfirmed",
     )
 
     def __init__(
@@ -121,6 +125,8 @@ class LogState:
         """As of the replica's last leadership or following; meanwhile, the replica has a newer one."""
         self.closed_at = -1
         """The end of a log opened from its summary: there is a producer snapshot for it; else -1."""
+        self.unconfirmed = False
+        """No leader has confirmed the log since it was a stray, or coordination was restored (see ``strays``)."""
         self.truncating = False
         """A thread is truncating the log; set and cleared on the loop, which does not use the log meanwhile."""
         self.offline: OSError | None = None
@@ -131,6 +137,13 @@ class LogState:
     @property
     def directory(self) -> Path:
         return Path(self.segments.path)
+
+    def confirm(self) -> None:
+        """A leader has this log as far as it goes, or this broker leads with it: it may be truncated."""
+        if self.unconfirmed:
+            self.unconfirmed = False
+            with contextlib.suppress(OSError):  # then it stays unconfirmed after a restart
+                os.unlink(f"{self.segments.path}/{STRAY_NOTE}")
 
     @property
     def size(self) -> int:

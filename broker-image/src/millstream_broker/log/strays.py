@@ -6,10 +6,17 @@ the name ``TOPIC-N.TOPICID-stray`` (Kafka's suffix), in the same log directory. 
 with this broker among the replicas, the stray is its log again. Otherwise it stays until it is removed: by a request
 (RemoveStrays), by hand, or when it is older than ``log.stray.retention.ms``.
 
+A log that was a stray is *unconfirmed* until this broker leads with it, or a leader has it, too. So are all logs of a
+broker that finds that coordination was restored from an older copy. If an unconfirmed log would have to be truncated,
+it becomes a stray instead, and an empty log takes its place (`is_replaced`): which of the two histories counts is for
+people to decide, for example because a partition was added again with the number of a lost one. Such a stray does not
+come back by itself.
+
 ``.stray`` in the folder keeps the time at which the log became a stray, and what the checkpoints had about it:
 
     {"version": 1, "since_ms": 1764500000000, "log_start_offset": 100, "recovery_point": 5000, "high_watermark": 5200}
 
+and `"replaced": 1` if another log has taken its place. In the folder of a log in use, the file marks it as unconfirmed.
 The time is part of the stray's identity: a log that came back meanwhile, and is a stray again, is another one.
 """
 
@@ -33,7 +40,7 @@ from .files import FileCache, read_file, write_atomically
 from .log import Log
 from .state import Home, LogState
 
-NOTE = ".stray"
+NOTE = folders.STRAY_NOTE
 KNOWN_S = 3600.0
 """A stray is not removed by age before this process has known it for so long: until then its clock may be set."""
 
@@ -48,6 +55,8 @@ class Stray(NamedTuple):
     partition: int
     topic_id: uuid.UUID | None
     since_ms: int = 0
+    is_replaced: bool = False
+    """Whether another log has taken its place."""
 
 
 class LogEnd(NamedTuple):
@@ -89,7 +98,7 @@ class Strays:
     def found(self, path: Path, key: TopicPartition) -> None:
         """A folder of this kind, at the start. Blocking."""
         topic_id = folders.read_topic_id(path)
-        self._put(Stray(path, *key, topic_id, _since(path)))
+        self._put(Stray(path, *key, topic_id, _since(path), bool(_note(path).get("replaced"))))
         logger.warning(
             "%s is a stray (topic id %s): its log is kept and not served. Remove it with `millstream stray remove` if"
             " nobody needs it.",
@@ -97,7 +106,7 @@ class Strays:
             topic_id,
         )
 
-    def add(self, key: TopicPartition, log: Log, why: str) -> None:
+    def add(self, key: TopicPartition, log: Log, why: str, *, is_replaced: bool = False) -> None:
         """Turn a log into a stray: nobody writes to it any more. Blocking. OSError: its folder is unchanged."""
         _close(log)
         before, end = log.directory, log_end(log)
@@ -106,10 +115,11 @@ class Strays:
             log_start_offset=log.log_start_offset,
             recovery_point=log.flushed_offset,
             high_watermark=log.last_high_watermark,
+            **({"replaced": 1} if is_replaced else {}),
         )
         target = self._target(before.parent, key, log.topic_id)
         log.move(target)
-        self._added(before, Stray(target, *key, log.topic_id, since_ms), why)
+        self._added(before, Stray(target, *key, log.topic_id, since_ms, is_replaced), why)
         self._ends[target] = end
 
     def add_folder(self, path: Path, key: TopicPartition, why: str) -> None:
@@ -148,10 +158,14 @@ class Strays:
             self._ends.pop(path, None)
 
     def of(self, topic_id: uuid.UUID | None, partition: int, homes: Collection[Path]) -> list[Stray]:
-        """The strays of a partition in these directories."""
+        """The strays of a partition in these directories that may be its log again."""
         if topic_id is None:
             return []
-        return [one for one in self._of.get((topic_id, partition), ()) if one.path.parent in homes]
+        return [
+            one
+            for one in self._of.get((topic_id, partition), ())
+            if one.path.parent in homes and not one.is_replaced
+        ]
 
     def end(self, stray: Stray) -> LogEnd:
         """Where a stray ends. Blocking. OSError."""
@@ -181,7 +195,7 @@ class Strays:
             best.path.rename(path)
             self._drop(best.path)
         log = _open(path, config, self._files, home_of(path), best.topic_id)
-        (path / NOTE).unlink(missing_ok=True)
+        log.unconfirmed = True
         logger.warning("%s is in use again: it was the stray %s", path, best.path)
         return log
 
@@ -240,6 +254,12 @@ class Strays:
             except OSError:
                 found[path] = 0
         self.sizes = found
+
+
+def distrust(log: Log) -> None:
+    """Coordination was restored from an older copy: the log is unconfirmed. Blocking."""
+    log.unconfirmed = True
+    _write_note(log.directory, log_start_offset=log.log_start_offset, high_watermark=log.last_high_watermark)
 
 
 def _close(log: Log) -> None:

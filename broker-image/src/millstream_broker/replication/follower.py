@@ -59,6 +59,7 @@ class Follower(Replica):
     """All calls are made on the loop."""
 
     __slots__ = (
+        "_differs",
         "_held_back",
         "_leader_start",
         "_problem",
@@ -79,10 +80,12 @@ class Follower(Replica):
         high_watermark: int,
         waiting: Purgatory,
         starts: LogStarts | None = None,
+        differs: Callable[[Follower], None] | None = None,
     ) -> None:
         """`waiting` holds producers whose records this broker appended when it led.
 
-        `starts` makes moves of the log start durable.
+        `starts` makes moves of the log start durable. `differs` is called, once, if the leader has another log than an
+        unconfirmed one (see ``log.strays``), which is not truncated then.
         """
         super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
         self._held_back = 0
@@ -93,6 +96,7 @@ class Follower(Replica):
         self._problem = ""
         self.purgatory = waiting
         self._starts = LogStarts() if starts is None else starts
+        self._differs = differs
         self.committing: asyncio.Future[None] | None = None
         """Ends when a moved log start has been written."""
         self._leader_start = self._reported_start = 0
@@ -176,6 +180,7 @@ class Follower(Replica):
             self._starts.commit(self.log, self._committed)
         if self.failures:
             self._recovered()
+        self.log.confirm()
         now = self.log.log_start_offset, end
         return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
 
@@ -196,6 +201,8 @@ class Follower(Replica):
     def _truncate(self, leader_epoch: int, leader_end: int) -> Outcome:
         end = self.log.log_end_offset
         offset = truncation_offset(self.log.epochs, end, leader_epoch, leader_end)
+        if offset < end and self.log.unconfirmed:
+            return self._is_other()
         log.info(
             "%s: cut from offset %d to %d: epoch %d of broker %d ends at %d",
             self,
@@ -206,6 +213,13 @@ class Follower(Replica):
             leader_end,
         )
         return self._cut(lambda: self.log.truncate_to(offset, now_ms=_now_ms()))
+
+    def _is_other(self) -> Outcome:
+        """Not truncated: nobody knows whether its records count. The next request follows in another log."""
+        if self._differs is not None:
+            self._differs(self)
+            self._differs = None
+        return Outcome.FAILED
 
     def _cut(
         self, change: Callable[[], object], then: Callable[[], Outcome] = lambda: Outcome.GOES_ON
@@ -243,6 +257,12 @@ class Follower(Replica):
     def begin_within(self, leader_start: int, leader_end: int) -> Outcome:
         """This log's end is outside the leader's log, which has this range: continue within it."""
         end = self.log.log_end_offset
+        if (
+            end != self.log.log_start_offset
+            and self.log.unconfirmed
+            and not leader_start <= end <= leader_end
+        ):
+            return self._is_other()
         if end > leader_end:
             log.warning(
                 "%s: cut from offset %d to %d, where the log of broker %d ends",

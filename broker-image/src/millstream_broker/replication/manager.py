@@ -197,10 +197,12 @@ class ReplicaManager:
         await self._remove(taken, stray="belongs to another topic than the present one of that name")
         return bool(gone)
 
-    async def _remove(self, keys: Iterable[TopicPartition], stray: str = "") -> None:
+    async def _remove(
+        self, keys: Iterable[TopicPartition], stray: str = "", *, is_replaced: bool = False
+    ) -> None:
         """Delete logs, or make them strays; before this returns, no other log of these names may be opened."""
         for some in portions(keys, AT_ONCE):
-            await self._put_aside(self._logs.release(some, stray))
+            await self._put_aside(self._logs.release(some, stray, is_replaced=is_replaced))
 
     async def _put_aside(self, released: list[Released]) -> None:
         if released:
@@ -312,6 +314,7 @@ class ReplicaManager:
                 partition.lead(record, isr)
             partition.configure(config)
             return
+        opened.confirm()
         high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self._replicas.followers.pop(key, None)) is not None:
             self._fetchers.remove(follower)
@@ -364,9 +367,24 @@ class ReplicaManager:
                 high_watermark, waiting = led.high_watermark, led.step_down()
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             follower = self._replicas.followers[key] = Follower(
-                topic, index, opened, high_watermark, waiting, self._starts
+                topic, index, opened, high_watermark, waiting, self._starts, self._differs
             )
         self._fetchers.add(follower)
+
+    def _differs(self, follower: Follower) -> None:
+        self._removals.add(supervision.run("strays", self._replace(follower)))
+
+    async def _replace(self, follower: Follower) -> None:
+        """The leader has another log than an unconfirmed one here: keep this one as a stray, and copy the leader's."""
+        async with self._following:
+            key, topic = follower.key, self._replicas.metadata.topics.get(follower.topic)
+            is_current = self._replicas.followers.get(key) is follower
+            if self._is_closed or not is_current or topic is None or topic.topic_id != follower.topic_id:
+                return
+            self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            why = f"has other records than the log of broker {follower.record.leader}, the leader"
+            await self._remove([key], why, is_replaced=True)
+            await self._bring_up([(topic, follower.index)])
 
     async def _cut_ends(self, key: TopicPartition) -> None:
         """Return when the follower's log is not being truncated: its role may change in this turn of the loop."""
