@@ -58,3 +58,13 @@ def test_a_batch_that_the_source_does_not_return_yet_is_waited_for(
     with pytest.raises(ApiError, match="is not replicated in the source yet") as caught:
         check(monkeypatch, PartitionData(0, int(code)), 0)
     assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_records_that_the_target_may_lose_are_waited_for() -> None:
+    """A leader that was just elected does not know yet what its followers have."""
+    there = MirrorPartitionResponse(0, log_end_offset=5)
+    standing._check_replicated(LANE, there, 5)
+    with pytest.raises(ApiError, match="t-0: offset 3 is not replicated in the target yet"):
+        standing._check_replicated(LANE, there, 3)
+    with pytest.raises(ApiError, match="no leader"):
+        standing._check_replicated(LANE, there, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"))

@@ -16,7 +16,7 @@ from millstream_broker.coordination.controllership import (
     BrokersChanged,
     StatesChanged,
 )
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import HELD_BACK, Controller, of, told, topic
 
 

@@ -19,7 +19,7 @@ from millstream_broker.coordination.controllership import (
     DeletionsRequested,
     Image,
 )
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import Controller, of, topic
 
 

@@ -25,7 +25,7 @@ from millstream_broker.coordination.controllership import (
     DeletionsRequested,
     TopicsChanged,
 )
-from millstream_broker.steps import to_the_end
+from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.controller import Controller, of, told, topic
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE
 

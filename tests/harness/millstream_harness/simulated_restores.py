@@ -104,7 +104,7 @@ class RestoredCluster(SimulatedCluster):
                 broker.strays.add((topic_id, index))
 
     def compare(self, broker: SimulatedBroker) -> None:
-        """As `millstream_broker.generations` does at a start."""
+        """As `millstream_broker.cluster.generations` does at a start."""
         broker.ahead = 0
         if not broker.is_unclean:
             broker.ahead = max(0, broker.generation - self.generations.get(broker.id, 0) - 1)

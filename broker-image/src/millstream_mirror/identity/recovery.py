@@ -51,7 +51,7 @@ from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of
 from ..membership.member import LaneName
 from ..partitions.opening import Keeper, Leaders
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, Lane
+from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, Lane, Side
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
 from .flow import CopyLane
@@ -233,6 +233,7 @@ class CopyKeeper(Keeper):
         epochs = await self._ask_epochs(
             leaders, under, {lane.source: one.last_epoch for lane, one in there.items()}
         )
+        replicated = await self._ask_replicated({lane: lanes[lane] for lane in there})
         starts = await self._ask_offsets(leaders, EARLIEST)
         ends = await self._ask_offsets(leaders, LATEST)
         for lane, answer in there.items():
@@ -245,6 +246,7 @@ class CopyKeeper(Keeper):
                 if isinstance(end, Exception):
                     raise end
                 self._check_epoch(lane, answer, epoch, end)
+                _check_replicated(lane, answer, replicated[lane])
             except (MustWait, ApiError, BrokerError) as error:
                 problems[lane] = error
         limit = asyncio.Semaphore(FETCHES_AT_ONCE)
@@ -355,6 +357,21 @@ class CopyKeeper(Keeper):
                 found[lane] = MustWait(message) if must_wait else ApiError(error, message)
         return found
 
+    async def _ask_replicated(
+        self, lanes: Mapping[CopyLane, Leaders]
+    ) -> dict[CopyLane, int | ApiError | BrokerError]:
+        """The high watermarks in the target."""
+
+        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
+            answers = await offsets_at(self._at_target, node, keys, LATEST)
+            return {
+                key: _refusal(key[0], one.error_code, "target") or one.offset for key, one in answers.items()
+            }
+
+        leaders = {lane.target: of_lane.target for lane, of_lane in lanes.items()}
+        found = await _by_leader(leaders, [*leaders], ask)
+        return {lane: found[lane.target] for lane in lanes}
+
     async def _ask_epochs(
         self,
         leaders: Mapping[TopicPartition, int],
@@ -408,8 +425,18 @@ def _settle(
             one.set_result(found.get(lane))
 
 
-def _refusal(topic: str, code: int) -> ApiError | None:
-    return ApiError(ErrorCode.of(code), f"topic {topic} in the source") if code else None
+def _check_replicated(
+    lane: CopyLane, there: MirrorPartitionResponse, replicated: int | ApiError | BrokerError
+) -> None:
+    """Raise ApiError while the target may lose the end of its log: positions of groups count all that it has."""
+    if isinstance(replicated, Exception):
+        raise replicated
+    if replicated < there.log_end_offset:
+        raise not_replicated_yet("target", lane.target, replicated)
+
+
+def _refusal(topic: str, code: int, side: Side = "source") -> ApiError | None:
+    return ApiError(ErrorCode.of(code), f"topic {topic} in the {side}") if code else None
 
 
 async def _by_leader(

@@ -381,6 +381,11 @@ class Flow(ABC):
         """Number the fetched batches and send them; other lanes wait for responses.
 
         ``asked`` has the offset and the leader epoch of each fetch.
+
+        A lane's batches stay in order, although this awaits between numbering and sending them. Only the pump that
+        fetches a lane hands it to another one, or a recovery, which begins with nothing in flight; after that a lane
+        sends one batch and waits (`Lane.probing`). If the target's leader moves, later batches may reach the new one
+        first. It has that first batch, so it refuses them, as a copy's offset makes it, too.
         """
         targets = {self.lanes[where].target for where in partitions_in(response) if where in self.lanes}
         leaders, absent, problem = await leading(self._producing, targets)
