@@ -21,7 +21,7 @@ from millstream_harness.wire import Wire
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 HOUR_NS = 3600 * 10**9
 TOPIC = 2

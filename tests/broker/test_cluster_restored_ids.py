@@ -11,7 +11,7 @@ from millstream_harness.cluster_load import Writer, create, read_all
 from millstream_harness.restored_zookeeper import copy, restore
 from millstream_harness.zookeeper import ZooKeeperProcess
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.soak
 
 
 def test_records_of_a_new_producer_are_no_repetitions_of_an_earlier_ones(tmp_path: Path) -> None:

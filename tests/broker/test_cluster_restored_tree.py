@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
 from millstream_harness.broker import BrokerProcess
@@ -163,61 +162,3 @@ def test_a_zookeeper_restored_while_brokers_run_costs_no_record(
     holds(cluster, kept)
     kept.write(50)
     holds(cluster, kept)
-
-
-def test_a_lost_partition_that_is_added_again_costs_no_record(
-    cluster: ClusterProcesses, zookeeper: ZooKeeperProcess
-) -> None:
-    """The broker that leads it has no log of the lost one; the others keep theirs as strays, and follow."""
-    create(cluster, "grown", 1, 2, 3)
-    copied = copy(zookeeper)
-    cluster.await_in_sync("grown")
-    grow(cluster)
-    lost = Writer(cluster, "grown")
-    for _ in range(100):
-        lost.send(1)
-    lost.flush()
-    assert len(lost.acknowledged) == 100
-    stop_all(cluster)
-    restore(zookeeper, copied)
-    for one in cluster.brokers.values():
-        one.start()
-    cluster.await_in_sync("grown")
-    until(lambda: all(map(strays, cluster.brokers.values())), "the logs of the lost partition are strays")
-    first = cluster.brokers[1]
-    first.stop(20)
-    for path in strays(first):
-        shutil.rmtree(path)
-    first.start()
-    cluster.await_in_sync("grown")
-    kept = [size for number in (2, 3) for size in map(bytes_in, strays(cluster.brokers[number]))]
-    grow(cluster)
-    for _ in range(2):
-        cluster.await_in_sync("grown")
-        assert [size for number in (2, 3) for size in map(bytes_in, strays(cluster.brokers[number]))] == kept
-        stop_all(cluster)
-        for one in cluster.brokers.values():
-            one.start()
-    writer = Writer(cluster, "grown")
-    cluster.await_in_sync("grown")
-    for _ in range(50):
-        writer.send(1)
-    writer.flush()
-    assert len(writer.acknowledged) == 50
-
-
-def grow(cluster: ClusterProcesses) -> None:
-    """Add partition 1, which broker 1 leads, as Kafka's tools do."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **PATIENT})
-    new = NewPartitions("grown", 2, replica_assignment=[[1, 2, 3]])
-    admin.create_partitions([new])["grown"].result(30)
-    cluster.await_in_sync("grown")
-
-
-def strays(broker: BrokerProcess) -> list[Path]:
-    return list(broker.data.glob("grown-1.*-stray"))
-
-
-def bytes_in(stray: Path) -> int:
-    """Of its records."""
-    return sum(path.stat().st_size for path in stray.glob("*.log"))
