@@ -239,6 +239,11 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
         "Producer ids come from random blocks above 2^32, and differ between clusters, restored ones too.",
     ),
     (
+        "CreatePartitions, Metadata",
+        "A partition that is added to a topic begins with a random leader epoch below 2^20; Kafka begins with 0. If a "
+        "restored ZooKeeper has forgotten an earlier one of that number, their records are told apart.",
+    ),
+    (
         "CreateTopics, AlterConfigs",
         "Segments may be as small as 14 bytes, as in Kafka 3; Kafka 4 requires 1 MiB. The error for an unknown "
         "topic key may suggest the right one.",
