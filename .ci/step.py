@@ -25,7 +25,9 @@ ON_TERMINAL_S = 0.2
 
 
 def shown(line: str) -> str:
-    """A line of pip or Maven without its level, and of an address only the file."""
+    """A line of pip or Maven without its level, and of an address only the file; "" for what pip replaces first."""
+    if "ninstall" in line:
+        return ""
     return URL.sub("", line).removeprefix("[INFO] ").strip()
 
 

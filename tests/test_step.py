@@ -35,7 +35,8 @@ def test_a_long_step_says_what_goes_on(tmp_path: Path) -> None:
     running = tmp_path / "running"
     running.touch()
     line = "[INFO] Downloading from central: https://maven.example/a/b.jar"
-    wait = f"echo '{line}'; while [ -e {running} ]; do sleep 0.1; done"
+    passing = "  Successfully uninstalled setuptools-65.5.0"
+    wait = f"echo '{line}'; echo '{passing}'; while [ -e {running} ]; do sleep 0.1; done"
     environment = {**os.environ, "STEP_EVERY_S": "0.1"}
     with subprocess.Popen(
         [*STEP, "sh", "-c", wait], stdout=subprocess.PIPE, text=True, env=environment

@@ -208,7 +208,7 @@ class KafkaConnection:
             # Fail at once: kafka-python would retry until its timeout, and leak sockets.
             begun = time.monotonic()
             failure = (
-                "none of its brokers runs"
+                "no broker of the cluster runs"
                 if self.bootstrap == NOWHERE
                 else f"no broker answers at {self.bootstrap}"
             )

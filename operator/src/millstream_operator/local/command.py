@@ -279,9 +279,11 @@ def _summary(resource: dict[str, Any]) -> str:
     summaries: dict[str, Callable[[], str]] = {
         "Cluster": lambda: status.get("bootstrap", ""),
         "Topic": lambda: (
-            f"{count_of(status.get('partitions', 0), 'partition')}, {count_of(status.get('sizeBytes', 0), 'byte')}"
+            f"{count_of(status['partitions'], 'partition')}, {count_of(status.get('sizeBytes', 0), 'byte')}"
+            if "partitions" in status
+            else ""
         ),
-        "ConsumerGroup": lambda: f"{status.get('state', '')}, {_lag(status)}",
+        "ConsumerGroup": lambda: ", ".join(filter(None, (status.get("state"), _lag(status)))),
         "MirrorMaker": lambda: f"{count_of(status.get('topics', 0), 'topic')}, {_lag(status)}",
         "BatchLoad": lambda: _run(status.get("lastRun", {})),
     }
