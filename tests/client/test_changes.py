@@ -261,5 +261,9 @@ def test_offsets_stay_within_what_a_partition_holds(
 
 
 def test_times_are_utc_unless_they_name_a_zone() -> None:
-    assert parse_datetime("1970-01-01T00:00:01") == parse_datetime("1970-01-01T01:00:01+01:00") == 1000
-    assert parse_datetime("1970-01-02") == 86_400_000
+    for text, expected in (
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+        ("1970-01-02", 86_400_000),
+    ):
+        assert parse_datetime("--to-datetime", text) == expected
