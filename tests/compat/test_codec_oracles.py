@@ -182,10 +182,13 @@ def kafka_python_class(name: str) -> Any:
     return next(getattr(module, name) for module in _KAFKA_PYTHON if hasattr(module, name))
 
 
-def alias(name: str) -> str:
-    """kafka-python has one name for all sets of authorized operations, and a set of bits instead of Kafka's int32."""
+def alias(name: str, container: Any) -> str:
+    """kafka-python has one name for most sets of authorized operations, and a set of bits instead of Kafka's int32.
+
+    In DescribeTopicPartitions it has Kafka's name and type.
+    """
     renamed = name in ("cluster_authorized_operations", "topic_authorized_operations")
-    return "authorized_operations" if renamed else name
+    return name if not renamed or name in container._struct.fields else "authorized_operations"
 
 
 def bits(value: int) -> set[int] | None:
@@ -209,9 +212,9 @@ def to_kafka_python(value: Struct, version: int, container: Any) -> Any:
                 converted = [to_kafka_python(element, version, nested) for element in ours]
             else:
                 converted = to_kafka_python(ours, version, nested)
-        if wire.kind == "int32" and alias(name) == "authorized_operations":
+        if wire.kind == "int32" and alias(name, container) == "authorized_operations":
             converted = bits(ours)
-        arguments[alias(name)] = converted
+        arguments[alias(name, container)] = converted
     return container(version=version, **arguments)
 
 
@@ -220,13 +223,13 @@ def from_kafka_python(container: Any, version: int, struct: type[Struct]) -> Str
     for name, wire in struct.FIELDS:
         if not wire.in_version(version):
             continue
-        theirs = getattr(container, alias(name))
+        theirs = getattr(container, alias(name, container))
         if wire.struct is not None and theirs is not None:
             if wire.is_array:
                 theirs = [from_kafka_python(element, version, wire.struct) for element in theirs]
             else:
                 theirs = from_kafka_python(theirs, version, wire.struct)
-        if wire.kind == "int32" and alias(name) == "authorized_operations":
+        if wire.kind == "int32" and alias(name, container) == "authorized_operations":
             theirs = number(theirs)
         if wire.kind == "uuid" and theirs is None:
             theirs = ZERO_UUID
