@@ -15,7 +15,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -164,6 +164,10 @@ docs/command.md: setup
 docs/metrics.md: setup
 	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.metrics_document > $@.new
 	mv $@.new $@
+
+# Pictures of dashboards, from five minutes of a cluster, a mirror and a Prometheus.
+docs/images/dashboards: setup
+	PYTHONPATH=tests/harness $(BIN)/python -P -m millstream_harness.dashboard_pictures $@
 
 # Every configuration key, from the broker's own tables.
 docs/reference/broker-configuration.md: setup
