@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,11 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
-    """All manifests of a folder (or of one file), validated; ``known`` are those applied before, by key."""
+def read(folder: Path, known: Mapping[str, Resource], new: Collection[str] = ()) -> Manifests:
+    """All manifests of a folder (or of one file), validated.
+
+    ``known`` are those applied before, by key; ``new`` are those of them that rules about changes do not concern yet.
+    """
     problems: list[ManifestProblem] = []
     found: dict[str, tuple[Path, Resource]] = {}
     mistaken: dict[str, list[schema.Problem]] = {}
@@ -195,7 +198,8 @@ def read(folder: Path, known: Mapping[str, Resource]) -> Manifests:
             else:
                 resource = _with_defaults(document)
                 found[key_of(document)] = (file, resource)
-                wrongs = list(schema.validate(resource, _schema(document), old=known.get(key_of(document))))
+                old = None if key_of(document) in new else known.get(key_of(document))
+                wrongs = list(schema.validate(resource, _schema(document), old=old))
                 problems += [ManifestProblem(file, where, str(wrong)) for wrong in wrongs]
                 mistaken[key_of(document)] = wrongs
                 without_effect += _without_effect(where, document)

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..kafka.admin import AdminPool
-from ..models import BatchLoad
+from ..models import BatchLoad, Cluster, decode_as
 from . import deleting, manifests, processes, scheduler
+from .clusters import LocalCluster
 from .folder import DataFolder
 from .processes import StartFailed
 from .reconcile import SCHEDULE, Pass
@@ -78,14 +79,27 @@ class LocalRuntime:
 
     def up(self, folder: Path, *, loads: bool = True) -> Outcome:
         """Apply the manifests of a folder; ``loads=False`` leaves BatchLoads for later."""
-        known = self.store.load().resources
-        found = manifests.read(folder, known)  # first, so that a mistake does not even leave a data folder
+        before = self.store.load()
+        known = before.resources
+        found = manifests.read(
+            folder, known, self._unstarted(before)
+        )  # first, so that a mistake does not even leave a data folder
         with self._without_schedule() as state:
             self._say_copy(state)
             self.store.save(state)
             if state.resources != known:
-                found = manifests.read(folder, state.resources)
+                found = manifests.read(folder, state.resources, self._unstarted(state))
             return self._up(state, found, loads=loads)
+
+    def _unstarted(self, state: State) -> set[str]:
+        """The keys of Clusters none of whose brokers has ever started: they may change in every field."""
+        folder = DataFolder(self.data, state)
+        return {
+            key
+            for key, resource in state.resources.items()
+            if resource["kind"] == Cluster.KIND
+            and not any(LocalCluster(folder, decode_as(Cluster, resource)).folder.glob("*/meta.properties"))
+        }
 
     def _up(self, state: State, found: manifests.Manifests, *, loads: bool) -> Outcome:
         say = self.reporter.say
