@@ -1,12 +1,15 @@
 """A simulated cluster whose tree is replaced by older copies of itself, at any moment, while brokers run or not.
 
+All brokers start before one of them is the controller, and nothing else happens until the copy is dealt with, as
+docs/clusters.md recommends: a broker that leads before it meets those that know better may use their leader epochs.
+Otherwise copies are restored at any moment.
+
 The deciding parts are real: what a broker compares at its start (`log.known_states`), and the controller's comparison
 of logs. A running broker loses its session, and goes on by what it knows until it reconnects: then it ends, if it
 notices that the tree is older than it was, or registers again.
 
-No acknowledged record may be lost. The leader has it, or else a stray does: for example if `min.insync.replicas` is 1,
-and the broker that had it was not there when another one led. The exception is a topic whose deletion was requested:
-the copy may have it again, without records.
+No acknowledged record may be lost: the leader has it, or else a stray does. The exception is a topic whose deletion was
+requested: the copy may have it again, without records.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class RestoredCluster(SimulatedCluster):
         """Brokers that run, and have not seen the restored tree yet."""
         self.pending: set[int] = set()
         """Brokers that have not been accepted since the last restore."""
+        self.is_gathering = False
+        """Whether no controller is elected yet, because a broker has not registered since the last restore."""
         self.forgiven: set[uuid.UUID] = set()
         self.restored = 0
         self.hidden: set[tuple[LogKey, int, tuple[int, int]]] = set()
@@ -78,6 +83,7 @@ class RestoredCluster(SimulatedCluster):
         self.epochs.clear()
         self.cut_off = {broker.id for broker in self.brokers.values() if broker.is_up}
         self.pending = set(self.brokers)
+        self.is_gathering = True
         for topic_id in self.ended - self.forgiven:
             self._forgive(topic_id)
         for controller in self.controllers:
@@ -92,6 +98,13 @@ class RestoredCluster(SimulatedCluster):
         self.cut_off.discard(broker.id)
         self._find_strays(broker)
         super().start(broker)
+
+    def elect_controller(self) -> None:
+        here = [one.id for one in self.brokers.values() if one.is_up and one.id in self.registered]
+        if self.is_gathering and len(here) < len(self.brokers):
+            return
+        self.is_gathering = False
+        super().elect_controller()
 
     def crash(self, broker: SimulatedBroker, *, lose_memory: bool) -> None:
         self.cut_off.discard(broker.id)
@@ -175,6 +188,8 @@ class RestoredCluster(SimulatedCluster):
         return bool(self.pending) or any(one.doubted for one in self.states.values())
 
     def _troubles(self) -> list[tuple[float, Action]]:
+        if self.restored and self.is_settling():
+            return [(0.2, self._cuts)]
         troubles = super()._troubles()
         troubles.append((0.3, self.take_tree_copy))
         if self.copy is not None and self.controller_epoch > self.copy.controller_epoch:

@@ -168,10 +168,12 @@ class SimulatedTree:
         truth = self.truth[topic_id, key[1]]
         for offset in range(before, log.high_watermark):
             record = log.records[offset]
-            if truth.setdefault(offset, record) != record and not self.is_stray((topic_id, key[1]), offset):
+            known = truth.setdefault(offset, record)
+            if known != record and not self.is_stray((topic_id, key[1]), offset):
                 raise Violation(
-                    f"{key} offset {offset}: {record} at leader {broker}, {truth[offset]} was committed before"
+                    f"{key} offset {offset}: {record} at leader {broker}, {known} was committed before"
                 )
+            truth[offset] = record
 
     def is_stray(self, of: LogKey, offset: int) -> bool:
         """Whether what was committed at this offset is kept, but not served: no such thing happens here."""

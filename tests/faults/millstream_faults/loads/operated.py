@@ -167,7 +167,7 @@ class OperatedLab:
             if self._drawn.random() < 0.5:
                 self._until = {} if self._until else LATER
             else:
-                self._sandbox.run(
+                self._sandbox.run_alone(  # a command expects the main thread
                     "delete", "-f", str(self._sandbox.manifests / f"BatchLoad-{self._load}.yaml")
                 )
                 self._edit = {"from": self._from("from", "")}
