@@ -102,7 +102,8 @@ version:
 e2e: setup images
 	$(BIN)/python -P tests/harness/millstream_harness/run_tests.py -- e2e --timeout 900 $(PYTEST)
 
-PIP_COMPILE = $(BIN)/pip-compile --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
+# UPGRADE=--upgrade, or --upgrade-package=NAME: newer releases, where the pyprojects allow them.
+PIP_COMPILE = $(BIN)/pip-compile $(UPGRADE) --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links
 # $(call image_lock,FOLDER,OPTIONS): what an image installs, and what builds its package, with hashes, as pinned above.
 image_lock = $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt $(2) -o $(1)/requirements.txt $(1)/pyproject.toml && \

@@ -8,21 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from millstream_operator.resources.load import SPARK_VERSION
+from millstream_harness.newest import SPARK_PINS
 
 ROOT = Path(__file__).resolve().parents[1]
 POM = ROOT / "spark-operator-jobs/pom.xml"
 MAVEN = "{http://maven.apache.org/POM/4.0.0}"
-PINS = {
-    "spark-operator-jobs/Dockerfile": r"^FROM spark:([\d.]+)-python3$",
-    "spark-operator-jobs/pyproject.toml": r'"pyspark==([^"]+)"',
-    "spark-operator-jobs/manifests/spark-application.yaml": r"sparkVersion: (\S+)",
-    "spark-operator-jobs/manifests/scheduled-spark-application.yaml": r"sparkVersion: (\S+)",
-    "requirements-dev.txt": r"^pyspark==(\S+)",
-    "docs/how-to/ci.md": r"pyspark ([\d.]+\d)",
-    "docs/how-to/connect.md": r"spark-sql-kafka-0-10_[\d.]+:([\d.]+\d)",
-}
-"""Pattern of the version by file."""
 
 
 def properties(pom: Path) -> dict[str, str]:
@@ -30,19 +20,24 @@ def properties(pom: Path) -> dict[str, str]:
     return {entry.tag.removeprefix(MAVEN): entry.text or "" for entry in found}
 
 
-@pytest.mark.parametrize("path", PINS)
+@pytest.mark.parametrize("path", SPARK_PINS)
 def test_files_name_the_pinned_spark(path: str) -> None:
-    versions = set(re.findall(PINS[path], (ROOT / path).read_text(), re.MULTILINE))
+    versions = set(re.findall(SPARK_PINS[path], (ROOT / path).read_text(), re.MULTILINE))
     assert versions == {properties(POM)["spark.version"]}
 
 
-def test_operator_asks_for_the_pinned_spark() -> None:
-    assert properties(POM)["spark.version"] == SPARK_VERSION
-
-
 def test_iceberg_runtime_is_for_the_pinned_spark() -> None:
-    (minor,) = set(re.findall(r"iceberg-spark-runtime-([\d.]+)_", POM.read_text()))
-    assert properties(POM)["spark.version"].startswith(f"{minor}.")
+    pinned = properties(POM)
+    assert pinned["spark.version"].startswith(f"{pinned['spark.minor']}.")
+    artifact = "iceberg-spark-runtime-"
+    assert POM.read_text().count(artifact) == POM.read_text().count(f"{artifact}${{spark.minor}}_") == 1
+
+
+def test_image_of_the_test_cluster_has_the_pinned_spark() -> None:
+    """`.ci/run` makes Spark's image on the cluster with the version in the pom."""
+    (line,) = re.findall(r"^ *spark=\$\((.*)\)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert line == "sed -n 's|.*<spark.version>\\(.*\\)</spark.version>.*|\\1|p' spark-operator-jobs/pom.xml"
+    assert '"$cluster/image" spark "$spark"' in (ROOT / ".ci/run").read_text()
 
 
 def test_catalog_of_tests_has_the_tables_iceberg() -> None:

@@ -101,3 +101,23 @@ def test_hooks_run_the_pinned_tools() -> None:
         program, *words = hook["entry"].split()
         assert program.startswith(".venv/bin/")
         assert " ".join([f"$(BIN)/{Path(program).name}", *words[:1]]).removesuffix(" --force-exclude") in lint
+
+
+def test_each_week_every_part_is_tried_with_its_newest_release() -> None:
+    jobs = parsed(GITHUB / "workflows/weekly.yml")["jobs"]
+    parts = jobs["newest"]["strategy"]["matrix"]["part"]
+    script = (ROOT / ".ci/newest").read_text()
+    assert parts == re.findall(r"^(\w+)\)$", script, re.MULTILINE)
+    assert jobs["newest"]["steps"][-1]["run"] == ".ci/newest ${{ matrix.part }}"
+    assert "permissions" not in jobs["newest"], "new releases run without rights"
+    assert (ROOT / ".ci/newest").stat().st_mode & 0o111
+    tools = parsed(GITHUB / "workflows/ci.yml")["jobs"]["run"]["steps"][:-1]
+    assert [step.get("uses") or step["run"] for step in jobs["newest"]["steps"][:-1]] == [
+        step.get("uses") or step["run"] for step in tools
+    ]
+
+
+def test_issue_needs_no_more_than_its_rights() -> None:
+    report = parsed(GITHUB / "workflows/weekly.yml")["jobs"]["report"]
+    assert report["permissions"] == {"actions": "read", "issues": "write"}
+    assert all("uses" not in step for step in report["steps"]), "no code of the checkout, nor of an action"

@@ -1,0 +1,148 @@
+"""Moves the checkout to the newest releases of what it pins, for the weekly run of `.ci/newest`; nothing is committed.
+
+    PYTHONPATH=tests/harness .venv/bin/python -P -m millstream_harness.newest kafka|spark|python [PACKAGE…]
+
+Maven and pip-compile choose the newest release; what is no release, such as 4.2.0-rc1, does not count. Prints each pin
+that changes.
+
+kafka    Apache Kafka, in `bench/kafka/pom.xml`; a release may lack MirrorMaker 2
+spark    Spark, and the jars for it in `spark-operator-jobs/pom.xml`: Delta and Iceberg for its minor version
+python   the packages of `requirements-dev.txt` and of the images; with names, only these. PySpark stays that of the pom
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+KAFKA = Path("bench/kafka/pom.xml")
+SPARK = Path("spark-operator-jobs/pom.xml")
+REST = Path("tests/jobs/iceberg-rest/pom.xml")
+PYPROJECTS = [Path(folder, "pyproject.toml") for folder in ("broker-image", "client", "operator")]
+JOBS = Path("spark-operator-jobs/pyproject.toml")
+SPARK_PINS = {
+    "spark-operator-jobs/Dockerfile": r"^FROM spark:([\d.]+)-python3$",
+    "spark-operator-jobs/pyproject.toml": r'"pyspark==([^"]+)"',
+    "spark-operator-jobs/manifests/spark-application.yaml": r"sparkVersion: (\S+)",
+    "spark-operator-jobs/manifests/scheduled-spark-application.yaml": r"sparkVersion: (\S+)",
+    "operator/src/millstream_operator/resources/load.py": r'^SPARK_VERSION = "([^"]+)"$',
+    "requirements-dev.txt": r"^pyspark==(\S+)",
+    "docs/how-to/ci.md": r"pyspark ([\d.]+\d)",
+    "docs/how-to/connect.md": r"spark-sql-kafka-0-10_[\d.]+:([\d.]+\d)",
+}
+"""Files that repeat the pom's version of Spark, and the pattern of the version there."""
+NO_RELEASE = r".*[-.](?i:alpha|beta|m|rc|preview|snapshot)[-.]?\d*.*"
+PLUGIN = "org.codehaus.mojo:versions-maven-plugin:2.18.0:update-properties"
+PINNED = re.compile(r'"([A-Za-z0-9._-]+)(\[[^\]]*\])?==([^";\s]+)')
+
+
+def named(package: str) -> str:
+    """A package's name as pip compares them."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def property_of(pom: str, name: str) -> str:
+    (value,) = re.findall(rf"<{re.escape(name)}>(.*)</{re.escape(name)}>", pom)
+    return str(value)
+
+
+def with_property(pom: str, name: str, value: str) -> str:
+    tag = re.escape(name)
+    changed, count = re.subn(rf"(<{tag}>).*(</{tag}>)", rf"\g<1>{value}\g<2>", pom)
+    assert count == 1, name
+    return changed
+
+
+def loosened(pyproject: str, packages: Sequence[str]) -> str:
+    """Without upper limits for these packages, or for all, except PySpark."""
+    wanted = set(map(named, packages))
+
+    def loose(pin: re.Match[str]) -> str:
+        name = named(pin[1])
+        if name == "pyspark" or (wanted and name not in wanted):
+            return pin[0]
+        return f'"{pin[1]}{pin[2] or ""}>={pin[3]}'
+
+    return PINNED.sub(loose, pyproject)
+
+
+def pinned_as(pyproject: str, lock: str) -> str:
+    """With the lock's versions where a version is pinned."""
+    versions = {
+        named(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", lock, re.MULTILINE)
+    }
+    return PINNED.sub(
+        lambda pin: f'"{pin[1]}{pin[2] or ""}=={versions.get(named(pin[1]), pin[3])}', pyproject
+    )
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def update(pom: Path, properties: Sequence[str], *options: str) -> None:
+    """Maven sets these properties of a pom to the newest release that all artifacts with this version have."""
+    ours = [f"-DincludeProperties={','.join(properties)}", "-DgenerateBackupPoms=false"]
+    run("mvn", "-B", "-q", "-f", str(pom), PLUGIN, *ours, f"-Dmaven.version.ignore={NO_RELEASE}", *options)
+
+
+def kafka() -> None:
+    update(KAFKA, ["kafka.version"], "-Dwithout.mirrormaker")
+
+
+def spark() -> None:
+    pom = ROOT / SPARK
+    update(SPARK, ["spark.version"])
+    new = property_of(pom.read_text(), "spark.version")
+    pom.write_text(with_property(pom.read_text(), "spark.minor", new.rpartition(".")[0]))
+    update(SPARK, ["delta.version", "iceberg.version"])
+    rest = ROOT / REST
+    iceberg = property_of(pom.read_text(), "iceberg.version")
+    rest.write_text(with_property(rest.read_text(), "iceberg.version", iceberg))
+    for name, pattern in SPARK_PINS.items():
+        path = ROOT / name
+        path.write_text(with_version(path.read_text(), pattern, new))
+
+
+def with_version(text: str, pattern: str, version: str) -> str:
+    """The text with this version wherever the pattern's group finds one."""
+
+    def replaced(found: re.Match[str]) -> str:
+        begin, end = found.start(1) - found.start(), found.end(1) - found.start()
+        return found[0][:begin] + version + found[0][end:]
+
+    return re.sub(pattern, replaced, text, flags=re.MULTILINE)
+
+
+def python(packages: Sequence[str]) -> None:
+    before = {path: (ROOT / path).read_text() for path in (*PYPROJECTS, JOBS)}
+    for path, text in before.items():
+        (ROOT / path).write_text(loosened(text, packages))
+    upgrade = " ".join(f"--upgrade-package={name}" for name in packages) or "--upgrade"
+    run("make", "lock", f"UPGRADE={upgrade}")
+    lock = (ROOT / "requirements-dev.txt").read_text()
+    for path, text in before.items():
+        (ROOT / path).write_text(pinned_as(text, lock))
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["kafka"]:
+            kafka()
+        case ["spark"]:
+            spark()
+        case ["python", *packages]:
+            python(packages)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    run("git", "--no-pager", "diff", "--unified=0")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
