@@ -47,15 +47,13 @@ class Area:
 
     @property
     def package(self) -> str:
-        return self.modules.rpartition("/")[0]
+        return self.modules.partition("/*")[0]
 
     def paths(self) -> list[str]:
         return [f"{self.folder}/test_{name}.py" for name in self.tests]
 
 
 AREAS = {
-    # Rules for appends outside a single log.
-    "appends": Area("millstream_broker/replication/sequence_guard.py", "tests/broker", ("refusals",)),
     "groups": Area(
         "millstream_broker/groups/*.py",
         "tests/broker/groups",
@@ -104,6 +102,7 @@ AREAS = {
             "isr",
             "isr_writes",
             "delayed_produce",
+            "refusals",
             "throttle",
             "replication_machine",
             "follower",
@@ -186,7 +185,7 @@ AREAS = {
         ),
     ),
     "operator": Area(
-        "millstream_operator/reconcile/*.py",
+        "millstream_operator/reconcile/*/*.py",
         "tests/operator",
         (
             "cluster_builders",
@@ -270,8 +269,13 @@ def equivalents(area: str) -> dict[tuple[str, str, str, str], str]:
     """Why each listed mutant of an area is equivalent, by module, function, old and new lines."""
     package = AREAS[area].package
     return {
-        (f"{package}/{path.stem}.py", one["function"], one["old"], one["new"]): one["why"]
-        for path in (EQUIVALENT / area).glob("*.toml")
+        (
+            f"{package}/{path.relative_to(EQUIVALENT / area).with_suffix('.py')}",
+            one["function"],
+            one["old"],
+            one["new"],
+        ): one["why"]
+        for path in (EQUIVALENT / area).rglob("*.toml")
         for one in tomllib.loads(path.read_text("utf-8"))["mutant"]
     }
 
@@ -291,7 +295,7 @@ def report(results: list[dict[str, Any]], by_package: bool = False) -> tuple[lis
     rows: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         module = result["module"]
-        rows.setdefault(f"{Path(module).parent}/" if by_package else module, []).append(result)
+        rows.setdefault("/".join(module.split("/")[:2]) + "/" if by_package else module, []).append(result)
     for row, mutants in sorted(rows.items()):
         unnoticed = [one for one in mutants if one["status"] in ("survived", "no tests")]
         equivalent = [one for one in unnoticed if key_of(one) in known]
@@ -340,7 +344,7 @@ def main() -> int:
     for area, modules in wanted.items():
         print(f"mutation: {area}", flush=True)
         folder, package = prepare(area), AREAS[area].package.replace("/", ".")
-        chosen = [f"{package}.{module}.*" for module in modules]
+        chosen = [f"{package}.{module.replace('/', '.')}.*" for module in modules]
         subprocess.run(
             [sys.executable, str(WORKER), *map(str, (options.jobs, options.sample, options.seed)), *chosen],
             cwd=folder,
