@@ -342,7 +342,8 @@ def waits_for_the_copy(mirror: MirrorProcess, topic: str) -> None:
 
 
 PATIENT = (
-    "import sys; from millstream_mirror import flow, main, source; flow.DRAIN_S = source.DRAIN_S = 60.0;"
+    "import sys; from millstream_mirror import main, source; from millstream_mirror.partitions import pipeline;"
+    " pipeline.DRAIN_S = source.DRAIN_S = 60.0;"
     " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
 )
 """Starts a worker that, when it stops, gives up no response and no commit, however slow the machine is."""

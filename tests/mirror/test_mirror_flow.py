@@ -20,7 +20,8 @@ pytestmark = pytest.mark.process
 
 StartMirror = Callable[..., MirrorProcess]
 PATIENT = (
-    "import sys; from millstream_mirror import flow, main; flow.FETCH_WAIT_MS, flow.FETCH_TIMEOUT_S = 600_000, 900.0;"
+    "import sys; from millstream_mirror import main; from millstream_mirror.partitions import pipeline;"
+    " pipeline.FETCH_WAIT_MS, pipeline.FETCH_TIMEOUT_S = 600_000, 900.0;"
     " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
 )
 """Starts a worker whose fetches wait for records as long as any test runs."""

@@ -37,7 +37,8 @@ CONFIG = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitio
 SEED = int(os.environ.get("MILLSTREAM_SEED", "7"))
 SOON_S = 4.0
 HASTY = (
-    f"import sys; from millstream_mirror import flow, main; flow.FETCH_TIMEOUT_S = {SOON_S};"
+    "import sys; from millstream_mirror import main; from millstream_mirror.partitions import pipeline;"
+    f" pipeline.FETCH_TIMEOUT_S = {SOON_S};"
     " sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
 )
 """Starts a worker whose fetches time out sooner."""

@@ -161,7 +161,12 @@ def test_settings_in_another_spelling_are_not_written_again(
     plan = plan_topic("spelt", topic.spec, None)
     assert plan.create is not None
     assert admin.create_topics([plan.create]) == {"spelt": None}
-    until("its settings", lambda: set(admin.topics(["spelt"])["spelt"].config) == set(SPELT))
+
+    def has_its_settings() -> bool:
+        topic = admin.topics(["spelt"]).get("spelt")
+        return topic is not None and set(topic.config) == set(SPELT)
+
+    until("its settings", has_its_settings)
     assert plan_topic("spelt", topic.spec, admin.topics(["spelt"])["spelt"]).empty
 
     wanted = a_cluster(

@@ -36,7 +36,8 @@ class Impatient(BrokerProcess):
 
     @property
     def command(self) -> list[str]:
-        program = "import sys; from millstream_broker import main, request_memory as it; it.STALLED_S = 1.0; "
+        program = "import sys; from millstream_broker import main; "
+        program += "from millstream_broker.runtime import request_memory as it; it.STALLED_S = 1.0; "
         return [sys.executable, "-c", program + "sys.exit(main.main())", *super().command[1:]]
 
 

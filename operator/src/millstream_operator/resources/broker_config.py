@@ -82,6 +82,7 @@ DYNAMIC_CONFIG = frozenset(
         "log.stray.retention.ms",
         "max.connections",
         "max.connections.per.ip",
+        "max.decompressed.message.bytes",
         "message.max.bytes",
         "min.insync.replicas",
         "producer.id.expiration.ms",
