@@ -148,7 +148,7 @@ def test_a_look_up_that_is_not_wanted_reads_no_further_batch(
 
     monkeypatch.setattr(
         "millstream_broker.log.segment.skim_records",
-        lambda batch: ((NOW - 1, 0, None) for _ in range(10_000)),
+        lambda batch, largest: ((NOW - 1, 0, None) for _ in range(10_000)),
     )
     with pytest.raises(LookUpEndedError):
         log.offset_for_timestamp(NOW, check)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millstream_broker.administration import topics
+from millstream_broker.config.config_keys import TOPIC_KEYS
 from millstream_broker.controller.driver import REMOVALS_AT_ONCE
 from millstream_broker.coordination.stores.file import FileStore
 from millstream_broker.log.manager import LogManager
@@ -101,7 +102,7 @@ async def create(client: Connection) -> None:
     assert [(one.name, one.error_code, one.num_partitions) for one in created] == [
         (name, 0, PARTITIONS) for name in names()
     ]
-    assert {len(one.configs) for one in created} == {30}
+    assert {len(one.configs) for one in created} == {len(TOPIC_KEYS)}
 
 
 async def test_topics_of_one_request_are_created_together(client: Connection, counts: Counts) -> None:
