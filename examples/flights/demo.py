@@ -90,7 +90,10 @@ def up() -> dict[str, Any]:
     """Apply this folder's manifests; return the resources by kind."""
     say("millstream local up -f examples/flights --data demo-out/data")
     with bars(["loaded"]) as show:
-        reporter = Reporter(say=lambda line: say(f"  {line}"), progress=lambda _, done, __: show([done]))
+        reporter = Reporter(
+            say=lambda line: say(f"  {line}"),
+            progress=lambda at: show([at.records if at.step in ("starting Spark", "reading") else at.total]),
+        )
         outcome: Outcome = LocalRuntime(DATA, reporter).up(HERE)
     for resource, problem in outcome.failures.items():
         raise DemoFailed(f"{resource}: {problem}")

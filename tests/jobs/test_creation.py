@@ -79,7 +79,11 @@ def test_a_driver_that_is_killed_while_it_makes_the_table(
     made = DeltaTable(loads.path)
     assert made.version() == 0
     assert made.schema().to_arrow().names == ["value"]
-    assert made.metadata().configuration == {"millstream.owner": "ns/a"}
+    assert made.metadata().configuration == {
+        "millstream.owner": "ns/a",
+        "delta.enableDeletionVectors": "false",
+        "delta.checkpointPolicy": "classic",
+    }
 
 
 @pytest.mark.parametrize("name", ["part-00000.snappy.parquet", "_millstream/table.json", "2026/flights.csv"])

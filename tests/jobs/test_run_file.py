@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millstream_jobs.load import main
 from millstream_jobs.run import (
@@ -182,9 +183,10 @@ def test_no_file_and_no_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "usage: millstream-load FILE.json\n"
 
 
-@pytest.mark.parametrize("error", ["x" * 9000, '"\\\n' * 3000, "é漢" * 3000])
-def test_a_result_fits_a_termination_message(error: str) -> None:
-    encoded = Result("Failed", error=error).encode()
+@pytest.mark.parametrize("field", ["error", "warning"])
+@pytest.mark.parametrize("text", ["x" * 9000, '"\\\n' * 3000, "é漢" * 3000])
+def test_a_result_fits_a_termination_message(field: str, text: str) -> None:
+    encoded = replace(Result("Succeeded"), **{field: text}).encode()
     assert len(encoded) <= MAX_RESULT_BYTES
     assert len(encoded) > MAX_RESULT_BYTES // 3
-    assert json.loads(encoded)["error"].endswith("...")
+    assert json.loads(encoded)[field].endswith("...")

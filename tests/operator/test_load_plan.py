@@ -119,6 +119,27 @@ def test_a_run_to_success() -> None:
     assert asks(load, retry=True) is None
 
 
+def test_warning_about_the_table_lasts_until_a_run_gives_none() -> None:
+    words = "/lake/flights has the table feature deletionVectors"
+
+    def after(load: BatchLoad, seen: Seen) -> BatchLoad:
+        load = ended(load, seen)
+        return runs.with_status(load, tell(load, load.status, NOW))
+
+    load = after(
+        started(observed(a_load(**HOURLY)), NOW + HOUR), Seen(RunState.SUCCEEDED, rows=130, warning=words)
+    )
+    assert run_of(load).warning == words
+    assert says(load, "Warning") == ("True", "TableNotPortable", words)
+    assert (says(load, "Ready") or ())[0] == "True"
+    load = started(load, NOW + 2 * HOUR, MORE)
+    assert says(load, "Warning") == ("True", "TableNotPortable", words)
+    load = after(load, FAILED)
+    assert says(load, "Warning") == ("True", "TableNotPortable", words)
+    load = after(started(load, NOW + 3 * HOUR, MORE), Seen(RunState.SUCCEEDED, rows=130))
+    assert says(load, "Warning") is None
+
+
 @pytest.mark.parametrize(
     ("edit", "acts"),
     [

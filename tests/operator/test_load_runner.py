@@ -224,9 +224,11 @@ def test_too_little_memory_names_the_field_to_raise(error: str, reason: Reason |
 
 
 def test_corrupt_records_and_bytes_are_told() -> None:
-    report = RESULT.replace('"corruptRecords": 0', '"corruptRecords": 5, "bytes": 1234')
+    more = '"corruptRecords": 5, "bytes": 1234, "warning": "/lake has deletion vectors"'
+    report = RESULT.replace('"corruptRecords": 0', more)
     seen = see_job(a_job("Complete"), [a_pod("Succeeded", report)], RUN)
     assert (seen.rows, seen.corrupt_records, seen.bytes) == (336776, 5, 1234)
+    assert seen.warning == "/lake has deletion vectors"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from millstream_harness.local import Sandbox, produce
 from millstream_harness.spark import use_spark
 from millstream_operator.local.runtime import LocalRuntime, Reporter
+from millstream_operator.local.spark import Progress
 
 pytestmark = [
     pytest.mark.soak,
@@ -49,8 +50,8 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     outcome = sandbox.runtime().up(sandbox.manifests)
     assert outcome.waiting == {"BatchLoad default/daily": "waits for records: 0 of 1,000"}
     produce(sandbox.bootstrap, "orders", 1200)
-    progress: list[tuple[str, int, int]] = []
-    runtime = LocalRuntime(sandbox.data, Reporter(progress=lambda *told: progress.append(told)))
+    progress: list[Progress] = []
+    runtime = LocalRuntime(sandbox.data, Reporter(progress=progress.append))
     outcome = runtime.up(sandbox.manifests)
     assert (outcome.failures, outcome.waiting) == ({}, {})
     status = sandbox.found("BatchLoad", "daily")["status"]
@@ -58,7 +59,9 @@ def test_a_load_runs_once_its_records_are_there(sandbox: Sandbox, monkeypatch: p
     assert sum(part["until"] - part["from"] for part in status["offsets"]) == 1200
     name = status["lastRun"]["name"]
     assert name.startswith("daily-0001-")
-    assert progress[-1] == (name, 1200, 1200)
+    steps = list(dict.fromkeys(at.step for at in progress))
+    assert steps == ["starting Spark", "reading", "checking", "publishing", ""]
+    assert {(at.run, at.total) for at in progress} == {(name, 1200)}
     assert list((sandbox.data / "volumes/lake/orders").rglob("*.parquet"))
     # A second `up` does not repeat a finished run.
     sandbox.runtime().up(sandbox.manifests)

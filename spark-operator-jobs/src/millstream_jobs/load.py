@@ -105,11 +105,14 @@ def load(spark: SparkSession, run: Run) -> Result:
             say(f"published {count_of(committed.rows, 'row')} to {run.output.path}")
         else:
             say(f"another driver has published {run.name} first; the rows of this one are dropped")
+    if warning := output.warning():
+        say(f"warning: {warning}")
     return Result(
         "Succeeded",
         rows=committed.rows,
         corrupt_records=committed.corrupt_records,
         bytes_=committed.bytes_,
+        warning=warning,
     )
 
 
@@ -135,20 +138,23 @@ def attempt(spark: SparkSession, run: Run, output: Output, aside: Sequence[Aside
     records = table.read(spark, run, aside)
     positions.check_partitions(run.bootstrap, run.offsets)
     topics = identity.begin(run)
+    progress = Progress(spark, run.records)
     try:
         output.prepare(records.schema)
         claim = claims_of(run).take(run, output) if run.fence is not None else None
         if run.fence is not None and claim is None:
             return _superseded(run, output)
         repeats.check(spark, run)
-        with loss.told(spark, run), Progress(spark, run.records):
+        with loss.told(spark, run), progress.step("reading"):
             staged = output.stage(records)
-        rows, corrupt = completeness.check(spark, run, staged, aside)
+        with progress.step("checking"):
+            rows, corrupt = completeness.check(spark, run, staged, aside)
         identity.check_again(run, topics)
         if claim is not None:
             claims.check_records(run, claim)
-        repeats.check(spark, run)
-        committed = output.commit(rows, corrupt)
+        with progress.step("publishing"):
+            repeats.check(spark, run)
+            committed = output.commit(rows, corrupt)
     except Exception:
         try:
             found = _found_after_failure(output)  # another driver's success removes what is staged here

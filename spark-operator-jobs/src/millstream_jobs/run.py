@@ -170,7 +170,7 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
 
     ``state`` is Succeeded or Failed; ``corrupt_records`` are among ``rows``; ``bytes_`` is the size of the files with
     these rows, None if unknown; ``reason`` is that of a JobError. ``run`` is the run's name, so that readers can tell
-    results of different runs apart.
+    results of different runs apart. ``warning`` is about the table: the run succeeded, but some cannot read it.
     """
 
     state: str
@@ -180,13 +180,15 @@ class Result(Struct, frozen=True, rename="camel", omit_defaults=False):
     error: str = ""
     run: str = ""
     reason: str = ""
+    warning: str = ""
 
     def encode(self) -> bytes:
-        """As JSON that fits a termination message; a longer error is cut."""
-        encoded, kept = msgspec.json.encode(self), self.error
+        """As JSON that fits a termination message; a longer error or warning is cut."""
+        field, kept = ("warning", self.warning) if self.warning else ("error", self.error)
+        encoded = msgspec.json.encode(self)
         while len(encoded) > MAX_RESULT_BYTES:  # characters have different lengths in JSON
             kept = kept[: len(kept) * 9 // 10]
-            encoded = msgspec.json.encode(msgspec.structs.replace(self, error=kept + "..."))
+            encoded = msgspec.json.encode(msgspec.structs.replace(self, **{field: kept + "..."}))
         return encoded
 
 

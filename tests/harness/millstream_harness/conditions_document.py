@@ -17,7 +17,7 @@ TYPES: Final[dict[ConditionType, tuple[str, str]]] = {
     T.UPGRADING: ("Cluster", "The Cluster moves to the images of the operator's version."),
     T.REBALANCING: ("Cluster, Topic", "Replicas move between brokers."),
     T.PAUSED: ("every kind", "The operator leaves the resource alone."),
-    T.WARNING: ("Cluster, Topic", "It works, but something needs your attention."),
+    T.WARNING: ("Cluster, Topic, BatchLoad", "It works, but something needs your attention."),
     T.STRAYS: ("Cluster", "Brokers keep logs that fit no topic, and that nobody deleted."),
     T.LAGGING: ("ConsumerGroup", "The group's lag is above `maxLag`."),
     T.STUCK: ("ConsumerGroup", "The lag grows, and the group commits nothing."),
@@ -143,6 +143,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.RUN_SKIPPED: ("BatchLoad", "A run did not start within `startingDeadlineSeconds`.", "Nothing is lost: the next run loads its records, too."),
     R.ALL_RECORDS_PARSED: ("BatchLoad", "Every record parsed.", ""),
     R.CORRUPT_RECORDS: ("BatchLoad", "Some records did not parse; if there are more than `maxCorruptRecords`, the run has failed.", "Look at `_corrupt_record` in the table; correct `value` or the producer, or raise the limit."),
+    R.TABLE_NOT_PORTABLE: ("BatchLoad", "Loads work, but the table has a feature with which some readers cannot read it, such as Delta's deletion vectors.", "The message has the commands that remove it; leave it if all your readers know it."),
     R.RUNNER_NOT_AVAILABLE: ("BatchLoad", "Kubernetes does not know SparkApplications, or the laptop has no Java.", "Install Kubeflow's operator, or set `runner: Job`; on a laptop install Java 17."),
     R.OUTPUT_NOT_WRITABLE: ("BatchLoad", "The table cannot be written.", "Check the path, the volume and its permissions, or the credentials."),
 }  # fmt: skip

@@ -190,11 +190,13 @@ def _errors(command: str = "up") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reporter() -> Iterator[Reporter]:
-    """Plain lines; a progress bar for loads on a terminal."""
+    """Plain lines; a progress bar for loads on a terminal, elsewhere a line now and then."""
     from .runtime import Reporter
+    from .spark import Progress as LoadProgress
+    from .spark import Sparse
 
     if not sys.stdout.isatty():
-        yield Reporter(say=click.echo)
+        yield Reporter(say=click.echo, progress=Sparse(click.echo))
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -202,12 +204,13 @@ def _reporter() -> Iterator[Reporter]:
     with Progress(*columns, transient=True) as bars:
         tasks: dict[str, Any] = {}
 
-        def progress(run: str, done: int, total: int) -> None:
-            if run not in tasks:
-                tasks[run] = bars.add_task(run, total=total)
-            bars.update(tasks[run], completed=done)
-            if done >= total:
-                bars.remove_task(tasks.pop(run))
+        def progress(at: LoadProgress) -> None:
+            if at.run not in tasks:
+                tasks[at.run] = bars.add_task(at.run, total=at.total)
+            words = ", ".join(word for word in (at.step, at.stage) if word)
+            bars.update(tasks[at.run], completed=at.records, description=f"{at.run} {words}")
+            if not at.step:
+                bars.remove_task(tasks.pop(at.run))
 
         yield Reporter(
             say=lambda line: bars.console.print(line, markup=False, highlight=False), progress=progress

@@ -96,7 +96,7 @@ class Pass:
         data: Path,
         admins: AdminPool,
         say: Callable[[str], None],
-        progress: Callable[[str, int, int], None],
+        progress: Callable[[spark.Progress], None],
         save: Callable[[], None],
         secrets: Secrets | None = None,
     ) -> None:
@@ -126,7 +126,7 @@ class Pass:
     def observe(cls, state: State, data: Path, keys: Sequence[str]) -> None:
         """Update every status, and change nothing else."""
         pool = ObservingPool()
-        look = cls(state, data, pool, lambda line: None, lambda run, done, total: None, lambda: None)
+        look = cls(state, data, pool, lambda line: None, lambda at: None, lambda: None)
         try:
             for cluster in look._of(Cluster, keys):
                 look._cluster_status(cluster, look._refusal(cluster) or look._missing(cluster))
@@ -448,14 +448,10 @@ class Pass:
         run = load.status.last_run or Run()
         count, name = run.records or 0, run_name(load)
         self.say(f"{_title(load)}: {name} loads {count_of(count, 'record')} with Spark")
-
-        def progress(done: int, total: int) -> None:
-            self.progress(name, done, total)
-
         self.folder.make("loads")
         if load.spec.output.volume_claim_name is not None:
             self.folder.make("volumes")
-        seen = spark.run(load, bootstrap, self.data, program, progress, load.spec.timeout_seconds)
+        seen = spark.run(load, bootstrap, self.data, program, self.progress, load.spec.timeout_seconds)
         now = self.services.now()
         status = runs.follow(load, seen, now)
         self._write(load, tell(load, status, now, path=self._where(load)))
@@ -469,6 +465,8 @@ class Pass:
         run = status.last_run or Run()
         if run.state == runs.RunState.SUCCEEDED:
             self.say(f"{_title(load)}: {run.name} wrote {rows_of(run)} to {self._where(load)}")
+            if run.warning:
+                self.say(f"{_title(load)}: warning: {run.warning}")
         else:
             self._failed(load, failure(run))
 

@@ -26,6 +26,7 @@ from .clusters import LocalCluster
 from .folder import DataFolder
 from .processes import StartFailed
 from .reconcile import SCHEDULE, Pass
+from .spark import Progress
 from .state import Resource, State, StateError, Store, key_of
 from .workloads import stop_all
 
@@ -42,10 +43,10 @@ STOPPED = (
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Receives progress: a line per step, and a load's progress (its run, records done, records in all)."""
+    """Receives progress: a line per step, and how far a load's run is."""
 
     say: Callable[[str], None] = lambda line: None
-    progress: Callable[[str, int, int], None] = lambda run, done, total: None
+    progress: Callable[[Progress], None] = lambda at: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def run_due(data: Path, say: Callable[[str], None]) -> None:
         return
     with store.locked():
         state, admins = store.load(), AdminPool()
-        work = Pass(state, data, admins, say, lambda run, done, total: None, lambda: store.save(state))
+        work = Pass(state, data, admins, say, lambda at: None, lambda: store.save(state))
         work.retry = False
         try:
             work.bring_about(BatchLoad.KIND, due(state))

@@ -19,7 +19,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -45,11 +47,52 @@ OTHER_JARS = {
 S3_JAR = ("hadoop-aws-*.jar", "S3A")
 UNRESOLVED = "unresolved dependency: "
 STOP_S = 10.0
+SPARSE_S = 15.0
 LOG_LINES = 20
 UNRESOLVED_LINES = 200  # Spark prints every address that it tried, and a stack trace
 MAX_LINE = 400
-_PROGRESS = re.compile(r"load: ([\d,]+) of ([\d,]+) records")
-Progress = Callable[[int, int], None]
+_PROGRESS = re.compile(r"load: (\w+): ([\d,]+) of ([\d,]+) records(?:, (stage .*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; ``step`` is "" at its end. Spark's ``stage`` is known while one runs."""
+
+    run: str
+    total: int
+    step: str = ""
+    records: int = 0
+    stage: str = ""
+
+    def __str__(self) -> str:
+        if not self.records and not self.stage:
+            return self.step
+        stage = self.stage and f", {self.stage}"
+        return f"{self.step}: {self.records:,} of {self.total:,} records{stage}"
+
+
+def progress_in(line: str, run: str) -> Progress | None:
+    """The progress that a line of the job's output reports."""
+    if (found := _PROGRESS.match(line)) is None:
+        return None
+    records, total = (int(number.replace(",", "")) for number in found.group(2, 3))
+    return Progress(run, total, found[1], records, found[4] or "")
+
+
+class Sparse:
+    """Writes the progress of a run, as a line at most every ``SPARSE_S`` seconds: a short run writes none."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._last: dict[str, float] = {}
+
+    def __call__(self, at: Progress) -> None:
+        now = self._clock()
+        if not at.step:
+            self._last.pop(at.run, None)
+        elif now - self._last.setdefault(at.run, now) >= SPARSE_S:
+            self._last[at.run] = now
+            self._say(f"{at.run}: {at}")
 
 
 def job_file(load: BatchLoad) -> Path:
@@ -96,7 +139,12 @@ def run_folder(load: BatchLoad, data: Path) -> Path:
 
 
 def run(
-    load: BatchLoad, bootstrap: str, data: Path, program: Path, progress: Progress, timeout: float
+    load: BatchLoad,
+    bootstrap: str,
+    data: Path,
+    program: Path,
+    progress: Callable[[Progress], None],
+    timeout: float,
 ) -> Seen:
     """Run the load's last run to its end, or for ``timeout`` seconds. Blocking, for minutes."""
     folder = run_folder(load, data)
@@ -127,6 +175,9 @@ def run(
             start_new_session=True,
         )
     late = threading.Event()
+    name = run_name(load)
+    records = (load.status.last_run.records if load.status.last_run else None) or 0
+    progress(Progress(name, records, "starting Spark"))
 
     def stop_late() -> None:
         late.set()
@@ -139,14 +190,15 @@ def run(
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if found := _PROGRESS.search(line):
-                    progress(*(int(number.replace(",", "")) for number in found.groups()))
+                if (at := progress_in(line, name)) is not None:
+                    progress(at)
             status = process.wait()
         except BaseException:  # an interrupt: the next `up` continues with the same offsets
             _stop(process)
             raise
         finally:
             timer.cancel()
+            progress(Progress(name, records))
     if late.is_set():
         return Seen(RunState.FAILED, error=TIMED_OUT, reason=Reason.DEADLINE_EXCEEDED, log=_tail(log))
     return _seen(result, status, log, run_id(load))
@@ -196,7 +248,11 @@ def _seen(result: Path, status: int, log: Path, run: str) -> Seen:
         report = Report()
     if status == 0 and report.state == RunState.SUCCEEDED:
         return Seen(
-            RunState.SUCCEEDED, rows=report.rows, corrupt_records=report.corrupt_records, bytes=report.bytes
+            RunState.SUCCEEDED,
+            rows=report.rows,
+            corrupt_records=report.corrupt_records,
+            bytes=report.bytes,
+            warning=report.warning,
         )
     reason, error = explained(reason_of(report), report.error or unreported(status, log))
     return Seen(RunState.FAILED, error=error, reason=reason, log=_tail(log))

@@ -19,7 +19,7 @@ class ConditionType(StrEnum):
     UPGRADING = "Upgrading"  # Cluster
     REBALANCING = "Rebalancing"  # Cluster, Topic
     PAUSED = "Paused"  # every kind
-    WARNING = "Warning"  # Cluster, Topic, MirrorMaker
+    WARNING = "Warning"  # Cluster, Topic, BatchLoad, MirrorMaker
     STRAYS = "Strays"  # Cluster
     LAGGING = "Lagging"  # ConsumerGroup
     STUCK = "Stuck"  # ConsumerGroup
@@ -152,6 +152,7 @@ class Reason(StrEnum):
     RUN_SKIPPED = "RunSkipped"
     ALL_RECORDS_PARSED = "AllRecordsParsed"
     CORRUPT_RECORDS = "CorruptRecords"
+    TABLE_NOT_PORTABLE = "TableNotPortable"
     RUNNER_NOT_AVAILABLE = "RunnerNotAvailable"
     OUTPUT_NOT_WRITABLE = "OutputNotWritable"
 

@@ -149,6 +149,7 @@ class Run(Status, frozen=True):
     rows: int | None = None
     bytes: int | None = None
     corrupt_records: int | None = None
+    warning: str | None = None
     start_time: str | None = None
     end_time: str | None = None
     duration_seconds: int | None = None

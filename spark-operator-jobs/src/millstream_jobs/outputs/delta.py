@@ -52,6 +52,19 @@ from millstream_jobs.run import OffsetRange, Output, Run
 LOCK = "_delta_log/.millstream.lock"
 FIRST = f"_delta_log/{0:020}.json"
 COMMIT = re.compile(r"\d{20}\.(json|checkpoint\..*parquet)")
+FIXED = {
+    "delta.minReaderVersion": "1",
+    "delta.minWriterVersion": "2",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointPolicy": "classic",
+}
+"""Properties of a new table, so that neither a session's defaults nor another release of Delta makes it unreadable for
+readers that know only Delta's first protocol. A column whose type needs more, such as TIMESTAMP_NTZ, raises it."""
+FEATURES = 3
+"""The version of readers from which a table lists the features that they need."""
+DELETION_VECTORS = "deletionVectors"
+NOT_PORTABLE = (DELETION_VECTORS, "columnMapping", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck")
+"""Table features with which deltalake's PyArrow readers refuse a table. It keeps them when their property is unset."""
 OWN = ("_delta_log/", "_staging/", "_rewinds/", "_millstream/", ".")
 """Files allowed in the folder before the table exists: killed drivers leave them, and Delta's readers ignore them."""
 
@@ -66,6 +79,22 @@ class DeltaOutput:
         self._table = table_name(self._path)
         self._run_staging = staging_path(run.name)
         self._staging = f"{self._run_staging}/{self.attempt}"
+
+    def warning(self) -> str:
+        detail = self._detail()
+        features = [name for name in NOT_PORTABLE if name in (detail["tableFeatures"] or ())]
+        if detail["minReaderVersion"] < FEATURES or not features:
+            return ""
+        first = (
+            f"ALTER TABLE {self._table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false'), then "
+            if features[0] == DELETION_VECTORS
+            else ""
+        )
+        return (
+            f"{self._path} has the table {'feature' if len(features) == 1 else 'features'} {', '.join(features)}:"
+            " deltalake's PyArrow readers, among others, cannot read it; loads do not need that:"
+            f" {first}ALTER TABLE {self._table} DROP FEATURE {features[0]}"
+        )
 
     def find(self) -> Committed | None:
         if not self._exists():
@@ -150,7 +179,7 @@ class DeltaOutput:
         output = self._run.output
         aside = f"{self._run_staging}/{self.attempt}-table"
         table = table_name(f"{self._path}/{aside}")
-        properties = {OWNER: output.owner} if output.owner else {}
+        properties = {**FIXED, OWNER: output.owner} if output.owner else FIXED
         try:
             self._spark.sql(creation(table, "delta", schema, output.partition_by, properties))
             return self._files.read(f"{aside}/{FIRST}")

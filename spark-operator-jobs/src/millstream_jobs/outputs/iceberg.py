@@ -51,6 +51,8 @@ from millstream_jobs.outputs.session import catalog_name
 from millstream_jobs.run import OffsetRange, Output, Run
 
 PARTITIONS = "millstream.partition-by"
+FIXED = {"format-version": "2", "write.delete.mode": "copy-on-write"}
+"""Properties of a new table: other readers must know its format, and its rows without merging files of deletions."""
 ATTEMPT = "millstream-attempt"
 MARK = "millstream-run"
 FENCE = "fence by "
@@ -73,6 +75,9 @@ class IcebergOutput:
         self._table = f"`{self._catalog}`.{quoted(run.output.table)}"
         self._partition_by = [STORED.get(name, name) for name in run.output.partition_by]
         self._wap_id = encode_mark(Mark(run.name, run.offsets))
+
+    def warning(self) -> str:
+        return ""
 
     def find(self) -> Committed | None:
         if not self._exists():
@@ -170,7 +175,7 @@ class IcebergOutput:
     def _create(self, schema: StructType) -> None:
         output = self._run.output
         namespace = self._table.rpartition(".")[0]
-        properties = {"write.wap.enabled": "true", PARTITIONS: ",".join(self._partition_by)}
+        properties = FIXED | {"write.wap.enabled": "true", PARTITIONS: ",".join(self._partition_by)}
         if output.owner:
             properties[OWNER] = output.owner
         if output.target_file_size:

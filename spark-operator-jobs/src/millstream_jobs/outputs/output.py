@@ -88,6 +88,10 @@ class Output(Protocol):
         """The table's identity, once it is prepared."""
         ...
 
+    def warning(self) -> str:
+        """Why some readers cannot read the table, which exists, and the remedy; "" if nothing is known."""
+        ...
+
     def state(self, run: str) -> State:
         """Whether a run of any name has committed, or can never commit."""
         ...

@@ -72,6 +72,9 @@ class ParquetOutput:
         self._final = final_folder(run.name)
         self._spelling: dict[str, str] = {}
 
+    def warning(self) -> str:
+        return ""
+
     def prepare(self, schema: StructType) -> None:
         run, files = self._run, self._files
         table = Table(run.output.owner, run.output.partition_by, nullable(schema).jsonValue())

@@ -4,6 +4,7 @@ Ready        whether runs begin as they should: False when the last one failed, 
 Succeeded    of the last run; Unknown while one is pending, runs, or waits for records
 Late         with a schedule: whether rows are overdue
 DataQuality  whether every record could be read
+Warning      while some readers cannot read the table, by the last run that succeeded
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def tell(
     found: dict[ConditionType, Said | None] = {
         ConditionType.LATE: _late(load, now),
         ConditionType.DATA_QUALITY: _quality(load, what),
+        ConditionType.WARNING: _warning(load),
     }
     match what:
         case Problem():
@@ -155,6 +157,19 @@ def _late(load: BatchLoad, now: datetime) -> Said | None:
     return False, Reason.ON_SCHEDULE, f"the next run begins at {status.next}"
 
 
+def _warning(load: BatchLoad) -> Said | None:
+    run = load.status.last_run
+    if run is not None and run.state == RunState.SUCCEEDED and run.records:
+        return (True, Reason.TABLE_NOT_PORTABLE, run.warning) if run.warning else None
+    before = _condition(load, ConditionType.WARNING)
+    return (True, Reason(before.reason), before.message) if before is not None else None
+
+
+def _condition(load: BatchLoad, kind: ConditionType) -> Condition | None:
+    """The condition that the status has already."""
+    return next((one for one in load.status.conditions or () if one.type == kind), None)
+
+
 def _quality(load: BatchLoad, what: Waiting | Problem | HeldUp | str) -> Said | None:
     if isinstance(what, Problem) and what.reason in INCOMPLETE:
         return False, what.reason, what.message
@@ -163,9 +178,7 @@ def _quality(load: BatchLoad, what: Waiting | Problem | HeldUp | str) -> Said | 
         return False, Reason(run.reason), f"{run.name}: {run.error}"
     succeeded = run is not None and run.state == RunState.SUCCEEDED and run.corrupt_records is not None
     if not succeeded or run is None:
-        before = next(
-            (one for one in load.status.conditions or () if one.type == ConditionType.DATA_QUALITY), None
-        )
+        before = _condition(load, ConditionType.DATA_QUALITY)
         if before is None:
             return None
         return before.status == "True", Reason(before.reason), before.message

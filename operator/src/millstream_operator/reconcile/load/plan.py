@@ -97,7 +97,8 @@ class Request:
 class Seen:
     """The state of a run's runner.
 
-    ``message`` says what it waits for, ``reason`` why it failed or, while it runs, that it is held up, if known;
+    ``warning`` is about the table of a run that succeeded. ``message`` says what it waits for, ``reason`` why it failed
+    or, while it runs, that it is held up, if known;
     ``log`` has the last lines of a failed driver's log.
     """
 
@@ -105,6 +106,7 @@ class Seen:
     rows: int | None = None
     corrupt_records: int | None = None
     bytes: int | None = None
+    warning: str = ""
     error: str = ""
     message: str = ""
     end_time: str | None = None
@@ -446,6 +448,7 @@ def end(load: BatchLoad, seen: Seen, now: datetime) -> BatchLoadStatus:
         rows=seen.rows,
         bytes=seen.bytes,
         corrupt_records=seen.corrupt_records,
+        warning=seen.warning or None,
         end_time=end_time,
         duration_seconds=max(0, int(took.total_seconds())),
         error=seen.error[:MAX_ERROR],

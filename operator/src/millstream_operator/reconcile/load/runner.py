@@ -68,6 +68,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     rows: int | None = None
     corrupt_records: int | None = None
     bytes: int | None = None
+    warning: str = ""
     error: str = ""
     reason: str = ""
 
@@ -157,6 +158,7 @@ def _succeeded(report: Report, run: str, end_time: str | None) -> Seen:
         rows=report.rows,
         corrupt_records=report.corrupt_records,
         bytes=report.bytes,
+        warning=report.warning,
         end_time=end_time,
     )
 
