@@ -39,7 +39,7 @@ NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCE
 
 @dataclass(frozen=True)
 class Area:
-    """Modules (a pattern below ``src``) and their own tests (a folder below the root, names in it)."""
+    """Modules (a pattern below ``src``) and their own tests (a folder below the root, names in it or below it)."""
 
     modules: str
     folder: str
@@ -50,7 +50,7 @@ class Area:
         return self.modules.partition("/*")[0]
 
     def paths(self) -> list[str]:
-        return [f"{self.folder}/test_{name}.py" for name in self.tests]
+        return [str(Path(self.folder, name).with_name(f"test_{Path(name).name}.py")) for name in self.tests]
 
 
 AREAS = {
@@ -103,6 +103,9 @@ AREAS = {
             "isr_writes",
             "delayed_produce",
             "refusals",
+            "mirror_append",
+            "mirror_truncate",
+            "append_model",
             "throttle",
             "replication_machine",
             "follower",
@@ -176,6 +179,7 @@ AREAS = {
             "log_timestamps",
             "log_durability",
             "log_upkeep",
+            "look_ups",
             "log_headers",
             "log_inventory",
             "log_known_states",
@@ -188,42 +192,42 @@ AREAS = {
         "millstream_operator/reconcile/*/*.py",
         "tests/operator",
         (
-            "cluster_builders",
-            "cluster_looks",
-            "cluster_restarts",
-            "cluster_scaling",
-            "cluster_objects",
-            "cluster_strays",
-            "ensemble",
-            "group_looks",
-            "group_plan",
-            "group_reset_plan",
-            "group_scaling",
-            "group_stuck",
-            "group_workload",
-            "load_builders",
-            "load_looks",
-            "load_offsets",
-            "load_plan",
-            "load_ranges",
-            "load_runner",
-            "load_runs",
-            "mirror_looks",
-            "mirror_plan",
-            "mirror_silence",
-            "objects",
-            "placement",
-            "pods",
-            "reference",
-            "refused_pods",
-            "replication_plan",
-            "report",
-            "rolling_plan",
-            "scaling_plan",
-            "topic_looks",
-            "topic_plan",
-            "upgrades",
-            "volumes",
+            "resources/cluster_builders",
+            "reconcile/cluster/cluster_looks",
+            "reconcile/cluster/cluster_restarts",
+            "reconcile/cluster/cluster_scaling",
+            "reconcile/cluster/cluster_objects",
+            "reconcile/cluster/cluster_strays",
+            "reconcile/cluster/ensemble",
+            "reconcile/group/group_looks",
+            "reconcile/group/group_plan",
+            "reconcile/group/group_reset_plan",
+            "reconcile/group/group_scaling",
+            "reconcile/group/group_stuck",
+            "reconcile/group/group_workload",
+            "resources/load_builders",
+            "reconcile/load/load_looks",
+            "reconcile/load/load_offsets",
+            "reconcile/load/load_plan",
+            "reconcile/load/load_ranges",
+            "reconcile/load/load_runner",
+            "reconcile/load/load_runs",
+            "reconcile/mirror/mirror_looks",
+            "reconcile/mirror/mirror_plan",
+            "reconcile/mirror/mirror_silence",
+            "reconcile/common/objects",
+            "reconcile/common/placement",
+            "reconcile/common/pods",
+            "reconcile/common/reference",
+            "reconcile/common/refused_pods",
+            "reconcile/topic/replication_plan",
+            "reconcile/common/report",
+            "reconcile/cluster/rolling_plan",
+            "reconcile/cluster/scaling_plan",
+            "reconcile/topic/topic_looks",
+            "reconcile/topic/topic_plan",
+            "reconcile/cluster/upgrades",
+            "reconcile/common/volumes",
         ),
     ),
 }

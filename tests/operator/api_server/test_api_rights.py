@@ -38,7 +38,7 @@ from millstream_operator.state.context import Services
 
 pytestmark = pytest.mark.soak
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RELEASE = "here"
 OPERATOR = f"{RELEASE}-millstream-operator"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding")

@@ -17,7 +17,7 @@ from millstream_operator.local.runtime import Outcome
 
 pytestmark = pytest.mark.soak
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_two_regions(sandbox: Sandbox) -> None:

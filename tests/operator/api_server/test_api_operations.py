@@ -21,7 +21,7 @@ from millstream_operator.tools.hooks import VERSION
 
 pytestmark = pytest.mark.soak
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = (ROOT / "docs/operations.md").read_text()
 
 

@@ -16,7 +16,7 @@ from millstream_operator.models.pods import ALLOWED_ENV
 from millstream_operator.tools.document import pages
 from millstream_operator.validation.admission import decode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 EXAMPLES = ROOT / "examples/resources"

@@ -1,7 +1,7 @@
 """Each topic is promoted once, whatever ends between two steps.
 
 The operator is its own code with a real broker; replicas are created as workers create them. Real workers:
-tests/mirror/test_mirror_promotion.py. What a request promotes: test_promotion_plan.py.
+tests/mirror/identity/test_mirror_promotion.py. What a request promotes: test_promotion_plan.py.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from millstream_operator.validation.admission import WAIVED, refusal
 from millstream_operator.validation.pattern_words import WORDS, in_words
 from millstream_operator.validation.schema import crd_schemas, validate, with_defaults
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def _crd_schemas() -> Iterator[tuple[str, dict[str, Any]]]:

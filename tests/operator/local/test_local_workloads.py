@@ -21,7 +21,7 @@ from millstream_operator.models.references import expanded
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(500)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONSUMER = """
 import os, sys, time
 from confluent_kafka import Consumer

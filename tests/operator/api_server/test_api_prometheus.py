@@ -28,7 +28,7 @@ from millstream_process.metrics import PROCESS
 
 pytestmark = pytest.mark.soak
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts/millstream"
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 TABLE = (*BROKER, *MIRROR, *OPERATOR, *PROCESS)

@@ -20,7 +20,7 @@ from millstream_operator.validation.admission import decode
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 REF = {"clusterRef": {"name": "default"}}
 LOAD = {**REF, "topics": ["t"], "value": {"format": "Binary"}, "output": {"path": "/lake/t"}}
 MIRROR = {

@@ -13,7 +13,7 @@ from millstream_operator.validation.schema import crd_schemas, validate, with_de
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HEAD = "apiVersion: millstream.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n"
 CLUSTER = HEAD.format(kind="Cluster", name="west", spec="{}")
 

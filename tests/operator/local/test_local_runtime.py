@@ -17,7 +17,7 @@ from millstream_operator.local.runtime import LocalRuntime
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_up_again_and_again(sandbox: Sandbox) -> None:

@@ -227,7 +227,7 @@ def test_of_several_files_the_last_wins_and_values_may_stand_elsewhere(
 
 
 def test_the_default_file_of_the_image_is_valid() -> None:
-    path = Path(__file__).parents[2] / "broker-image" / "server.properties"
+    path = Path(__file__).parents[3] / "broker-image" / "server.properties"
     text = path.read_text()
     given = parse_properties(text)
     commented = parse_properties(

@@ -25,7 +25,7 @@ from millstream_operator.validation.schema import validate, with_defaults
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 IMAGES = Images()
 Spec = dict[str, Any]
 

@@ -15,7 +15,7 @@ from millstream_operator.local.runtime import LocalRuntime, Outcome
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_data_is_deleted_where_a_policy_says_so(sandbox: Sandbox) -> None:
