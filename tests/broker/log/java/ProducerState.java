@@ -1,4 +1,5 @@
 import java.io.File;
+import java.util.List;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
@@ -11,8 +12,11 @@ public class ProducerState {
         var state = new ProducerStateManager(
                 new TopicPartition("t", 0), new File(args[0]), 60_000, config, Time.SYSTEM);
         state.truncateAndReload(0, Long.parseLong(args[1]), Long.parseLong(args[2]));
-        state.activeProducers().forEach((id, entry) -> System.out.println(
-                "producer " + id + " epoch " + entry.producerEpoch() + " sequences " + entry.firstSeq() + " to "
-                        + entry.lastSeq() + " offsets " + entry.firstDataOffset() + " to " + entry.lastDataOffset()));
+        state.activeProducers().forEach((id, entry) -> {
+            var batches = List.copyOf(entry.batchMetadata());
+            System.out.println("producer " + id + " epoch " + entry.producerEpoch() + " sequences "
+                    + batches.get(0).firstSeq() + " to " + batches.get(batches.size() - 1).lastSeq() + " offsets "
+                    + entry.firstDataOffset() + " to " + entry.lastDataOffset());
+        });
     }
 }
