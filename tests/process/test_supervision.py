@@ -93,7 +93,7 @@ class Patched(BrokerProcess):
 def test_a_broker_goes_on_when_background_work_fails(tmp_path: Path) -> None:
     class Forgetful(Patched):
         patch = """
-from millstream_broker import background
+from millstream_broker.background import background
 checkpoint, broken = background._checkpoint, [True]
 async def fails_once(*parts):
     if broken:

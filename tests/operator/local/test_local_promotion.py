@@ -99,7 +99,7 @@ def is_done(sandbox: Sandbox, own: int = 0) -> dict[str, Any]:
 ENDS_AFTER_ITS_WRITE = """
 import os, signal, sys
 from pathlib import Path
-from millstream_operator.kafka_admin import KafkaAdmin
+from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.local.runtime import LocalRuntime
 
 write = KafkaAdmin.change_configs
