@@ -250,6 +250,28 @@ def test_a_replica_that_is_added_comes_into_sync_before_the_move_is_over() -> No
     assert controller.record("t") == PartitionRecord((1, 2, 3), 1, 1, (1, 2, 3), 2, 2)
 
 
+def test_a_broker_moves_back_only_after_the_isr_has_lost_it() -> None:
+    """It may have deleted its log, so it must not be in sync with an empty one, nor lead."""
+    controller = Controller(topic("t", (2, 3, 1)))
+    controller.is_slow = True
+    controller.handle(ReassignmentRequested("away", {("t", 0): (2, 3)}))
+    controller.write()
+    seen = controller.write()
+    assert of(StopReplicas, seen), "broker 1 deletes its log"
+    (shrink,) = of(WriteStates, controller.waiting)
+    assert shrink.states["t", 0].isr == (2, 3)
+    controller.handle(ReassignmentRequested("back", {("t", 0): (1, 2, 3)}))
+    while others := [one for one in controller.waiting if one is not shrink]:
+        controller.waiting = others
+        controller.write()
+    assert controller.record("t").replicas == (2, 3), "broker 1 has to wait"
+    controller.waiting = [shrink]
+    while controller.waiting:
+        controller.write()
+    record = controller.record("t")
+    assert (record.replicas, record.adding, record.isr) == ((1, 2, 3), (1,), (2, 3))
+
+
 def test_a_broker_that_is_away_deletes_its_log_when_it_is_back() -> None:
     controller = Controller(topic("t", (1, 2)))
     controller.live(2, 3)

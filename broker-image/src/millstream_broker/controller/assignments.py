@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
 from millstream_kafka.topic_partition import TopicPartition
@@ -37,11 +37,24 @@ class Assignments:
                 return changes[index]
         return stored
 
-    def next(self) -> list[tuple[str, Collection[int]]]:
-        """Topics that may be written now, with their changed partitions."""
-        return [
-            (topic, tuple(changes)) for topic, changes in self._wanted.items() if topic not in self._writing
-        ]
+    def next(
+        self, records: Mapping[TopicPartition, PartitionRecord], deleted: Set[str] = frozenset()
+    ) -> list[tuple[str, Collection[int]]]:
+        """Topics that may be written now, with their changed partitions; all those of `deleted` topics."""
+        found = (
+            (topic, tuple(i for i in changes if topic in deleted or self._is_due((topic, i), records)))
+            for topic, changes in self._wanted.items()
+            if topic not in self._writing
+        )
+        return [(topic, indexes) for topic, indexes in found if indexes]
+
+    def _is_due(self, key: TopicPartition, records: Mapping[TopicPartition, PartitionRecord]) -> bool:
+        """Whether no broker comes back that is still in the ISR since it was a replica: it may have deleted its log."""
+        stored = records.get(key)
+        if stored is None:
+            return True
+        back = [r for r in self._wanted[key[0]][key[1]].adding if r not in stored.replicas]
+        return not any(r in stored.isr or r in stored.elr for r in back)
 
     def drop(self, topic: str) -> None:
         """Drop a topic's changes: they are obsolete, or already stored."""
@@ -50,9 +63,14 @@ class Assignments:
     def begin(
         self, topic: TopicRecord, records: Mapping[TopicPartition, PartitionRecord]
     ) -> TopicRecord | None:
-        """The topic to write; None if nothing would change."""
+        """The topic to write, with the changes that are due; None if nothing would change."""
         name = topic.name
-        changes = self._wanted.pop(name)
+        wanted = self._wanted[name]
+        changes = {index: record for index, record in wanted.items() if self._is_due((name, index), records)}
+        if later := {index: record for index, record in wanted.items() if index not in changes}:
+            self._wanted[name] = later
+        else:
+            del self._wanted[name]
         if all(_same(records[name, index], record) for index, record in changes.items()):
             return None
         self._writing[name] = changes

@@ -521,7 +521,7 @@ class ControllerMachine:
                 yield
 
     def _look_at_assignments(self) -> Steps[None]:
-        for name, indexes in self.assignments.next():
+        for name, indexes in self.assignments.next(self.records, self.deletions.keys()):
             yield
             topic = None
             if name in self.deletions:
