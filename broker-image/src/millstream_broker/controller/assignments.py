@@ -61,15 +61,16 @@ class Assignments:
         self._wanted.pop(topic, None)
 
     def begin(
-        self, topic: TopicRecord, records: Mapping[TopicPartition, PartitionRecord]
+        self,
+        topic: TopicRecord,
+        records: Mapping[TopicPartition, PartitionRecord],
+        indexes: Collection[int],
     ) -> TopicRecord | None:
-        """The topic to write, with the changes that are due; None if nothing would change."""
+        """The topic to write, with the changes of the partitions that `next` returned; None if nothing would change."""
         name = topic.name
         wanted = self._wanted[name]
-        changes = {index: record for index, record in wanted.items() if self._is_due((name, index), records)}
-        if later := {index: record for index, record in wanted.items() if index not in changes}:
-            self._wanted[name] = later
-        else:
+        changes = {index: wanted.pop(index) for index in indexes}
+        if not wanted:
             del self._wanted[name]
         if all(_same(records[name, index], record) for index, record in changes.items()):
             return None

@@ -527,7 +527,7 @@ class ControllerMachine:
             if name in self.deletions:
                 self.assignments.drop(name)
             else:
-                topic = self.assignments.begin(self.topics[name], self.records)
+                topic = self.assignments.begin(self.topics[name], self.records, indexes)
             if topic is not None:
                 self.out.append(WriteAssignment(topic))
             else:
