@@ -22,9 +22,8 @@ from ..models import API_VERSION, KINDS
 from ..models.event import Event
 from ..models.keys import Key
 
-if (
-    TYPE_CHECKING
-):  # imported where they are used: `millstream local` needs no connection, and these take half a second
+# Imported where they are used: `millstream local` needs no connection, and these take half a second.
+if TYPE_CHECKING:
     import kopf
     from kubernetes.client.configuration import Configuration
 

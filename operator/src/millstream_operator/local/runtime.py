@@ -82,9 +82,8 @@ class LocalRuntime:
         """Apply the manifests of a folder; ``loads=False`` leaves BatchLoads for later."""
         before = self.store.load()
         known = before.resources
-        found = manifests.read(
-            folder, known, self._unstarted(before)
-        )  # first, so that a mistake does not even leave a data folder
+        # First, so that a mistake does not even leave a data folder.
+        found = manifests.read(folder, known, self._unstarted(before))
         with self._without_schedule() as state:
             self._say_copy(state)
             self.store.save(state)
