@@ -1,8 +1,8 @@
 """Run a long command quietly: `step.py NAME COMMAND...`.
 
-Shows what goes on, the last line that the command printed: on a terminal on one line that is replaced, elsewhere one
-line every STEP_EVERY_S seconds (15). Says at the end how long it took. Only a command that fails shows its output, the
-last lines of it, and its exit status becomes this one's. Codes of colours and cursors are left out.
+It shows the last line that the command printed. A terminal has one line for that, which changes; elsewhere a new line
+is written every STEP_EVERY_S seconds (15). At the end it says how long the command took. If the command fails, its last
+lines are shown, and its exit status is returned. Codes for colours and cursors are removed.
 """
 
 from __future__ import annotations
