@@ -240,8 +240,8 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "CreatePartitions, Metadata",
-        "A partition that is added to a topic begins with a random leader epoch below 2^20; Kafka begins with 0. If a "
-        "restored ZooKeeper has forgotten an earlier one of that number, their records are told apart.",
+        "The first leader epoch of a partition that is added to a topic is random, below 2^20; in Kafka it is 0. If a "
+        "restored ZooKeeper forgot an earlier partition of that number, the epochs distinguish the records of the two.",
     ),
     (
         "CreateTopics, AlterConfigs",
