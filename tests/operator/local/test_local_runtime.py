@@ -360,7 +360,7 @@ def test_an_interrupted_up_leaves_no_broker_that_nothing_knows_of(
         (daemon,) = LocalRuntime(sandbox.data).status().daemons
         assert (daemon["name"], daemon["pid"], daemon["running"]) == ("broker/default/west/0", pid, True)
     else:
-        assert stderr == "millstream: interrupted: run `millstream local up` again to continue\n"
+        assert stderr == "millstream: interrupted: run the same command again to continue\n"
         assert (up.returncode, brokers_of(sandbox.data)) == (130, [])
     # The broker starts again, at its own ports.
     assert sandbox.runtime().up(sandbox.manifests).failures == {}

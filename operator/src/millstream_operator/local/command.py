@@ -100,7 +100,7 @@ def delete(folder: Path, data: Path, dry_run: bool, yes: bool) -> None:
     """
     from .runtime import LocalRuntime, Reporter
 
-    with _errors("delete"):
+    with _errors():
         runtime = LocalRuntime(data, Reporter(say=click.echo))
         doomed = runtime.doomed(folder)
         if dry_run:
@@ -136,7 +136,7 @@ def down(data: Path, delete_data: bool, yes: bool) -> None:
             f"there is no data folder {runtime.data}, so nothing was stopped: --data names another one"
         )
         return
-    with _errors("down"):
+    with _errors():
         if delete_data:
             runtime.check_owned()  # before the question, because an answer would change nothing
             if not yes:
@@ -158,7 +158,7 @@ def _confirm(command: str, deed: str, options: str) -> None:
 
 
 @contextlib.contextmanager
-def _errors(command: str = "up") -> Iterator[None]:
+def _errors() -> Iterator[None]:
     """Print a user's mistake as a line on stderr, never as a stack trace; an interrupted command can be repeated."""
     from .manifests import ManifestError
     from .processes import StartFailed
@@ -182,7 +182,7 @@ def _errors(command: str = "up") -> Iterator[None]:
     except StartFailed as error:
         raise Ended(str(error), 1) from None
     except KeyboardInterrupt:
-        raise Ended(f"interrupted: run `millstream local {command}` again to continue", 130) from None
+        raise Ended("interrupted: run the same command again to continue", 130) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
