@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.log.files import FileSlice, OpenFile
-from millstream_broker.network import outbox
+from millstream_broker.network import channel
+from millstream_broker.network.channel import PlainChannel
 from millstream_broker.network.outbox import Outbox
 from millstream_broker.runtime.stats import Stats
 from millstream_harness.members import until
@@ -23,13 +24,13 @@ class Client:
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair()
-        self.ours.setblocking(False)
         self.theirs.setblocking(False)
         self.drained = 0
         self.failed: list[Exception] = []
         loop = asyncio.get_running_loop()
         self.stats = Stats()
-        self.outbox = Outbox(self.ours, loop, self.stats, self._drained, self.failed.append)
+        self.channel = PlainChannel(self.ours, loop)
+        self.outbox = Outbox(self.channel, loop, self.stats, self._drained, self.failed.append)
 
     def _drained(self) -> None:
         self.drained += 1
@@ -42,7 +43,7 @@ class Client:
 
     def close(self) -> None:
         self.outbox.close()
-        self.ours.close()
+        self.channel.close()
         self.theirs.close()
 
 
@@ -89,13 +90,13 @@ async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
     file, content = file_of(tmp_path, 9_000_000)
     uncached(file)
     loads = []
-    load: Callable[[FileSlice], None] = outbox.load
+    read_ahead: Callable[[FileSlice], None] = channel.read_ahead
 
     def noted(part: FileSlice) -> None:
         loads.append(part.position)
-        load(part)
+        read_ahead(part)
 
-    monkeypatch.setattr(outbox, "load", noted)
+    monkeypatch.setattr(channel, "read_ahead", noted)
     monkeypatch.setattr(OpenFile, "is_cached", lambda file, position, size: False)
     client.outbox.put(FileSlice(file, 0, len(content)))
     assert client.outbox.blocked
@@ -111,7 +112,7 @@ def test_the_page_cache_is_asked_rightly(tmp_path: Path) -> None:
     file, content = file_of(tmp_path, 3_000_000)
     assert file.is_cached(0, len(content))
     uncached(file)
-    outbox.load(FileSlice(file, 0, len(content)))
+    channel.read_ahead(FileSlice(file, 0, len(content)))
     assert file.is_cached(0, len(content))
     assert file.is_cached(len(content) - 1, 1)
 

@@ -7,9 +7,8 @@ Requests whose handlers keep parts of them are copied first (all but those with 
 handler returns). They are small, and may not exceed MAX_CONTROL_BYTES, because they become objects ten times as large.
 
 While a handler waits (a long poll, a join), its connection is not read, as in Kafka. But a Produce may follow a
-Produce, so that several wait for the disk together. Responses are sent as they become ready: bytes
-with `send`, ranges of segment files with `sendfile`. While the client does not read them, nothing more is read from it,
-so nothing piles up.
+Produce, so that several wait for the disk together. Responses are sent as they become ready (`outbox`). While
+the client does not read them, nothing more is read from it, so nothing piles up.
 
 A violation of the protocol (a frame too long, an unknown API, bytes that do not parse) closes the connection with one
 line in the log.
@@ -19,12 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import logging
-import socket
 import struct
-import termios
-from array import array
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -40,6 +35,7 @@ from millstream_process.listening import host_port
 from ..runtime.request_memory import CutOffFrame, RequestMemory
 from ..runtime.stats import Stats
 from ..security.inter_broker import Authenticator
+from .channel import ClientChannel
 from .handlers import CloseConnection, Handlers, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
@@ -135,14 +131,13 @@ class ClientConnection:
 
     __slots__ = (
         "_backlog",
+        "_channel",
         "_frame",
         "_out",
         "_prefix",
-        "_reading",
         "_route",
         "_server",
         "_shortcut",
-        "_sock",
         "active_at",
         "authenticator",
         "host",
@@ -152,12 +147,12 @@ class ClientConnection:
     )
 
     def __init__(
-        self, server: Shared, sock: socket.socket, address: tuple[Any, ...], listener_name: str
+        self, server: Shared, channel: ClientChannel, host: str, port: int, listener_name: str
     ) -> None:
         self._server = server
-        self._sock = sock
-        self.host: str = address[0]
-        self.peer = host_port(address[0], address[1])
+        self._channel = channel
+        self.host = host
+        self.peer = host_port(host, port)
         self.listener_name = listener_name
         self.authenticator = Authenticator()
         self.active_at = server.loop.time()
@@ -170,9 +165,8 @@ class ClientConnection:
         """Received bytes, fewer than a frame's size and API key take."""
         self._backlog: memoryview | None = None
         """Received bytes that wait for earlier requests."""
-        self._out = Outbox(sock, server.loop, server.stats, self._drained, self._fail)
-        self._reading = True
-        server.loop.add_reader(sock, self._readable)
+        self._out = Outbox(channel, server.loop, server.stats, self._drained, self._fail)
+        channel.watch_readable(self._readable)
 
     def __repr__(self) -> str:
         last = "nothing yet" if self._route is None else f"{self._route.registration.api.name} last"
@@ -181,7 +175,7 @@ class ClientConnection:
     # Receiving
 
     def _readable(self) -> None:
-        """Read from the socket, handle the complete frames, and send their responses."""
+        """Receive, handle the complete frames, and send their responses."""
         server = self._server
         if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
             self._look_for_the_end()
@@ -190,15 +184,15 @@ class ClientConnection:
         try:
             if (frame := self._frame) is not None:
                 if not server.memory.may_receive(self):
-                    self._stop_reading()
+                    self._channel.unwatch_readable()  # until `feed`
                     return
                 buffers = frame.buffers(view)
-                count = self._sock.recvmsg_into(buffers)[0]
+                count = self._channel.receive_into(buffers)
             elif prefix := self._prefix:
                 view[: len(prefix)] = prefix
-                count = self._sock.recv_into(view[len(prefix) :])
+                count = self._channel.receive(view[len(prefix) :])
             else:
-                count = self._sock.recv_into(view)
+                count = self._channel.receive(view)
             if not count:
                 raise CloseConnection
             server.stats.bytes_in += count
@@ -293,7 +287,7 @@ class ClientConnection:
     def _look_for_the_end(self) -> None:
         """Find out whether the client sends out of turn or has disconnected."""
         try:
-            if not self._sock.recv(1, socket.MSG_PEEK):
+            if self._channel.has_ended():
                 self.close()
                 return
         except (BlockingIOError, InterruptedError):
@@ -301,16 +295,11 @@ class ClientConnection:
         except OSError:
             self.close()
             return
-        self._stop_reading()
-
-    def _stop_reading(self) -> None:
-        """Stop until `feed`."""
-        self._reading = False
-        self._server.loop.remove_reader(self._sock)
+        self._channel.unwatch_readable()  # until `feed`
 
     def feed(self) -> None:
         """Continue with the kept bytes, once the requests before them are done."""
-        if self._sock.fileno() < 0 or self._out.blocked or (self.pending and not self._may_follow()):
+        if self._channel.is_closed or self._out.blocked or (self.pending and not self._may_follow()):
             return
         try:
             if (backlog := self._backlog) is not None:
@@ -318,17 +307,14 @@ class ClientConnection:
                 self._consume(backlog, 0, len(backlog))
                 if not self._out.blocked:
                     self._out.send()
-            if self._backlog is None and not self._reading:
-                self._reading = True
-                self._server.loop.add_reader(self._sock, self._readable)
+            if self._backlog is None and not self._channel.is_reading:
+                self._channel.watch_readable(self._readable)
         except Exception as error:
             self._fail(error)
 
     def ready(self) -> int:
         """See `request_memory.Receiver`."""
-        count = array("i", [0])
-        fcntl.ioctl(self._sock, termios.FIONREAD, count)
-        return count[0]
+        return self._channel.arrived()
 
     # Handling
 
@@ -448,7 +434,7 @@ class ClientConnection:
                 error.__traceback__ = None  # its frames hold the request, and the connection
                 continue
             try:
-                if self._sock.fileno() < 0:
+                if self._channel.is_closed:
                     continue
                 self._respond(one.route, one.correlation_id, answer, one.started, one.known)
             except Exception as error:
@@ -513,16 +499,14 @@ class ClientConnection:
             self.close("the broker failed")
 
     def close(self, reason: str = "", level: int = logging.WARNING) -> None:
-        """Close the socket. Running handlers finish, except waits that end with the connection."""
-        sock, server = self._sock, self._server
-        if sock.fileno() < 0:
+        """Close the channel. Running handlers finish, except waits that end with the connection."""
+        server = self._server
+        if self._channel.is_closed:
             return
         if reason:
             log.log(level, "closed the connection of %s: %s", self.peer, reason)
-        if self._reading:
-            server.loop.remove_reader(sock)
         self._out.close()
-        sock.close()
+        self._channel.close()
         server.connections.discard(self)
         for one in self.pending:
             if one.route.registration.ends_with_connection:

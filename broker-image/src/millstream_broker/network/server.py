@@ -17,6 +17,7 @@ from millstream_process import listening
 from ..config.config import BrokerConfig, Listener
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
+from .channel import PlainChannel, accept
 from .connection import ClientConnection, Shared
 from .handlers import Handlers
 from .routes import routes_of
@@ -68,7 +69,7 @@ class Server(Shared):
     def _accept(self, sock: socket.socket, listener_name: str) -> None:
         for _ in range(64):
             try:
-                accepted, address = sock.accept()
+                accepted, address, port = accept(sock)
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -76,16 +77,14 @@ class Server(Shared):
                 self.loop.remove_reader(sock)
                 self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener_name)
                 return
-            host, port = listening.plain_host(address[0]), address[1]
+            host = listening.plain_host(address)
             if refusal := self._refusal(host):
                 log.warning("refused a connection from %s: %s", host, refusal)
                 accepted.close()
                 continue
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.stats.connections_accepted += 1
-            self.connections.add(ClientConnection(self, accepted, (host, port), listener_name))
+            channel = PlainChannel(accepted, self.loop)
+            self.connections.add(ClientConnection(self, channel, host, port, listener_name))
 
     def _refusal(self, host: str) -> str | None:
         config = self._config
