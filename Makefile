@@ -15,7 +15,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -74,11 +74,31 @@ $(OLDEST)/.installed: client/pyproject.toml | setup
 durations: setup jars kafka-jars spark-classes
 	$(RUN_TESTS) --record-durations $(PYTEST)
 
-lint: setup
+lint: setup types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights examples/failover docs/hooks.py
 	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy $(PACKAGES:%=%/src) tests/harness tests/faults/millstream_faults tests/mutation e2e bench examples/flights examples/failover docs/hooks.py
+
+# The spelling of every text file in git; .ci/spelling lists what tests misspell on purpose.
+CODESPELL := 2.4.3
+spelling: .cache/codespell-$(CODESPELL)/.installed
+	@git ls-files -z | PYTHONPATH=$(<D) xargs -0 $(BIN)/python -P -m codespell_lib --ignore-words .ci/spelling
+
+.cache/codespell-$(CODESPELL)/.installed: | setup
+	@$(call timed,spelling,$(PIP) --no-deps --target $(@D) codespell==$(CODESPELL))
+	@touch $@
+
+# GitHub's workflows: expressions, inputs of actions. Without shellcheck, which only some machines have. Needs Go.
+ACTIONLINT := v1.7.7
+workflows: .cache/actionlint-$(ACTIONLINT)/actionlint
+	@$< -shellcheck= -pyflakes= .github/workflows/*.yml
+
+.cache/actionlint-$(ACTIONLINT)/actionlint:
+	@command -v go >/dev/null || { echo 'workflows: actionlint is built with Go: install it'; exit 1; }
+	@GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
 # Contexts are the folders themselves; the Spark image takes its jars from one of them.
 images: jars
