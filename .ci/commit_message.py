@@ -27,7 +27,9 @@ def mistakes(message: str) -> list[str]:
             f"the subject {subject!r} names no area: write `area: what changed`, as `log: check rolled segments`"
         )
     if len(subject) > MOST:
-        found.append(f"the subject has {len(subject)} characters of at most {MOST}: move details into the body")
+        found.append(
+            f"the subject has {len(subject)} characters of at most {MOST}: move details into the body"
+        )
     if subject.endswith("."):
         found.append("the subject ends with a full stop: remove it")
     if body and body[0].strip():

@@ -193,7 +193,10 @@ def test_wheels_are_published_without_a_secret() -> None:
     assert jobs["wheels"]["permissions"] == {"id-token": "write"}
     assert all("uses" in step for step in jobs["wheels"]["steps"])
     assert "secrets." not in json.dumps(jobs["wheels"])
-    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["images", "wheels"]
+    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == [
+        "images",
+        "wheels",
+    ]
 
 
 def test_owners_and_renovate_name_what_is_there() -> None:
