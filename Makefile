@@ -1,6 +1,6 @@
 # The project's commands. Each sets up what it needs; see README.md.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' broker-image/pyproject.toml)
-PACKAGES := broker-image client operator spark-operator-jobs
+PACKAGES := broker-image client kafka-protocol operator spark-operator-jobs
 PYTHON ?= python3
 BIN := .venv/bin
 # Whatever the shell says: without the compiled modules every process that a test starts takes twice the time.
@@ -15,7 +15,7 @@ KAFKA_JARS := .jars/kafka-$(KAFKA_VERSION)
 IMAGE_BUILD ?= docker build -t
 MAVEN := mvn -B -Dstyle.color=never
 
-.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
+.PHONY: setup demo demo-failover test test-unit test-process test-soak test-all test-oldest compat-matrix durations mutation faults e2e bench operator-scale lint types spelling workflows images contexts wheels chart version jars kafka-jars spark-classes moto lock clean definitions docs docs/protocol.md docs/command.md docs/metrics.md docs/reference/broker-configuration.md docs/reference/conditions.md docs/images/dashboards
 
 # $(call timed,NAME,COMMAND): run it, show what goes on, and how long it took.
 timed = $(PYTHON) .ci/step.py $(1) $(2)
@@ -100,13 +100,16 @@ workflows: .cache/actionlint-$(ACTIONLINT)/actionlint
 	@command -v go >/dev/null || { echo 'workflows: actionlint is built with Go: install it'; exit 1; }
 	@GOBIN=$(CURDIR)/$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT)
 
-# Contexts are the folders themselves; the Spark image takes its jars from one of them.
-images: jars
+images: jars contexts
 	rm -rf spark-operator-jobs/jars && cp -r .jars/spark spark-operator-jobs/jars
 	$(IMAGE_BUILD) millstream/broker:$(VERSION) broker-image
 	$(IMAGE_BUILD) millstream/operator:$(VERSION) operator
 	$(IMAGE_BUILD) millstream/client:$(VERSION) client
 	$(IMAGE_BUILD) millstream/spark:$(VERSION) spark-operator-jobs
+
+# An image's context is its folder; these two also need the package that they share.
+contexts:
+	for context in broker-image operator; do rm -rf $$context/kafka-protocol && cp -r kafka-protocol $$context/; done
 
 # What a release publishes besides images, into DIST.
 DIST ?= dist
@@ -125,8 +128,11 @@ e2e: setup images
 # UPGRADE=--upgrade, or --upgrade-package=NAME: newer releases, where the pyprojects allow them.
 PIP_COMPILE = $(BIN)/pip-compile $(UPGRADE) --quiet --allow-unsafe --strip-extras --no-annotate --no-header --no-emit-index-url \
   --no-emit-trusted-host --no-emit-find-links
-# $(call image_lock,FOLDER,OPTIONS): what an image installs, and what builds its package, with hashes, as pinned above.
-image_lock = $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt $(2) -o $(1)/requirements.txt $(1)/pyproject.toml && \
+# $(call image_lock,FOLDER,OPTIONS): what an image installs, and what builds its package, with hashes, as pinned above. The
+# image builds our own packages, so their pins are removed.
+image_lock = $(PIP_COMPILE) --generate-hashes --find-links .lock-wheels -c requirements-dev.txt $(2) -o $(1)/requirements.txt \
+    $(1)/pyproject.toml && \
+  sed -i '/^millstream-/,/[^\\]$$/d' $(1)/requirements.txt && \
   cp .build-requirements.txt $(1)/requirements-build.txt
 
 lock: requirements-dev.in
@@ -134,11 +140,12 @@ lock: requirements-dev.in
 	{ echo '# Every pin, written by `make lock` from requirements-dev.in and the pyprojects.'; \
 	  grep -v '^-e ' requirements-dev.lock; } > requirements-dev.txt
 	rm requirements-dev.lock
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir .lock-wheels ./kafka-protocol
 	echo hatchling | $(PIP_COMPILE) --generate-hashes -c requirements-dev.txt -o .build-requirements.txt -
 	$(call image_lock,broker-image,--extra uvloop)
 	$(call image_lock,operator)
 	$(call image_lock,client,--extra command)
-	rm .build-requirements.txt
+	rm -r .build-requirements.txt .lock-wheels
 	$(PIP_COMPILE) --generate-hashes -o tests/jobs/moto-requirements.txt tests/jobs/moto-requirements.in
 
 clean:

@@ -18,8 +18,9 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
-    "broker-image": ("millstream_broker", "millstream_kafka", "millstream_mirror", "millstream_process"),
+    "broker-image": ("millstream_broker", "millstream_mirror", "millstream_process"),
     "client": ("millstream",),
+    "kafka-protocol": ("millstream_kafka",),
     "operator": ("millstream_operator",),
     "spark-operator-jobs": ("millstream_jobs",),
 }

@@ -13,12 +13,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import mutate
+from millstream_harness.chart import VERSION
 from millstream_harness.tiers import SOAK, UNIT, files_in, tiers_in
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "broker-image": "millstream_broker",
     "client": "millstream",
+    "kafka-protocol": "millstream_kafka",
     "operator": "millstream_operator",
     "spark-operator-jobs": "millstream_jobs",
 }
@@ -98,15 +100,24 @@ def test_images_install_what_is_pinned(folder: str) -> None:
     builds = pins(ROOT / folder / "requirements-build.txt")
     assert (installed | builds).items() <= tested.items(), "make lock"
     extras = wanted["project"].get("optional-dependencies", {})
+    runs_on = wanted["project"]["dependencies"]
+    if f"millstream-kafka=={VERSION}" in runs_on:  # its wheel is built in the image
+        runs_on += tomllib.loads((ROOT / "kafka-protocol/pyproject.toml").read_text())["project"][
+            "dependencies"
+        ]
+        assert "/src/kafka-protocol" in (ROOT / folder / "Dockerfile").read_text()
     for needed, there in (
-        (wanted["project"]["dependencies"], installed),
+        (runs_on, installed),
         (extras.get("uvloop", []) + extras.get("command", []), installed),
         (wanted["build-system"]["requires"], builds),
     ):
         for requirement in map(Requirement, needed):
-            assert there[canonicalize_name(requirement.name)] in requirement.specifier, (
-                f"make lock: {requirement}"
+            found = (
+                VERSION
+                if requirement.name == "millstream-kafka"
+                else there[canonicalize_name(requirement.name)]
             )
+            assert found in requirement.specifier, f"make lock: {requirement}"
     for file in ("requirements.txt", "requirements-build.txt"):
         text = (ROOT / folder / file).read_text()
         assert len(re.findall(r"^\S+==\S+ \\\n    --hash=sha256:", text, re.MULTILINE)) == len(
@@ -137,7 +148,11 @@ def test_the_s3_server_of_tests_is_locked_with_hashes() -> None:
 def test_no_two_classes_of_the_image_share_a_name() -> None:
     """Classes of the protocol have the names of Kafka's messages."""
     places: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "broker-image/src").rglob("*.py")):
+    for path in sorted(
+        path
+        for folder in ("broker-image", "kafka-protocol")
+        for path in (ROOT / folder / "src").rglob("*.py")
+    ):
         if path.parent.name != "protocol":
             for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE):
                 places.setdefault(name, []).append(str(path.relative_to(ROOT)))
@@ -147,16 +162,16 @@ def test_no_two_classes_of_the_image_share_a_name() -> None:
 
 def test_each_limit_is_where_the_document_says() -> None:
     """docs/limits.md names constants with their modules, of the broker unless a package is named."""
-    sources = ROOT / "broker-image/src"
+    sources = {path.name: path for path in ROOT.glob("*/src/millstream*")}
     named = re.findall(
         r"`([A-Z][A-Z0-9_]{3,})`(?:, `[A-Z0-9_]+`)* \(`([a-z_.]+)`\)", (ROOT / "docs/limits.md").read_text()
     )
     assert len(named) > 20
     for constant, module in named:
         parts = module.split(".")
-        if not (sources / parts[0]).exists():
+        if parts[0] not in sources:
             parts.insert(0, "millstream_broker")
-        path = sources.joinpath(*parts)
+        path = sources[parts[0]].joinpath(*parts[1:])
         file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
         assert re.search(rf"^ *(?:\w+, )*{constant}\b.*=", file.read_text(), re.MULTILINE), (
             f"{constant} ({module})"

@@ -12,7 +12,12 @@ import pytest
 from millstream_faults.shifted.sitecustomize import shift
 
 HOUR = 3600
-SOURCES = Path(__file__).resolve().parents[2] / "broker-image" / "src"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "broker-image/src/millstream_broker",
+    "broker-image/src/millstream_process",
+    "kafka-protocol/src/millstream_kafka",
+)
 
 
 @pytest.fixture
@@ -64,8 +69,8 @@ def test_the_broker_reads_its_clock_in_no_other_way() -> None:
     other = re.compile(r"datetime\.(now|utcnow|today)|date\.today")
     reading = [
         path
-        for package in ("millstream_broker", "millstream_kafka", "millstream_process")
-        for path in (SOURCES / package).rglob("*.py")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
         if other.search(path.read_text())
     ]
     assert reading == []

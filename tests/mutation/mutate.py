@@ -32,7 +32,7 @@ GOAL = 0.95
 """Share of the mutants of a module, or of an area's sample, that are not equivalent."""
 CHOSEN = "not kafka and not a_few_hundred_calls and not at_any_line"
 """Left out are tests beside Apache Kafka, and two that count calls and lines: code with mutants has others."""
-SOURCES = ("broker-image", "operator", "client", "spark-operator-jobs")
+SOURCES = ("broker-image", "kafka-protocol", "operator", "client", "spark-operator-jobs")
 NEEDED = ("tests", "crds", "charts", "examples", "docs", "bench", "e2e", *SOURCES)
 """Files that tests read, besides the sources."""
 

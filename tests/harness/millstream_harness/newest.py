@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 KAFKA = Path("bench/kafka/pom.xml")
 SPARK = Path("spark-operator-jobs/pom.xml")
 REST = Path("tests/jobs/iceberg-rest/pom.xml")
-PYPROJECTS = [Path(folder, "pyproject.toml") for folder in ("broker-image", "client", "operator")]
+PYPROJECTS = [
+    Path(folder, "pyproject.toml") for folder in ("broker-image", "client", "kafka-protocol", "operator")
+]
 JOBS = Path("spark-operator-jobs/pyproject.toml")
 SPARK_PINS = {
     "spark-operator-jobs/Dockerfile": r"^FROM spark:([\d.]+)-python3$",

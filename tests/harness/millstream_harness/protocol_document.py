@@ -165,7 +165,8 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
 ]
 """Missing APIs by reason."""
 
-SOURCE: Final = "../broker-image/src"
+BROKER: Final = "../broker-image/src/millstream_broker"
+PROTOCOL: Final = "../kafka-protocol/src/millstream_kafka/protocol"
 
 
 def versions(low: int, high: int) -> str:
@@ -296,7 +297,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         "holds it to them. The column Kafka shows the response of Apache Kafka 4.3.1 to ApiVersions.",
         "",
         "Each API has two modules: the format of its messages by version in [`protocol/`]"
-        f"({SOURCE}/millstream_kafka/protocol), the broker's handler in [`api/`]({SOURCE}/millstream_broker/api).",
+        f"({PROTOCOL}), the broker's handler in [`api/`]({BROKER}/api).",
         "",
         f"## Served: {len(served)} APIs",
         "",
@@ -307,7 +308,7 @@ def page(served: dict[int, Api[Any, Any]]) -> str:
         module = api.request.__module__.rsplit(".", 1)[1]
         ours = versions(*api.versions)
         theirs = "–" if api.name in ZOOKEEPER or api.name in OWN else versions(*KAFKA[api.name][1:])
-        link = f"[{api.name}]({SOURCE}/millstream_kafka/protocol/{module}.py)"
+        link = f"[{api.name}]({PROTOCOL}/{module}.py)"
         lines.append(f"| {key} | {link} | {ours} | {theirs} | {summary(api)} |")
     names = {api.name for api in served.values()}
     lines += [
