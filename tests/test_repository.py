@@ -176,3 +176,17 @@ def test_each_limit_is_where_the_document_says() -> None:
         assert re.search(rf"^ *(?:\w+, )*{constant}\b.*=", file.read_text(), re.MULTILINE), (
             f"{constant} ({module})"
         )
+
+
+def test_each_decision_is_in_the_index_with_its_status() -> None:
+    """A decision that another one replaces stays, and its status names the other."""
+    folder = ROOT / "docs/decisions"
+    rows = re.findall(
+        r"^\| \[(\d+)\]\((\S+\.md)\) \| .+ \| (.+) \|$", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [page for _, page, _ in rows] == pages, "docs/decisions/README.md"
+    for number, page, status in rows:
+        assert page.startswith(f"{int(number):04}-")
+        assert (folder / page).read_text().startswith(f"# {number}. ")
+        assert re.match(r"(proposed|accepted|withdrawn)\b|replaced by \[\d+\]", status), f"{page}: {status}"
