@@ -99,7 +99,7 @@ def test_worker_killed_again_and_again(
         mirror.start()
     feeding.stop()
     same_content(west, east, topic)
-    assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+    assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
 def test_worker_that_was_paused_while_another_took_over(
@@ -153,7 +153,7 @@ def test_broker_killed(
             target.start()
     feeding.stop()
     same_content(source, target, "t")
-    assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+    assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
 def test_source_that_is_not_there_at_the_start(

@@ -130,4 +130,4 @@ def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_kill
         arrived(kafka, f"{name}.{topic}", [len(each) for each in wanted], 120)
         assert [records_of(kafka, f"{name}.{topic}", partition) for partition in partitions] == wanted
     metrics = first.get("/metrics")
-    assert all(f'renumbered_lanes_total{{source="{name}"}} 0' in metrics for name in sources)
+    assert all(f'renumbered_partitions_total{{source="{name}"}} 0' in metrics for name in sources)

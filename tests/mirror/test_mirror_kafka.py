@@ -81,7 +81,7 @@ async def test_from_kafka_without_aborted_transactions(
 async def test_records_between_markers_that_the_target_loses_come_again(
     kafka: KafkaProcess, start_mirror: StartMirror, copied: CopiedInProcessBroker
 ) -> None:
-    """The lane has nothing to send, and the source has more offsets than records."""
+    """The task has nothing to send, and the source has more offsets than records."""
     topic = unique("lost")
     create(kafka, topic)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, "log_level": 0})

@@ -1,4 +1,4 @@
-"""A lane whose partition has no leader in the target waits for the election alone."""
+"""A task whose partition has no leader in the target waits for the election alone."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from millstream_kafka.protocol.metadata import (
 )
 from millstream_mirror.aggregate.flow import NumberingFlow
 from millstream_mirror.kafka.progress import Progress
-from millstream_mirror.membership.member import LaneName
+from millstream_mirror.membership.member import TaskName
 from millstream_mirror.partitions.opening import Keeper
-from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.partitions.partition_task import PartitionTask
 from millstream_mirror.partitions.pipeline import Part
 from millstream_mirror.partitions.stats import Counters, Reachability
 from millstream_mirror.partitions.waiting import Cause
@@ -56,11 +56,11 @@ class Electing(ClusterClient):
 
 
 class Ready(Keeper):
-    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
+    async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
         return [], {}
 
-    async def recover(self, lane: Lane) -> None:
-        lane.rewind(lane.acknowledged)
+    async def recover(self, task: PartitionTask) -> None:
+        task.rewind(task.acknowledged)
 
 
 class Sends(NumberingFlow):
@@ -71,18 +71,18 @@ class Sends(NumberingFlow):
         self.sent: list[tuple[int, int]] = []
         super().__init__("west", target, target, Ready(target, target), Reachability("west", ""), Counters())
 
-    def opened(self, partition: int) -> Lane:
-        lane = a_lane(partition)
-        lane.recovering = False
-        self.lanes[lane.source] = lane
-        return lane
+    def opened(self, partition: int) -> PartitionTask:
+        task = a_task(partition)
+        task.recovering = False
+        self.tasks[task.source] = task
+        return task
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
-        self.sent += [(lane.partition, self.target.asked) for lane, _, _ in parts]
+        self.sent += [(task.partition, self.target.asked) for task, _, _ in parts]
 
 
-def a_lane(partition: int) -> Lane:
-    return Lane(TOPIC, partition, TOPIC, Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
+def a_task(partition: int) -> PartitionTask:
+    return PartitionTask(TOPIC, partition, TOPIC, Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
 
 
 def fetched(*partitions: int) -> FetchResponse:
@@ -100,7 +100,7 @@ def fetched(*partitions: int) -> FetchResponse:
     )
 
 
-async def test_a_lane_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
+async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
     flow = Sends(target := Electing())
     leaderless, led = flow.opened(LEADERLESS), flow.opened(LED)
     asked = {one.source: (0, -1) for one in (leaderless, led)}
@@ -129,7 +129,7 @@ async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
     await target.close()
 
 
-async def test_a_lane_whose_partition_is_deleted_in_the_target_begins_again() -> None:
+async def test_a_task_whose_partition_is_deleted_in_the_target_begins_again() -> None:
     """Its recovery finds out whether the progress is deleted, too."""
     flow = Sends(target := Electing())
     leaderless, absent = flow.opened(LEADERLESS), flow.opened(ABSENT)
@@ -142,17 +142,17 @@ async def test_a_lane_whose_partition_is_deleted_in_the_target_begins_again() ->
     await target.close()
 
 
-async def test_a_lane_is_not_fetched_before_its_leader_in_the_target_is_known() -> None:
-    """A fetch is for many lanes: it must not wait for the leader of one."""
+async def test_a_task_is_not_fetched_before_its_leader_in_the_target_is_known() -> None:
+    """A fetch is for many tasks: it must not wait for the leader of one."""
     flow = Sends(target := Electing())
-    lane = a_lane(LEADERLESS)
-    lane.fail("no leader")
-    lane.recovering = True
-    recovery, asked = asyncio.create_task(flow._recover(lane)), asyncio.create_task(target.is_asked.wait())
+    task = a_task(LEADERLESS)
+    task.fail("no leader")
+    task.recovering = True
+    recovery, asked = asyncio.create_task(flow._recover(task)), asyncio.create_task(target.is_asked.wait())
     await asyncio.wait([recovery, asked], return_when=asyncio.FIRST_COMPLETED)
-    assert lane.recovering
-    assert not lane.may_fetch(1 << 20)
+    assert task.recovering
+    assert not task.may_fetch(1 << 20)
     target.elected = True
     await asyncio.gather(recovery, asked)
-    assert lane.may_fetch(1 << 20)
+    assert task.may_fetch(1 << 20)
     await target.close()

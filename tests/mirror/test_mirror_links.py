@@ -227,7 +227,7 @@ def test_a_link_that_is_cut_and_slow_and_flaps(sides: Sides, tmp_path: Path) -> 
             assert stored(east, topic, partition) == stored(west, topic, partition) != b""
             assert values(east, f"west.{topic}", partition) == values(west, topic, partition)
         for worker in workers.values():
-            assert 'renumbered_lanes_total{source="west"} 0' in worker.get("/metrics")
+            assert 'renumbered_partitions_total{source="west"} 0' in worker.get("/metrics")
             eventually(worker.source, lambda source: source["lastError"] == "", "no error")
     finally:
         for worker in workers.values():

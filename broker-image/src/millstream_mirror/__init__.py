@@ -2,14 +2,15 @@
 
 How copies are exactly once without transactions, even if workers are killed, paused and replaced:
 
-Each partition of a source topic is a *lane* with its own producer id in the target. Batches go out in the order
-of the source, and their sequence numbers count the records sent: a sequence number always stands for the same record.
-The *progress* of a lane says which source offset belongs to which sequence number:
+Each partition of a source topic is a *partition task* with its own producer id in the target. Batches go out in the
+order of the source, and their sequence numbers count the records sent: a sequence number always stands for the same
+record.
+The *progress* of a task says which source offset belongs to which sequence number:
 
     (source offset, producer id, epoch, sequence, target offset, …)
 
 The worker commits progress to the target some time after the records before it were acknowledged: as a consumer
-group's offset, with the other fields in its metadata. A worker that takes over a lane reads its progress and continues
+group's offset, with the other fields in its metadata. A worker that takes over a task reads its progress and continues
 from there, with the same producer id and the same numbers. The target refuses batches that were already sent, because
 their sequence numbers are not the next ones: as duplicates if they are among the last five batches, else as out of
 order. In the latter case the worker reads the headers of the target's batches from the progress's target offset on,
@@ -18,20 +19,20 @@ the last commit, and another worker, paused and resumed, may still send the same
 number once.
 
 Progress with a new producer id or epoch, or one that skips source offsets (retention overtook the mirror), is committed
-before anything is sent with it. Commits are those of a group member, so a worker that lost its lanes cannot
+before anything is sent with it. Commits are those of a group member, so a worker that lost its tasks cannot
 commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose members share the source's partitions. If
 two MirrorMakers of one name meet in it, the older one owns it (membership/ownership.py).
 
 A source topic with cleanup.policy=compact may lose records between a crash and the restart, so that numbers do not tell
-what was sent. Before a lane of such a topic sends again, it looks at what it has in the target, and compares records
+what was sent. Before a task of such a topic sends again, it looks at what it has in the target, and compares records
 with the source's, by their contents (records/aligning.py).
 
-A source may lose records that were mirrored, and give their offsets to others. A lane waits if its source does not have
+A source may lose records that were mirrored, and give their offsets to others. A task waits if its source does not have
 the last mirrored batch any more (aggregate/history.py). If a worker died before it committed, the same sequence number
-may stand for another record then, so the lane compares the target's last record before it passes its number.
+may stand for another record then, so the task compares the target's last record before it passes its number.
 
 Not covered are a target that lost acknowledged records, and one whose copy is compacted in that time, too, so that it
-lacks records that were sent. Both are noticed (aggregate/target_losses.py); the lane may then repeat records.
+lacks records that were sent. Both are noticed (aggregate/target_losses.py); the task may then repeat records.
 
 Mode Identity (identity/flow.py) needs none of this: batches keep their offsets, and the target accepts them only at the
 end of its log (`protocol.mirror_append`). The target's log is the progress.

@@ -1,8 +1,8 @@
 """One source: the topics to mirror, this worker's partitions of them, and their progress.
 
     refresh   finds the source's topics, creates them in the target, and offers them to the group's leader
-    member    shares the partitions with the other workers; lanes start when assigned, and stop before they are revoked
-    commit    stores the progress of all lanes in one request
+    member    shares the partitions with the other workers; tasks start when assigned, and stop before they are revoked
+    commit    stores the progress of all tasks in one request
     groups    copies the positions of consumer groups
     watch     notes partitions that wait, and finds out why
 
@@ -24,18 +24,18 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from .aggregate.flow import NumberingFlow
-from .aggregate.recovery import LaneKeeper
+from .aggregate.recovery import AggregateRecovery
 from .aggregate.target_losses import TargetLosses
 from .config.config import MirrorConfig, Mode, Naming, Source
 from .group_sync.groups import LOOK_S, GroupSync
 from .identity.flow import CopyFlow
 from .identity.promoted import PromotedTopics
-from .identity.recovery import CopyKeeper
+from .identity.recovery import IdentityRecovery
 from .identity.rejoin import Rejoiner
 from .identity.replicas import ReplicaKeeper
 from .kafka.progress import Progress, ProgressStore
 from .kafka.topics import MirroredTopic, TopicKeeper, id_of, is_same, select
-from .membership.member import GroupMembership, LaneName
+from .membership.member import GroupMembership, TaskName
 from .membership.peer_liveness import Doorplate
 from .partitions.opening import TRANSIENT, Keeper
 from .partitions.pipeline import DRAIN_S, Flow
@@ -114,15 +114,15 @@ class SourceMirror:
         self._changed = time.monotonic()
         self._rejoiner: Rejoiner | None = None
         self._waits = Waits()
-        self._causes: dict[LaneName, Cause] = {}
-        """Why partitions wait whose lanes are open, as far as leaders are the cause."""
+        self._causes: dict[TaskName, Cause] = {}
+        """Why partitions wait whose tasks are open, as far as leaders are the cause."""
         self._topics, self._flow, self._keeper = self._parts(fetching, producing, comparing)
         self._losses = TargetLosses(self._target, producing, self._flow.lost)
         self._groups = GroupSync(
             config.includes_group,
             from_groups,
             to_groups,
-            lambda: self._flow.lanes,
+            lambda: self._flow.tasks,
             self._counters,
             keeps_epochs=config.mode is Mode.IDENTITY,
         )
@@ -134,7 +134,7 @@ class SourceMirror:
     def _parts(
         self, fetching: ClusterClient, producing: ClusterClient, comparing: ClusterClient
     ) -> tuple[TopicKeeper, Flow, Keeper]:
-        """The parts that differ by mode: the keeper of topics, the flow of records, the keeper of lanes."""
+        """The parts that differ by mode: the keeper of topics, the flow of records, the keeper of tasks."""
         config, source, counters = self.config, self.source, self._counters
 
         def origins(topic: str) -> tuple[str, ...]:
@@ -153,10 +153,12 @@ class SourceMirror:
                     lambda: self.member.is_leader,
                 )
             topics = ReplicaKeeper(config, source, self._source, self._target, self._promoted, self._rejoiner)
-            copies = CopyKeeper(self._source, self._target, self._store, counters, config.on_gap, origins)
+            copies = IdentityRecovery(
+                self._source, self._target, self._store, counters, config.on_gap, origins
+            )
             return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
         topics = TopicKeeper(config, source, self._source, self._target)
-        keeper = LaneKeeper(
+        keeper = AggregateRecovery(
             self._source,
             self._target,
             comparing,
@@ -173,14 +175,14 @@ class SourceMirror:
         try:
             await self.member.look()
             await self._refresh()  # otherwise the first assignment would be empty
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._refresh_on())
-                tasks.create_task(self._commit_on())
-                tasks.create_task(self._watch_on())
-                tasks.create_task(self._look_for_losses_on())
-                tasks.create_task(self.member.run())
+            async with asyncio.TaskGroup() as running:
+                running.create_task(self._refresh_on())
+                running.create_task(self._commit_on())
+                running.create_task(self._watch_on())
+                running.create_task(self._look_for_losses_on())
+                running.create_task(self.member.run())
                 if self.config.groups_include:
-                    tasks.create_task(self._copy_positions_on())
+                    running.create_task(self._copy_positions_on())
                 await self._flow.failure
         finally:
             if self._rejoiner is not None:
@@ -191,18 +193,18 @@ class SourceMirror:
     @property
     def status(self) -> SourceStatus:
         now = int(time.time() * 1000)
-        lanes = list(self._flow.lanes.values())
+        tasks = list(self._flow.tasks.values())
         errors = [self._reachability.error, self._target_reachability.error, self._target_error]
         errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
         errors += [
-            *(lane.error for lane in lanes),
+            *(task.error for task in tasks),
             self._flow.opening.error,
             self.member.conflict,
             self.member.error,
         ]
         errors += [self._groups_error, *self._groups.problems.values()]
         problems = [Problem("NameTaken", self.member.conflict)] if self.member.conflict else []
-        problems += [Problem(lane.reason, lane.error) for lane in lanes if lane.reason]
+        problems += [Problem(task.reason, task.error) for task in tasks if task.reason]
         problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
         problems += [Problem("Rejoining", words) for words in self._topics.rejoining.values()]
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
@@ -217,28 +219,28 @@ class SourceMirror:
         return SourceStatus(
             self.source.name,
             self._reachability.reachable,
-            sorted({lane.target_topic for lane in lanes}),
-            len(lanes),
-            sum(lane.lag for lane in lanes),
-            max((lane.lag_seconds(now) for lane in lanes), default=0.0),
+            sorted({task.target_topic for task in tasks}),
+            len(tasks),
+            sum(task.lag for task in tasks),
+            max((task.lag_seconds(now) for task in tasks), default=0.0),
             next((error for error in errors if error), ""),
             self._counters,
             len(self._groups.groups) if self.config.groups_include else None,
-            gaps_of(lanes, now),
-            sorted({*self._topics.replaced, *(lane.topic for lane in lanes if lane.replaced)}),
+            gaps_of(tasks, now),
+            sorted({*self._topics.replaced, *(task.topic for task in tasks if task.replaced)}),
             self._reachability.reason,
             self._target_reachability.as_json(),
             problems,
             None if self._matched is None else len(self._matched),
             self.source.max_bytes_per_second,
             self._rate.per_second(),
-            by_topic(lanes, self._flow.written, now),
+            by_topic(tasks, self._flow.written, now),
             [] if self._rejoiner is None else self._rejoiner.set_aside,
             self._promoted.names,
-            min((lane.seen_ms for lane in lanes), default=0),
+            min((task.seen_ms for task in tasks), default=0),
             self._wanted,
-            sum(lane.is_unseen(now) for lane in lanes),
-            sum(lane.acknowledged.is_new and lane.lag > 0 for lane in lanes),
+            sum(task.is_unseen(now) for task in tasks),
+            sum(task.acknowledged.is_new and task.lag > 0 for task in tasks),
             len(waiting),
             self._unmatched[:UNMATCHED],
         )
@@ -322,8 +324,8 @@ class SourceMirror:
             topic: tuple(sorted({one for feed in feeds if not feed.is_promoted for one in feed.clusters}))
             for topic, feeds in found.items()
         }
-        for lane in self._flow.lanes.values():
-            lane.origins = self._origins.get(lane.topic, ())
+        for task in self._flow.tasks.values():
+            task.origins = self._origins.get(task.topic, ())
         left_out = {}
         for topic, feeds in sorted(found.items()):
             for feed in feeds:
@@ -364,9 +366,9 @@ class SourceMirror:
                 " cluster, or naming Prefixed"
             )
 
-    def _bytes_per_second(self, lanes: int) -> float:
-        """The limit for a number of lanes: workers share it in proportion to their lanes."""
-        return (self.source.max_bytes_per_second or 0) * lanes / max(self._wanted or 0, lanes, 1)
+    def _bytes_per_second(self, tasks: int) -> float:
+        """The limit for a number of tasks: workers share it in proportion to their tasks."""
+        return (self.source.max_bytes_per_second or 0) * tasks / max(self._wanted or 0, tasks, 1)
 
     async def _copy_positions_on(self) -> None:
         while True:
@@ -380,12 +382,12 @@ class SourceMirror:
     # ---- partitions that wait
 
     async def _watch_on(self) -> None:
-        """Note waits while nobody reads the status, too; and find out why open lanes wait."""
+        """Note waits while nobody reads the status, too; and find out why open tasks wait."""
         while True:
             await asyncio.sleep(WATCH_S)
             long = self._observed().since(LONG_S / 2, time.monotonic())
-            open_ones = [name for name in long if (name.topic, name.partition) in self._flow.lanes]
-            causes: dict[LaneName, Cause] = {}
+            open_ones = [name for name in long if (name.topic, name.partition) in self._flow.tasks]
+            causes: dict[TaskName, Cause] = {}
             with contextlib.suppress(*TRANSIENT):
                 causes = await self._keeper.causes(open_ones) if open_ones else {}
             self._causes = causes
@@ -394,7 +396,7 @@ class SourceMirror:
         while True:
             await asyncio.sleep(LOSSES_LOOK_S)
             with contextlib.suppress(*TRANSIENT):
-                await self._losses.look(self._flow.lanes.values())
+                await self._losses.look(self._flow.tasks.values())
 
     @property
     def _reaches_both(self) -> bool:
@@ -407,24 +409,24 @@ class SourceMirror:
             self._refreshed = now
             self._waits.observe({}, now)
             return self._waits
-        if (waiting := self._flow.opening.waiting(self._flow.lanes)) is None:
+        if (waiting := self._flow.opening.waiting(self._flow.tasks)) is None:
             return Waits()  # another worker may have the partitions by now
         self._waits.observe({name: self._causes.get(name, cause) for name, cause in waiting.items()}, now)
         return self._waits
 
-    # ---- this worker's lanes, and their progress
+    # ---- this worker's tasks, and their progress
 
     async def _revoked(self, lost: bool) -> None:
-        """Stop; wait for pending responses and commit, unless another worker may already have the lanes."""
+        """Stop; wait for pending responses and commit, unless another worker may already have the tasks."""
         await self._flow.stop(drain=not lost)
-        if not lost and self._flow.lanes:
+        if not lost and self._flow.tasks:
             last = asyncio.create_task(self._commit())
             await asyncio.wait([last], timeout=DRAIN_S)
             if not last.done() or last.exception() is not None:
                 why = last.exception() if last.done() else "no answer in time"
                 logger.warning("source %s: cannot commit the last progress: %s", self.source.name, why)
                 await supervision.cancel([last])
-        self._flow.lanes = {}
+        self._flow.tasks = {}
 
     async def _commit_on(self) -> None:
         while True:
@@ -435,14 +437,14 @@ class SourceMirror:
 
     async def _commit(self) -> None:
         ready = [
-            (lane, progress)
-            for lane in self._flow.lanes.values()
-            if not (lane.recovering or lane.replaced) and (progress := lane.to_commit()) is not None
+            (task, progress)
+            for task in self._flow.tasks.values()
+            if not (task.recovering or task.replaced) and (progress := task.to_commit()) is not None
         ]
         if ready:
-            await self._commit_now({lane.target: progress for lane, progress in ready})
-            for lane, progress in ready:
-                lane.committed = progress
+            await self._commit_now({task.target: progress for task, progress in ready})
+            for task, progress in ready:
+                task.committed = progress
 
     async def _commit_now(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """Raises BrokerError or ApiError unless all progress is stored."""

@@ -40,9 +40,9 @@ class MirrorWorker:
     async def run(self) -> None:
         """Run until cancelled. Raises MirrorRefused."""
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as running:
                 for source in self.sources:
-                    tasks.create_task(source.run())
+                    running.create_task(source.run())
         finally:
             await self._http.close()
 

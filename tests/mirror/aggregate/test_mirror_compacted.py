@@ -137,7 +137,7 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
         assert target_too or found[: len(there)] == there
         assert found == sorted({*found}), "each once, in order"
         assert late_request(east, topic, last) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert 'renumbered_lanes_total{source="west"} 0' in mirror.get("/metrics")
+        assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
 def test_positions_over_gaps_are_exact_also_after_a_restart(

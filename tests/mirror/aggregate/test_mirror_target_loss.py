@@ -116,7 +116,7 @@ def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrive
 def test_a_target_that_loses_records_gets_them_again_although_others_have_written_since(
     west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
-    """Its log is longer than before then; its leader knows the number of the lane's last record."""
+    """Its log is longer than before then; its leader knows the number of the task's last record."""
     topic = unique("shared")
     create(west, topic)
     mirror = start_mirror({"west": west.bootstrap}, copied.bootstrap, name=topic, topics={"include": [topic]})

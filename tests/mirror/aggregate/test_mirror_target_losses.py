@@ -1,4 +1,4 @@
-"""Lanes that have nothing to send: which of them the target has lost records of."""
+"""Tasks that have nothing to send: which of them the target has lost records of."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from millstream_harness.scenario import unique
 from millstream_kafka.client import ClusterClient
 from millstream_mirror.aggregate.target_losses import TargetLosses
 from millstream_mirror.kafka.progress import Progress
-from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.partitions.partition_task import PartitionTask
 
 pytestmark = pytest.mark.process
 
 
-def lane(topic: str, target_offset: int, partition: int = 0) -> Lane:
+def task(topic: str, target_offset: int, partition: int = 0) -> PartitionTask:
     progress = Progress(0, 1, 0, 0, target_offset, "", "", 0)
-    one = Lane(topic, partition, topic, progress)
+    one = PartitionTask(topic, partition, topic, progress)
     one.recovering = False
     return one
 
 
-async def found(client: ClusterClient, *lanes: Lane) -> dict[Lane, int]:
-    """The lanes that have lost records, and where their logs end."""
-    lost: dict[Lane, int] = {}
-    await TargetLosses(client, client, lost.update).look(lanes)
+async def found(client: ClusterClient, *tasks: PartitionTask) -> dict[PartitionTask, int]:
+    """The tasks that have lost records, and where their logs end."""
+    lost: dict[PartitionTask, int] = {}
+    await TargetLosses(client, client, lost.update).look(tasks)
     return lost
 
 
@@ -40,16 +40,16 @@ async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess
     produce(east, topic, range(80), 4)
     deleted = TopicPartition(topic, 3, 20)
     admin(east).delete_records([deleted])[deleted].result(20)
-    at_end, before, beyond = lane(topic, 20), lane(topic, 7, 1), lane(topic, 21, 2)
-    deleted_since, absent = lane(topic, 7, 3), lane(unique("absent"), 5)
+    at_end, before, beyond = task(topic, 20), task(topic, 7, 1), task(topic, 21, 2)
+    deleted_since, absent = task(topic, 7, 3), task(unique("absent"), 5)
     async with ClusterClient(east.bootstrap) as client:
         assert await found(client, at_end, before, beyond, deleted_since, absent) == {beyond: 20}
 
 
-async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> None:
+async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> None:
     topic = unique("busy")
     create(east, topic, 4)
-    opening, failed, skips, idle = (lane(topic, 21, number) for number in range(4))
+    opening, failed, skips, idle = (task(topic, 21, number) for number in range(4))
     opening.recovering, failed.failed, skips.skip_to = True, True, 5
     idle.saw(0)
     async with ClusterClient(east.bootstrap) as client:
@@ -65,7 +65,7 @@ async def test_a_lane_that_does_something_is_left_alone(east: BrokerProcess) -> 
 async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(east: BrokerProcess) -> None:
     topic = unique("moved")
     create(east, topic)
-    one = lane(topic, 21)
+    one = task(topic, 21)
     async with ClusterClient(east.bootstrap) as client:
         assert await found(client, one) == {one: 0}
         admin(east).delete_topics([topic])[topic].result(20)
@@ -84,8 +84,8 @@ class Stale(ClusterClient):
 async def test_a_broker_that_is_gone_holds_up_no_other(east: BrokerProcess) -> None:
     topic, away = unique("led"), unique("away")
     create(east, topic)
-    one, other = lane(topic, 21), lane(away, 21)
-    told: asyncio.Queue[dict[Lane, int]] = asyncio.Queue()
+    one, other = task(topic, 21), task(away, 21)
+    told: asyncio.Queue[dict[PartitionTask, int]] = asyncio.Queue()
     async with ClusterClient(east.bootstrap, timeout=3600.0) as client, Stale(east.bootstrap) as stale:
         look = asyncio.create_task(TargetLosses(client, stale, told.put_nowait).look([one, other]))
         assert await told.get() == {one: 0}

@@ -1,4 +1,4 @@
-"""A lane of mode Identity: its numbers leave no hole in the target, for any order and loss of messages."""
+"""A task of mode Identity: its numbers leave no hole in the target, for any order and loss of messages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millstream_kafka.protocol.metadata import MetadataResponse
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
-from millstream_mirror.identity.flow import CopyFlow, CopyLane, SentCopy
+from millstream_mirror.identity.flow import CopyFlow, ReplicaTask, SentCopy
 from millstream_mirror.kafka.progress import Progress
-from millstream_mirror.membership.member import LaneName
-from millstream_mirror.partitions.partition_task import Lane
+from millstream_mirror.membership.member import TaskName
+from millstream_mirror.partitions.partition_task import PartitionTask
 from millstream_mirror.partitions.stats import Counters, Reachability
 from millstream_mirror.records.rewrite import Outgoing
 
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.process
 START = Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0)
 
 
-def lane() -> CopyLane:
-    made = CopyLane("t", 0, "t", START)
+def task() -> ReplicaTask:
+    made = ReplicaTask("t", 0, "t", START)
     made.recovering = False
     return made
 
 
-def send(of: CopyLane, records: int) -> SentCopy:
+def send(of: ReplicaTask, records: int) -> SentCopy:
     batches = []
     if records:
         batches = [Outgoing(memoryview(bytes(records)), 0, 0, 0, of.position + records, records)]
@@ -76,7 +76,7 @@ class Target:
 
 
 def test_the_answer_to_a_request_without_records_moves_nothing_that_was_sent_behind_it_back() -> None:
-    of, target = lane(), Target()
+    of, target = task(), Target()
     first = send(of, 10)
     of.appended(first, target.take(first))
     empty = send(of, 0)
@@ -89,7 +89,7 @@ def test_the_answer_to_a_request_without_records_moves_nothing_that_was_sent_beh
 
 
 def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
-    of = lane()
+    of = task()
     first = send(of, 10)
     of.appended(first, Target().take(first))
     assert of.may_fetch(100)
@@ -105,11 +105,11 @@ def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
 def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
     """Requests are accepted in order or lost, even if later ones are accepted; responses come late, disordered, or not.
 
-    ``hasty`` also sends while the lane forbids it: two brokers of the source may lead it for a moment.
+    ``hasty`` also sends while the task forbids it: two brokers of the source may lead it for a moment.
     """
     dice = random.Random(seed)
     hasty = seed % 2 == 1
-    of, target = lane(), Target()
+    of, target = task(), Target()
     on_their_way: deque[SentCopy] = deque()
     answers: list[tuple[SentCopy, MirrorPartitionResponse | None]] = []
     before = 0
@@ -164,8 +164,8 @@ class Interrupted(ClusterClient):
         return MetadataResponse()
 
 
-async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_looked_up() -> None:
-    of, source = lane(), Source()
+async def test_records_are_dropped_whose_task_began_anew_while_the_leader_was_looked_up() -> None:
+    of, source = task(), Source()
     source.add(20)
     first = send(of, 10)
     of.appended(first, Target().take(first))
@@ -177,7 +177,7 @@ async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_lo
 
     target = Interrupted(recovered)
     flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
-    flow.lanes = {("t", 0): of}
+    flow.tasks = {("t", 0): of}
     data = PartitionData(0, 0, high_watermark=30, log_start_offset=0, records=memoryview(fetched))
     response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[data])])
     await flow._forward(response, {("t", 0): (20, -1)})
@@ -186,20 +186,20 @@ async def test_records_are_dropped_whose_lane_began_anew_while_the_leader_was_lo
 
 
 class _Nobody:
-    async def open(self, names: Sequence[LaneName]) -> list[Lane]:
+    async def open(self, names: Sequence[TaskName]) -> list[PartitionTask]:
         return []
 
-    async def recover(self, lane: Lane) -> None: ...
+    async def recover(self, task: PartitionTask) -> None: ...
 
 
 async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
     """The logs were compared again meanwhile, with a leader that may lack these records."""
-    of, source = lane(), Source()
+    of, source = task(), Source()
     fetched = source.add(10)
     of.source_epoch = 4
     target = Interrupted(lambda: None)
     flow = CopyFlow("west", target, target, _Nobody(), Reachability("west", ""), Counters())
-    flow.lanes = {("t", 0): of}
+    flow.tasks = {("t", 0): of}
     data = PartitionData(0, 0, high_watermark=10, log_start_offset=0, records=memoryview(fetched))
     response = FetchResponse(responses=[FetchableTopicResponse("t", partitions=[data])])
     await flow._forward(response, {("t", 0): (0, 3)})
@@ -216,7 +216,7 @@ async def test_the_start_of_the_source_moves_no_end_while_batches_may_follow(
     end: int, high_watermark: int, is_sent: bool
 ) -> None:
     """The source's first batch may begin before its start, and a response may have had no room for it."""
-    of = lane()
+    of = task()
     of.source_start, of.end, of.position = 55, end, max(55, end)
     empty = PartitionData(0, 0, high_watermark, log_start_offset=55)
     assert await CopyFlow._number(cast(CopyFlow, None), of, empty) == ([([], b"")] if is_sent else [])

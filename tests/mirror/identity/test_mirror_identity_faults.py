@@ -151,12 +151,12 @@ def test_logs_are_compared_again_when_another_broker_leads(
     mirror = start(start_mirror, source, target, topic)
     produce(source, topic, range(100), PARTITIONS)
     arrived(target, topic, [50, 50])
-    # A worker that starts may compare the logs of one lane before it connects to the leader of the other. Lanes that
+    # A worker that starts may compare the logs of one task before it connects to the leader of the other. Tasks that
     # open again find all connections open.
     other = start_worker(start_mirror, source, target, topic)
-    eventually(lambda: shares(mirror, other), lambda now: now == [1, 1], "a lane each")
+    eventually(lambda: shares(mirror, other), lambda now: now == [1, 1], "a task each")
     other.stop()
-    eventually(lambda: shares(mirror), lambda now: now == [2], "the lanes open again")
+    eventually(lambda: shares(mirror), lambda now: now == [2], "the tasks open again")
     victim = source.leader(topic)
     victim.kill()
     produce(source, topic, range(100, 200), PARTITIONS)

@@ -1,4 +1,4 @@
-"""Where an identity lane may continue: what a source does not return is not taken for deleted."""
+"""Where an identity task may continue: what a source does not return is not taken for deleted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
 from millstream_mirror.identity import recovery as standing
-from millstream_mirror.identity.flow import CopyLane
-from millstream_mirror.identity.recovery import CopyKeeper, MustWait
+from millstream_mirror.identity.flow import ReplicaTask
+from millstream_mirror.identity.recovery import IdentityRecovery, MustWait
 from millstream_mirror.kafka.progress import Progress
 
-LANE = CopyLane("t", 0, "t", Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0))
+TASK = ReplicaTask("t", 0, "t", Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0))
 
 
 def batch(value: bytes) -> bytes:
@@ -31,10 +31,10 @@ def check(monkeypatch: pytest.MonkeyPatch, answer: PartitionData, start: int) ->
         return answer
 
     monkeypatch.setattr(standing, "read", read)
-    keeper = cast(CopyKeeper, object.__new__(CopyKeeper))
+    keeper = cast(IdentityRecovery, object.__new__(IdentityRecovery))
     keeper._at_source = cast(Any, None)
     there = MirrorPartitionResponse(0, last_header=OURS[:HEADER_SIZE])
-    asyncio.run(keeper._check_last_batch(LANE, there, 1, start))
+    asyncio.run(keeper._check_last_batch(TASK, there, 1, start))
 
 
 def test_the_same_batch_is_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +63,8 @@ def test_a_batch_that_the_source_does_not_return_yet_is_waited_for(
 def test_records_that_the_target_may_lose_are_waited_for() -> None:
     """A leader that was just elected does not know yet what its followers have."""
     there = MirrorPartitionResponse(0, log_end_offset=5)
-    standing._check_replicated(LANE, there, 5)
+    standing._check_replicated(TASK, there, 5)
     with pytest.raises(ApiError, match="t-0: offset 3 is not replicated in the target yet"):
-        standing._check_replicated(LANE, there, 3)
+        standing._check_replicated(TASK, there, 3)
     with pytest.raises(ApiError, match="no leader"):
-        standing._check_replicated(LANE, there, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"))
+        standing._check_replicated(TASK, there, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"))

@@ -1,4 +1,4 @@
-"""A lane's progress in the metadata of committed offsets, which any client of the cluster may write."""
+"""A task's progress in the metadata of committed offsets, which any client of the cluster may write."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.mirror_group import HandMember
 from millstream_harness.scenario import eventually, unique
 from millstream_kafka.client import ClusterClient
-from millstream_mirror.membership.member import Assignment, LaneName, decode, encode
+from millstream_mirror.membership.member import Assignment, TaskName, decode, encode
 from millstream_mirror.membership.ownership import Owner
 from millstream_mirror.membership.peer_liveness import Peer
 
@@ -25,16 +25,16 @@ ID = str(uuid.UUID(int=5))
 
 
 def test_an_assignment_arrives_as_it_was_made() -> None:
-    lanes = [LaneName("a", "b", ID, 0), LaneName("a", "b", ID, 1), LaneName("old", "old", "", 7)]
+    tasks = [TaskName("a", "b", ID, 0), TaskName("a", "b", ID, 1), TaskName("old", "old", "", 7)]
     peers = [Peer("m", "::1", 9404, "f" * 32)]
-    for one in (Assignment(lanes, peers), Assignment([], peers, Owner("2026-11-27T09:00:00Z", "u1", "prod"))):
+    for one in (Assignment(tasks, peers), Assignment([], peers, Owner("2026-11-27T09:00:00Z", "u1", "prod"))):
         assert decode(encode(one)) == one
     assert decode(b"") == Assignment([], [])
     assert decode(b'{"lanes":[]}') == Assignment([], [])
 
 
 @pytest.mark.parametrize(
-    "lanes",
+    "tasks",
     [
         None,
         5,
@@ -55,9 +55,9 @@ def test_an_assignment_arrives_as_it_was_made() -> None:
         [{"topic": "a"}],
     ],
 )
-def test_an_assignment_that_no_worker_makes_is_refused(lanes: Any) -> None:
-    with pytest.raises(ValueError, match="not an assignment of lanes"):
-        decode(json.dumps({"lanes": lanes}).encode())
+def test_an_assignment_that_no_worker_makes_is_refused(tasks: Any) -> None:
+    with pytest.raises(ValueError, match="not an assignment of tasks"):
+        decode(json.dumps({"lanes": tasks}).encode())
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None
     ],
 )
 def test_an_owner_that_no_leader_sends_is_refused(owner: Any) -> None:
-    with pytest.raises(ValueError, match="not an assignment of lanes"):
+    with pytest.raises(ValueError, match="not an assignment of tasks"):
         decode(json.dumps({"lanes": [], "owner": owner}).encode())
 
 

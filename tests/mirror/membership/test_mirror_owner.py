@@ -109,7 +109,7 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
         " delete the older one"
     )
     assert partitions(younger) == 0
-    eventually(lambda: sorted(map(partitions, older)), lambda found: found == [2, 2], "both have lanes")
+    eventually(lambda: sorted(map(partitions, older)), lambda found: found == [2, 2], "both have tasks")
     assert [taken(one) for one in older] == ["", ""]
     assert younger.status()["sources"][0]["lastError"] == said
     produce(west, of_younger, range(40), 4)
@@ -155,7 +155,7 @@ async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_own
     arrived(east, topic, [10])
 
 
-def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(
+def test_a_worker_without_a_mirror_maker_shares_the_owners_tasks(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """So do workers of an older release, while the new ones replace them."""
@@ -165,7 +165,7 @@ def test_a_worker_without_a_mirror_maker_shares_the_owners_lanes(
         start_mirror({"west": west.bootstrap}, east.bootstrap, topics={"include": [topic]}, name=topic, **who)
         for who in ({}, YOUNGER, {})
     ]
-    eventually(lambda: sorted(map(partitions, workers)), lambda found: found == [1, 1, 2], "lanes")
+    eventually(lambda: sorted(map(partitions, workers)), lambda found: found == [1, 1, 2], "tasks")
     produce(west, topic, range(40), 4)
     arrived(east, topic, [10] * 4)
     assert not any(map(taken, workers))

@@ -143,5 +143,5 @@ def test_a_killed_workers_partitions_go_on_without_it(
     one.kill()
     produce(west, topic, range(400, 800), 4)
     arrived(east, topic, [200, 200, 200, 200])
-    eventually(other.said, lambda said: "has ended: taking over its lanes" in said, "why it took over")
+    eventually(other.said, lambda said: "has ended: taking over its tasks" in said, "why it took over")
     assert other.status()["sources"][0]["partitions"] == 4

@@ -50,7 +50,7 @@ async def test_batches_arrive_byte_by_byte_with_every_codec(
 def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
-    """A lane's first batch goes alone; the second one follows although partition 1 has nothing to fetch."""
+    """A task's first batch goes alone; the second one follows although partition 1 has nothing to fetch."""
     topic = unique("busy")
     create(west, topic, 2)
     produce(west, topic, range(20), batch_num_messages=10, linger_ms=100)

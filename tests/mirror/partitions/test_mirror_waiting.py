@@ -25,11 +25,11 @@ from millstream_mirror import source
 from millstream_mirror.aggregate.flow import NumberingFlow
 from millstream_mirror.config.config import parse
 from millstream_mirror.kafka.progress import Gap, Progress
-from millstream_mirror.membership.member import LaneName
+from millstream_mirror.membership.member import TaskName
 from millstream_mirror.membership.peer_liveness import Doorplate
 from millstream_mirror.partitions import pipeline as flow
 from millstream_mirror.partitions.opening import Keeper
-from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, Lane, Side
+from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, PartitionTask, Side
 from millstream_mirror.partitions.stats import Counters, Reachability
 from millstream_mirror.partitions.waiting import OPENING, Cause, Waits, cause_of, failed, messages, no_leader
 from millstream_operator.models.conditions import Condition
@@ -50,8 +50,8 @@ MODES: dict[str, dict[str, str]] = {"Identity": {}, "Aggregate": {"naming": "Pre
 """Both at once: with the prefix, their topics differ."""
 
 
-def name(partition: int = 0, topic_id: str = "old") -> LaneName:
-    return LaneName("orders", "orders", topic_id, partition)
+def name(partition: int = 0, topic_id: str = "old") -> TaskName:
+    return TaskName("orders", "orders", topic_id, partition)
 
 
 def test_a_wait_lasts_until_the_partition_is_mirrored_whatever_its_cause() -> None:
@@ -81,26 +81,26 @@ def test_partitions_with_one_cause_share_a_message() -> None:
     ]
 
 
-def test_a_lane_waits_from_a_failure_until_its_next_success() -> None:
-    lane = Lane("orders", 0, "orders", progress := Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
-    assert cause_of(lane) == OPENING
-    lane.recovering = False
-    assert cause_of(lane) == no_leader("source")
-    lane.leader = 1
-    assert cause_of(lane) is None
-    lane.fail("refused", side="source")
-    lane.rewind(progress)
-    assert cause_of(lane) == failed("source", "refused"), "it may be refused again"
-    lane.saw(10)
-    assert cause_of(lane) is None, "the source has answered"
-    lane.fail("refused")
-    lane.rewind(progress)
-    lane.saw(10)
-    assert cause_of(lane) == failed("target", "refused"), "the source's answer says nothing about the target"
-    lane.fail("too large", reason=RECORD_TOO_LARGE)
-    assert cause_of(lane) is None, "it has a reason of its own"
-    lane.reason, lane.stopped_at = "", Gap(0, 1, 0)
-    assert cause_of(lane) is None
+def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
+    task = PartitionTask("orders", 0, "orders", progress := Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
+    assert cause_of(task) == OPENING
+    task.recovering = False
+    assert cause_of(task) == no_leader("source")
+    task.leader = 1
+    assert cause_of(task) is None
+    task.fail("refused", side="source")
+    task.rewind(progress)
+    assert cause_of(task) == failed("source", "refused"), "it may be refused again"
+    task.saw(10)
+    assert cause_of(task) is None, "the source has answered"
+    task.fail("refused")
+    task.rewind(progress)
+    task.saw(10)
+    assert cause_of(task) == failed("target", "refused"), "the source's answer says nothing about the target"
+    task.fail("too large", reason=RECORD_TOO_LARGE)
+    assert cause_of(task) is None, "it has a reason of its own"
+    task.reason, task.stopped_at = "", Gap(0, 1, 0)
+    assert cause_of(task) is None
 
 
 CONFIG = {
@@ -159,21 +159,21 @@ class Led(ClusterClient):
 
 
 class Failing(Keeper):
-    """Recoveries fail with these errors before one succeeds; notes why the lane waited before each."""
+    """Recoveries fail with these errors before one succeeds; notes why the task waited before each."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient, errors: list[Exception]) -> None:
         super().__init__(at_source, at_target)
         self.errors = errors
         self.waited: list[Cause | None] = []
 
-    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
+    async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
         return [], {}
 
-    async def recover(self, lane: Lane) -> None:
-        self.waited.append(cause_of(lane))
+    async def recover(self, task: PartitionTask) -> None:
+        self.waited.append(cause_of(task))
         if self.errors:
             raise self.errors.pop(0)
-        lane.rewind(lane.acknowledged)
+        task.rewind(task.acknowledged)
 
 
 async def test_the_cause_of_a_wait_names_the_side_of_the_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +181,11 @@ async def test_the_cause_of_a_wait_names_the_side_of_the_last_error(monkeypatch:
     here, there = Led("127.0.0.1:1"), Led("127.0.0.1:2")
     errors = [ConnectFailed("127.0.0.1", port, "refused") for port in (1, 2, 1, 3)]
     keeper = Failing(here, there, [*errors])
-    lanes = NumberingFlow("west", here, there, keeper, Reachability("west", ""), Counters())
-    lane = Lane("orders", 0, "orders", Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
-    lane.fail("producing failed")
-    lane.recovering = True
-    await lanes._recover(lane)
+    tasks = NumberingFlow("west", here, there, keeper, Reachability("west", ""), Counters())
+    task = PartitionTask("orders", 0, "orders", Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
+    task.fail("producing failed")
+    task.recovering = True
+    await tasks._recover(task)
     assert keeper.waited == [
         failed("target", "producing failed"),
         *(failed(side, str(one)) for side, one in zip(SIDES, errors, strict=True)),
@@ -298,7 +298,7 @@ def listed(topic: str, partitions: list[int]) -> str:
 def test_partitions_that_lose_their_leader(
     west: InProcessBroker, cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
-    """In the source, while no worker runs; and in the target, where lanes are open."""
+    """In the source, while no worker runs; and in the target, where tasks are open."""
     here, there = unique("here"), unique("there")
     for broker, topic in ((cluster, here), (west, there)):
         create(broker, topic, 3)
@@ -348,7 +348,7 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
 def test_a_leader_that_nobody_reaches_holds_up_no_other(
     gated: GatedCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
-    """When a worker starts, and when workers share anew: all of them open their lanes again when one joins.
+    """When a worker starts, and when workers share anew: all of them open their tasks again when one joins.
 
     The cluster names that leader all the time, and its address accepts connections without an answer.
     """
@@ -379,7 +379,7 @@ def test_a_leader_that_nobody_reaches_holds_up_no_other(
     for copy in (*begun, *shared):
         copy.start()
     for copy in shared:
-        eventually(copy.shares, lambda found: len(found) == 2 and min(found) > 0, "both have lanes", 120)
+        eventually(copy.shares, lambda found: len(found) == 2 and min(found) > 0, "both have tasks", 120)
     produce(gated, sharing, range(60), 6)
     all_arrived(20, 10)
     for copy in begun:

@@ -1,4 +1,4 @@
-"""Where a lane continues in a source that was compacted, against a model of source, target and cleaner."""
+"""Where a task continues in a source that was compacted, against a model of source, target and cleaner."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_records_of_another_worker_between_cut_off_what_is_known() -> None:
     assert [known.find(each) for each in (105, 129, 130, 135)] == [None, None, 70, 75]
 
 
-def test_a_lane_that_goes_on_where_it_was_keeps_its_spans_and_another_number_forgets_them() -> None:
+def test_a_task_that_goes_on_where_it_was_keeps_its_spans_and_another_number_forgets_them() -> None:
     known = OffsetMap(START)
     known.add(spans_of([whole(110, 10, START.sequence)]), 40)
     here = Progress(110, 7, 0, advance_sequence(START.sequence, 10), 50, "topic", "cluster", 0)

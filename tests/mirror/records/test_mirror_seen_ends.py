@@ -1,4 +1,4 @@
-"""Since when a lane is behind: never later than the oldest missing record was seen, and hardly earlier."""
+"""Since when a task is behind: never later than the oldest missing record was seen, and hardly earlier."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from millstream_mirror.records.seen_ends import MOST, SeenEnds
 
 
-def test_a_lane_that_never_catches_up_is_behind_by_what_is_missing() -> None:
+def test_a_task_that_never_catches_up_is_behind_by_what_is_missing() -> None:
     ends = SeenEnds()
     for second in range(1000):
         ends.saw(100 * (second + 1), 1000 * second)
         assert ends.behind_since(100 * second) == 1000 * second
 
 
-def test_a_lane_that_has_everything_is_not_behind() -> None:
+def test_a_task_that_has_everything_is_not_behind() -> None:
     ends = SeenEnds()
     assert ends.behind_since(0) is None
     ends.saw(10, 5)

@@ -1,4 +1,4 @@
-"""Mode Aggregate: lanes number the records that they send, so that the target accepts each record once."""
+"""Mode Aggregate: tasks number the records that they send, so that the target accepts each record once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..partitions.partition_task import (
     MISMATCH,
     RECORD_TOO_LARGE,
     SOURCE_ENDS,
-    Lane,
+    PartitionTask,
     Sent,
 )
-from ..partitions.pipeline import LANE_BYTES, PRODUCE_TIMEOUT_MS, Flow, Numbered, Part
+from ..partitions.pipeline import PRODUCE_TIMEOUT_MS, TASK_BYTES, Flow, Numbered, Part
 from ..records.aligning import Fingerprint
 from ..records.rewrite import Outgoing, UnusableBatch, joined, rewrite
 from ..runtime.slices import in_steps
@@ -34,81 +34,81 @@ _OUT_OF_STEP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUC
 _TOO_LARGE = (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.MESSAGE_TOO_LARGE)
 _TOO_MUCH_AT_ONCE = (ErrorCode.INVALID_RECORD, *_TOO_LARGE)
 AT_MOST = 1024
-"""Batches of a lane in one request, so that the target handles them in little time."""
+"""Batches of a task in one request, so that the target handles them in little time."""
 
 logger = logging.getLogger(__name__)
 
 
 class NumberingFlow(Flow):
-    """Produces the batches of one source under the producer ids of their lanes."""
+    """Produces the batches of one source under the producer ids of their tasks."""
 
-    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
-        """The lane's next batches, in parts for one Produce request each."""
+    async def _number(self, task: PartitionTask, data: PartitionData) -> Numbered:
+        """The task's next batches, in parts for one Produce request each."""
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
-            if lane.skip_to is not None and lane.position >= data.high_watermark:
-                self._misfits(lane, SOURCE_ENDS)
+            if task.skip_to is not None and task.position >= data.high_watermark:
+                self._misfits(task, SOURCE_ENDS)
             return []
-        progress, before = lane.acknowledged, lane.at
+        progress, before = task.acknowledged, task.at
         try:
             rewritten = await in_steps(
                 rewrite(
                     fetched,
-                    position=lane.position,
+                    position=task.position,
                     producer_id=progress.producer_id,
                     producer_epoch=progress.producer_epoch,
-                    sequence=lane.sequence,
+                    sequence=task.sequence,
                     aborted=data.aborted_transactions or (),
                 )
             )
         except (UnusableBatch, ApiError) as error:
-            if lane.at != before:
+            if task.at != before:
                 return []
-            lane.fail(
-                f"{lane}: the source's next batch cannot be mirrored: {error}: this partition waits: repair the source,"
-                f" or exclude topic {lane.topic}",
+            task.fail(
+                f"{task}: the source's next batch cannot be mirrored: {error}: this partition waits: repair the source,"
+                f" or exclude topic {task.topic}",
                 reason=BATCH_NOT_MIRRORED,
             )
-            self._failure(lane.error)
+            self._failure(task.error)
             self._wake.set()
             return []
-        if lane.at != before or not lane.may_fetch(LANE_BYTES):
+        if task.at != before or not task.may_fetch(TASK_BYTES):
             return []  # it failed or recovered meanwhile
         batches = rewritten.batches
-        if lane.skip_to is not None:
-            if lane.last_there is not None and not _has(batches, lane.skip_to, lane.last_there):
-                self._misfits(lane, MISMATCH)
+        if task.skip_to is not None:
+            if task.last_there is not None and not _has(batches, task.skip_to, task.last_there):
+                self._misfits(task, MISMATCH)
                 return []
-            rest = lane.skip(batches, rewritten.position) if rewritten.is_dense else None
+            rest = task.skip(batches, rewritten.position) if rewritten.is_dense else None
             if rest is None:
-                self._misfits(lane, "its numbers do not fit the source's offsets")
+                self._misfits(task, "its numbers do not fit the source's offsets")
                 return []
             self._counters.repeated_records += sum(one.records for one in batches) - sum(
                 one.records for one in rest
             )
             batches = rest
         if not batches:
-            lane.moved_on(rewritten.position, rewritten.last)
+            task.moved_on(rewritten.position, rewritten.last)
             return []
         self._counters.rebuilt_batches += sum(batch.start < 0 for batch in batches)
-        if lane.probing:
+        if task.probing:
             return [(batches[:1], batches[0].data)]
-        if lane.one_by_one:
-            return [([batch], batch.data) for batch in lane.take(batches)]
+        if task.one_by_one:
+            return [([batch], batch.data) for batch in task.take(batches)]
         parts = (batches[begin : begin + AT_MOST] for begin in range(0, len(batches), AT_MOST))
         return [(part, joined(fetched, part)) for part in parts]
 
-    def _misfits(self, lane: Lane, why: str) -> None:
-        lane.misfits = why
-        lane.fail(why)
+    def _misfits(self, task: PartitionTask, why: str) -> None:
+        task.misfits = why
+        task.fail(why)
         self._wake.set()
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         by_topic: dict[str, list[PartitionProduceData]] = {}
-        waiting: dict[TopicPartition, tuple[Lane, Sent]] = {}
-        for lane, sent, data in parts:
-            by_topic.setdefault(lane.target_topic, []).append(PartitionProduceData(lane.partition, data))
-            waiting[lane.target] = (lane, sent)
+        waiting: dict[TopicPartition, tuple[PartitionTask, Sent]] = {}
+        for task, sent, data in parts:
+            by_topic.setdefault(task.target_topic, []).append(PartitionProduceData(task.partition, data))
+            waiting[task.target] = (task, sent)
         request = ProduceRequest(
             None,
             -1,
@@ -120,41 +120,41 @@ class NumberingFlow(Flow):
             response = await self._send(node, produce.BY_NAME, request)
             for topic in response.responses:
                 for answer in topic.partition_responses:
-                    lane, sent = waiting.pop((topic.name, answer.index))
-                    self._answered(lane, sent, answer)
+                    task, sent = waiting.pop((topic.name, answer.index))
+                    self._answered(task, sent, answer)
 
         await self._sending("producing", send, parts, waiting)
 
-    def _answered(self, lane: Lane, sent: Sent, answer: PartitionProduceResponse) -> None:
+    def _answered(self, task: PartitionTask, sent: Sent, answer: PartitionProduceResponse) -> None:
         error = ErrorCode.of(answer.error_code)
         if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
             self._counters.records += sent.records
             self._counters.bytes += sent.size
-            lane.written.records += sent.records
-            lane.written.bytes += sent.size
-            lane.succeeded(sent, answer.base_offset)
+            task.written.records += sent.records
+            task.written.bytes += sent.size
+            task.succeeded(sent, answer.base_offset)
             return
-        was_failed = lane.failed
-        lane.fail(f"{lane}: producing: {error.name}: {answer.error_message or error.message}", sent)
+        was_failed = task.failed
+        task.fail(f"{task}: producing: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
             return  # void because the previous one failed
         if sent.batches > 1 and error in _TOO_MUCH_AT_ONCE:
-            lane.one_by_one = True
-            lane.error = ""
+            task.one_by_one = True
+            task.error = ""
         elif error in _OUT_OF_STEP:
-            lane.suspicious = True
-            logger.info("%s", lane.error)
+            task.suspicious = True
+            logger.info("%s", task.error)
         elif error in _TOO_LARGE:
-            lane.reason = RECORD_TOO_LARGE
-            lane.error = (
-                f"{lane}: a batch of {sent.size} bytes is too large for topic {lane.target_topic} in the target: raise"
+            task.reason = RECORD_TOO_LARGE
+            task.error = (
+                f"{task}: a batch of {sent.size} bytes is too large for topic {task.target_topic} in the target: raise"
                 " its max.message.bytes"
             )
-            self._failure(lane.error)
+            self._failure(task.error)
         else:
-            lane.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            self._producing.forget_leaders(lane.target_topic)
-            self._failure(lane.error)
+            task.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._producing.forget_leaders(task.target_topic)
+            self._failure(task.error)
 
 
 def _has(batches: Sequence[Outgoing], number: int, record: Fingerprint) -> bool:

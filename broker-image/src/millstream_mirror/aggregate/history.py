@@ -5,7 +5,7 @@ give their offsets to other records. So progress contains the last batch that wa
 leader epoch. Replicas accept a batch only after an equal log (KIP-101), so a source that has this batch has all before
 it, too. Leader epochs alone would not do: a restored cluster uses them again.
 
-A lane checks this before its first fetch, over a new connection, and under a new leader epoch. In between, the source
+A task checks this before its first fetch, over a new connection, and under a new leader epoch. In between, the source
 refuses fetches under another epoch (KIP-320).
 
 A new leader may not know yet that its last batches are replicated, and does not return them before. So a batch that is
@@ -29,7 +29,7 @@ from ..kafka.batcher import Together
 from ..kafka.log_reader import EARLIEST, headers_in, may_be_compacted, offset_at, read
 from ..kafka.progress import LastBatch
 from ..kafka.topics import is_same, leaders_of
-from ..partitions.partition_task import Lane, Side
+from ..partitions.partition_task import PartitionTask, Side
 
 LEADER_LOOK_S, LEADER_LOOK_MAX_S = 0.1, 1.0
 AT_ONCE = 32
@@ -52,7 +52,7 @@ class Diverged(Exception):
 
 
 class History:
-    """Checks lanes of one source. Raises Diverged, BrokerError, ApiError."""
+    """Checks tasks of one source. Raises Diverged, BrokerError, ApiError."""
 
     def __init__(self, at_source: ClusterClient) -> None:
         """No one else uses ``at_source``: reads of whole batches would hold up other requests."""
@@ -61,7 +61,7 @@ class History:
         self._limits: dict[int, asyncio.Semaphore] = {}
         self._one_by_one: dict[int, asyncio.Lock] = {}
         self._slow_until: dict[int, float] = {}
-        """By leader, like the limits: one that does not respond holds up no lane of the others."""
+        """By leader, like the limits: one that does not respond holds up no task of the others."""
 
     async def epoch(self, partition: TopicPartition) -> int:
         """The leader epoch of a partition; -1 if the source has no epochs."""
@@ -70,29 +70,29 @@ class History:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{number} has no leader in the source")
         return led.epoch
 
-    async def check(self, lane: Lane) -> bool:
-        """Raise Diverged unless the source has the lane's last batch; then the lane may fetch under this leader.
+    async def check(self, task: PartitionTask) -> bool:
+        """Raise Diverged unless the source has the task's last batch; then the task may fetch under this leader.
 
         Waits for a leader. False if the source's topic has another id than before.
         """
         pause = LEADER_LOOK_S
         while True:
             compared_at = time.monotonic()
-            if (led := await self._led.get(lane.source)) is not None:
+            if (led := await self._led.get(task.source)) is not None:
                 break
             await asyncio.sleep(pause)
             pause = min(pause * 2, LEADER_LOOK_MAX_S)
-        if not is_same(led.topic_id, lane.acknowledged.topic_id):
+        if not is_same(led.topic_id, task.acknowledged.topic_id):
             return False
         async with self._turn(led.leader):
             try:
-                last = await self._check_last(lane, led.epoch)
+                last = await self._check_last(task, led.epoch)
             except RequestTimedOut:
                 self._slow_until[led.leader] = time.monotonic() + SLOW_S
                 raise
             if last is not None:
-                lane.passed(last)
-        lane.source_epoch, lane.compared_at = led.epoch, compared_at
+                task.passed(last)
+        task.source_epoch, task.compared_at = led.epoch, compared_at
         return True
 
     async def ends_before(self, partition: TopicPartition, offset: int, epoch: int = -1) -> bool:
@@ -101,11 +101,11 @@ class History:
         is_out = answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         return is_out and await offset_at(self._at_source, partition, EARLIEST) <= offset
 
-    async def _check_last(self, lane: Lane, epoch: int) -> LastBatch | None:
-        """The batch that ends at the lane's offset, if its progress does not have it. Raises Diverged."""
-        offset, last = lane.acknowledged.offset, lane.acknowledged.last
+    async def _check_last(self, task: PartitionTask, epoch: int) -> LastBatch | None:
+        """The batch that ends at the task's offset, if its progress does not have it. Raises Diverged."""
+        offset, last = task.acknowledged.offset, task.acknowledged.last
         if last is not None:
-            theirs = await self._first_batch(lane, last.offset, epoch)
+            theirs = await self._first_batch(task, last.offset, epoch)
             if theirs is not None and theirs.base_offset <= last.offset:
                 is_rewritten = may_be_compacted(theirs) and theirs.partition_leader_epoch == last.epoch
                 if theirs.base_offset < last.offset or (theirs.crc != last.crc and not is_rewritten):
@@ -114,25 +114,25 @@ class History:
                     )
                 if theirs.next_offset == offset:
                     return None
-        if await self.ends_before(lane.source, offset, epoch):
+        if await self.ends_before(task.source, offset, epoch):
             raise Diverged(f"the source ends before offset {offset}, up to which it was mirrored")
         if last is None and offset > 0:  # progress of an older release
-            found = await self._first_batch(lane, offset - 1, epoch)
+            found = await self._first_batch(task, offset - 1, epoch)
             if found is not None and found.next_offset == offset:
                 return LastBatch(found.base_offset, found.crc, found.partition_leader_epoch)
         return None
 
-    async def _first_batch(self, lane: Lane, offset: int, epoch: int) -> BatchHeader | None:
+    async def _first_batch(self, task: PartitionTask, offset: int, epoch: int) -> BatchHeader | None:
         """The header of the first batch that ends after the offset; None if the source has deleted it."""
-        answer = await read(self._at_source, lane.source, offset, 1, epoch=epoch)
+        answer = await read(self._at_source, task.source, offset, 1, epoch=epoch)
         if headers := headers_in(answer):
             return headers[0]
         is_out = answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        if is_out and await offset_at(self._at_source, lane.source, EARLIEST) > offset:
+        if is_out and await offset_at(self._at_source, task.source, EARLIEST) > offset:
             return None
-        if is_out or await self.ends_before(lane.source, offset + 1, epoch):
+        if is_out or await self.ends_before(task.source, offset + 1, epoch):
             raise Diverged(f"the source ends before offset {offset + 1}, up to which it was mirrored")
-        raise not_replicated_yet("source", lane.source, offset)
+        raise not_replicated_yet("source", task.source, offset)
 
     @contextlib.asynccontextmanager
     async def _turn(self, leader: int) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""Opens lanes, and finds the position of one after a failure. See the package's docstring for the reasoning."""
+"""Opens tasks, and finds the position of one after a failure. See the package's docstring for the reasoning."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read
 from ..kafka.producer_ids import new_producer
 from ..kafka.progress import Gap, Progress, ProgressStore
 from ..kafka.topics import id_of, is_same
-from ..membership.member import LaneName
+from ..membership.member import TaskName
 from ..partitions.opening import CALLS_AT_ONCE, TRANSIENT, Keeper, at, each
-from ..partitions.partition_task import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, Lane
+from ..partitions.partition_task import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, PartitionTask
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause
 from ..records.counting import offset_back
@@ -35,7 +35,7 @@ STALE_MS = 12 * 3600 * 1000
 the target's batches first."""
 LAST_EPOCH = 32767
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
-"""How often a lane that waits checks whether the target's topic is deleted, or the source has its records again."""
+"""How often a task that waits checks whether the target's topic is deleted, or the source has its records again."""
 UNSEEN_S = 60.0
 """How long to wait for records that the target's leader has and does not return: followers leave its ISR before."""
 
@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
-class LaneKeeper(Keeper):
-    """Opens and recovers the lanes of one source. Raises BrokerError, ApiError; ValueError for unreadable progress."""
+class AggregateRecovery(Keeper):
+    """Opens and recovers the tasks of one source. Raises BrokerError, ApiError; ValueError for unreadable progress."""
 
     def __init__(
         self,
@@ -71,21 +71,21 @@ class LaneKeeper(Keeper):
         self._comparing = comparing
         self._history = History(comparing)
         self._next_numbers: dict[int, Together[Producer, int | None]] = {}
-        """By broker of the target, so that one which does not respond holds up no lane of the others."""
+        """By broker of the target, so that one which does not respond holds up no task of the others."""
         self._reads = asyncio.Semaphore(CALLS_AT_ONCE)
-        """Lanes that read the target's records, or compare them."""
+        """Tasks that read the target's records, or compare them."""
 
     # ---- opening
 
-    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
-        """Open lanes at their progress, or, without any, at the start of the source's partition."""
+    async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
+        """Open tasks at their progress, or, without any, at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         if left := {where: replace(one, is_left=False) for where, one in stored.items() if one.is_left}:
             await self._commit(left)  # before sending, so that no other mirror takes them now
             stored |= left
         cluster_id = self._at_source.cluster_id or ""
-        waiting: dict[LaneName, Cause] = {}
-        lanes: dict[LaneName, Lane] = {}
+        waiting: dict[TaskName, Cause] = {}
+        tasks: dict[TaskName, PartitionTask] = {}
         new = []
         for name in names:
             progress = stored.get((name.target_topic, name.partition))
@@ -99,41 +99,41 @@ class LaneKeeper(Keeper):
             if progress is None:
                 new.append(name)
             elif is_same(progress.topic_id, name.topic_id) and is_same(progress.cluster_id, cluster_id):
-                lane = Lane(
+                task = PartitionTask(
                     name.topic,
                     name.partition,
                     name.target_topic,
                     replace(progress, target_id=target_id or progress.target_id),
                     committed=progress,
                 )
-                lane.must_compare = True
-                lane.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
-                lanes[name] = lane
+                task.must_compare = True
+                task.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
+                tasks[name] = task
             else:
                 of_new = replace(progress, offset=0, topic_id=name.topic_id, cluster_id=cluster_id)
-                lane = Lane(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
-                lane.replaced = lane.failed = True
-                lanes[name] = lane
-        lanes |= await self._begin(new, cluster_id, waiting)
-        compacted = await topics.compacted(self._at_source, {lane.topic for lane in lanes.values()})
+                task = PartitionTask(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
+                task.replaced = task.failed = True
+                tasks[name] = task
+        tasks |= await self._begin(new, cluster_id, waiting)
+        compacted = await topics.compacted(self._at_source, {task.topic for task in tasks.values()})
 
-        async def look(name: LaneName) -> Lane:
-            lane = lanes[name]
-            lane.is_compacted = lane.topic in compacted
-            lane.suspicious = lane.suspicious or (lane.must_compare and lane.is_compacted)
+        async def look(name: TaskName) -> PartitionTask:
+            task = tasks[name]
+            task.is_compacted = task.topic in compacted
+            task.suspicious = task.suspicious or (task.must_compare and task.is_compacted)
             with at("source"):
-                lane.saw(await offset_at(self._at_source, lane.source, LATEST))
-            lane.recovering = False
-            return lane
+                task.saw(await offset_at(self._at_source, task.source, LATEST))
+            task.recovering = False
+            return task
 
-        return [*(await each(lanes, look, waiting)).values()], waiting
+        return [*(await each(tasks, look, waiting)).values()], waiting
 
     async def _begin(
-        self, names: Sequence[LaneName], cluster_id: str, waiting: dict[LaneName, Cause]
-    ) -> dict[LaneName, Lane]:
-        """Open new lanes; their progress is committed before they send anything. Adds the others to ``waiting``."""
+        self, names: Sequence[TaskName], cluster_id: str, waiting: dict[TaskName, Cause]
+    ) -> dict[TaskName, PartitionTask]:
+        """Open new tasks; their progress is committed before they send anything. Adds the others to ``waiting``."""
 
-        async def begin(name: LaneName) -> Lane:
+        async def begin(name: TaskName) -> PartitionTask:
             compared_at = time.monotonic()
             with at("source"):
                 epoch = await self._history.epoch((name.topic, name.partition))
@@ -154,22 +154,22 @@ class LaneKeeper(Keeper):
                 origins=self._origins(name.topic),
                 is_new=True,
             )
-            lane = Lane(name.topic, name.partition, name.target_topic, progress)
-            lane.source_epoch, lane.compared_at = epoch, compared_at
-            return lane
+            task = PartitionTask(name.topic, name.partition, name.target_topic, progress)
+            task.source_epoch, task.compared_at = epoch, compared_at
+            return task
 
-        lanes = await each(names, begin, waiting)
-        if lanes:
+        tasks = await each(names, begin, waiting)
+        if tasks:
             # Looked up after the ends: progress must not combine a former topic's id with the end of a new one.
             ids, _, _ = await topics.leaders_of(
-                self._at_target, {lane.target_topic for lane in lanes.values()}
+                self._at_target, {task.target_topic for task in tasks.values()}
             )
-            for lane in lanes.values():
-                lane.acknowledged = replace(lane.acknowledged, target_id=ids.get(lane.target_topic, ""))
-            await self._commit({lane.target: lane.acknowledged for lane in lanes.values()})
-        for lane in lanes.values():
-            lane.committed = lane.acknowledged
-        return lanes
+            for task in tasks.values():
+                task.acknowledged = replace(task.acknowledged, target_id=ids.get(task.target_topic, ""))
+            await self._commit({task.target: task.acknowledged for task in tasks.values()})
+        for task in tasks.values():
+            task.committed = task.acknowledged
+        return tasks
 
     async def _new_producer(self) -> int:
         producer_id, _ = await new_producer(self._at_target)
@@ -177,8 +177,8 @@ class LaneKeeper(Keeper):
 
     # ---- after a failure
 
-    async def recover(self, lane: Lane) -> None:
-        """Prepare the lane to fetch and send again; nothing is in flight.
+    async def recover(self, task: PartitionTask) -> None:
+        """Prepare the task to fetch and send again; nothing is in flight.
 
         Waits while the source lacks records that were mirrored, until it has them again, or the target deleted the
         progress with the topic.
@@ -186,214 +186,214 @@ class LaneKeeper(Keeper):
         pause = LOOK_AGAIN_S
         while True:
             try:
-                if lane.reason == DIVERGED and not await self._store.read([lane.target]):
-                    await self._begin_again(lane, "its progress was deleted")
+                if task.reason == DIVERGED and not await self._store.read([task.target]):
+                    await self._begin_again(task, "its progress was deleted")
                 else:
-                    await self._recover(lane)
+                    await self._recover(task)
                 break
             except Diverged as diverged:
-                lane.must_compare = lane.suspicious = True
-                lane.refused_at = None
-                error = _diverged(lane, diverged)
-                if lane.error != error:
+                task.must_compare = task.suspicious = True
+                task.refused_at = None
+                error = _diverged(task, diverged)
+                if task.error != error:
                     logger.error("%s", error)
-                lane.error, lane.side, lane.reason = error, "source", DIVERGED
+                task.error, task.side, task.reason = error, "source", DIVERGED
             except TRANSIENT:
-                if lane.reason != DIVERGED:
+                if task.reason != DIVERGED:
                     raise
             await asyncio.sleep(pause)
             pause = min(pause * 2, LOOK_AGAIN_MAX_S)
-        if lane.reason == DIVERGED:
-            lane.error = lane.reason = ""
+        if task.reason == DIVERGED:
+            task.error = task.reason = ""
 
-    async def _recover(self, lane: Lane) -> None:
+    async def _recover(self, task: PartitionTask) -> None:
         """Raises Diverged."""
-        is_other = bool(lane.other_id)
-        if lane.must_compare and not lane.replaced:
-            is_other = not await self._history.check(lane)
-            if lane.reason == DIVERGED and not (lane.misfits or lane.out_of_range):
-                lane.reason = ""  # the source has its records again; other errors count from here
-        if lane.replaced or (is_other and await self._is_replaced(lane)):
-            await self._wait_for_removal(lane)
-        elif is_other and lane.must_compare:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {lane.topic} in the source")
-        elif lane.out_of_range:
-            await self._pass_gap(lane)
-        elif lane.misfits:
-            await self._align(lane, lane.misfits)
-        elif lane.target_missing:
-            await self._reopen(lane)
+        is_other = bool(task.other_id)
+        if task.must_compare and not task.replaced:
+            is_other = not await self._history.check(task)
+            if task.reason == DIVERGED and not (task.misfits or task.out_of_range):
+                task.reason = ""  # the source has its records again; other errors count from here
+        if task.replaced or (is_other and await self._is_replaced(task)):
+            await self._wait_for_removal(task)
+        elif is_other and task.must_compare:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {task.topic} in the source")
+        elif task.out_of_range:
+            await self._pass_gap(task)
+        elif task.misfits:
+            await self._align(task, task.misfits)
+        elif task.target_missing:
+            await self._reopen(task)
         else:
-            await self._continue(lane)
+            await self._continue(task)
 
-    async def _continue(self, lane: Lane) -> None:
-        if lane.suspicious or (lane.failed and lane.is_compacted) or not await self._is_settled(lane):
-            await self._compare(lane)
+    async def _continue(self, task: PartitionTask) -> None:
+        if task.suspicious or (task.failed and task.is_compacted) or not await self._is_settled(task):
+            await self._compare(task)
         else:
-            lane.rewind(lane.acknowledged)
+            task.rewind(task.acknowledged)
 
-    async def _is_settled(self, lane: Lane) -> bool:
-        """Whether the target has no record of the lane that its progress does not count.
+    async def _is_settled(self, task: PartitionTask) -> bool:
+        """Whether the target has no record of the task that its progress does not count.
 
         If the source has lost records since, the number of such a record may stand for another one now.
         """
-        if not (lane.failed or lane.probing):
+        if not (task.failed or task.probing):
             return True
-        following, here = await self._following(lane), lane.acknowledged
+        following, here = await self._following(task), task.acknowledged
         return following == here.sequence or (following == -1 and not here.sequence)
 
-    async def _following(self, lane: Lane) -> int | None:
+    async def _following(self, task: PartitionTask) -> int | None:
         """The number after the last one that the target's leader has, also of records that are not replicated yet.
 
         -1 if it has none; None if it cannot tell.
         """
-        leaders, absent, problem = await topics.leading(self._at_target, {lane.target})
-        if lane.target not in leaders:
-            lane.target_missing = lane.target in absent
-            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{lane}: {problem or 'no leader in the target'}")
-        node, here = leaders[lane.target], lane.acknowledged
+        leaders, absent, problem = await topics.leading(self._at_target, {task.target})
+        if task.target not in leaders:
+            task.target_missing = task.target in absent
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{task}: {problem or 'no leader in the target'}")
+        node, here = leaders[task.target], task.acknowledged
         if node not in self._next_numbers:
             self._next_numbers[node] = Together(partial(next_numbers, self._at_target, node))
-        producer = Producer(lane.target, here.producer_id, here.producer_epoch)
+        producer = Producer(task.target, here.producer_id, here.producer_epoch)
         return await self._next_numbers[node].get(producer)
 
-    async def _compare(self, lane: Lane) -> None:
-        """Continue after the lane's last batch in the target."""
-        following = await self._following(lane)
+    async def _compare(self, task: PartitionTask) -> None:
+        """Continue after the task's last batch in the target."""
+        following = await self._following(task)
         async with self._reads:
-            there, is_cut, last, end = await numbers_there(self._at_target, lane)
-        here = lane.acknowledged
+            there, is_cut, last, end = await numbers_there(self._at_target, task)
+        here = task.acknowledged
         expected = there if there is not None else -1 if is_cut else here.sequence
         if following not in (None, -1, expected):
-            await self._await_replication(lane, end)
+            await self._await_replication(task, end)
         if is_cut or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
         if there is None and is_behind(following, here.sequence):  # others have written to the topic since
             there = following
         if there is None and is_cut:
-            await self._begin_again(lane, "the target's partition has none of its records")
+            await self._begin_again(task, "the target's partition has none of its records")
             return
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
-        if ahead == 0 and lane.is_compacted:
-            await self._resume(lane, await self._under_next_epoch(here))
+        if ahead == 0 and task.is_compacted:
+            await self._resume(task, await self._under_next_epoch(here))
         elif ahead == 0:
-            if lane.suspicious and lane.refused_at == here.sequence:
-                await self._renumber(lane, "the target refuses the next number though it is the next")
+            if task.suspicious and task.refused_at == here.sequence:
+                await self._renumber(task, "the target refuses the next number though it is the next")
                 return
-            if lane.suspicious and lane.failed:
-                lane.refused_at = here.sequence
-            lane.rewind(here)
-        elif ahead < HALF_OF_SEQUENCES and lane.is_compacted:
-            await self._align(lane, "its source is compacted")
+            if task.suspicious and task.failed:
+                task.refused_at = here.sequence
+            task.rewind(here)
+        elif ahead < HALF_OF_SEQUENCES and task.is_compacted:
+            await self._align(task, "its source is compacted")
         elif ahead < HALF_OF_SEQUENCES:
-            logger.info("%s: the target has %d records more than the progress says", lane, ahead)
-            lane.rewind(here)
-            lane.skip_to, lane.last_there, lane.skip_end = there, last, end
+            logger.info("%s: the target has %d records more than the progress says", task, ahead)
+            task.rewind(here)
+            task.skip_to, task.last_there, task.skip_end = there, last, end
         else:
             lost = (here.sequence - (there or 0)) & INT32_MAX
             logger.error(
-                "%s: the target lost %d records that it had acknowledged: sending them again", lane, lost
+                "%s: the target lost %d records that it had acknowledged: sending them again", task, lost
             )
             async with self._reads:
                 offset = await offset_back(
-                    *(self._comparing, lane.source, here.offset, lost), is_compacted=lane.is_compacted
+                    *(self._comparing, task.source, here.offset, lost), is_compacted=task.is_compacted
                 )
             again = replace(here, offset=offset, sequence=there or 0)
-            await self._resume(lane, await self._under_next_epoch(again) if lane.is_compacted else again)
+            await self._resume(task, await self._under_next_epoch(again) if task.is_compacted else again)
 
-    async def _await_replication(self, lane: Lane, end: int) -> None:
+    async def _await_replication(self, task: PartitionTask, end: int) -> None:
         """Raise an ApiError while the target may have records that it does not return yet; but not for ever.
 
         They may also be compacted, or deleted by retention: then the leader still knows their numbers.
         """
-        answer = await read(self._at_target, lane.target, end + 1, 1)
+        answer = await read(self._at_target, task.target, end + 1, 1)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return  # its log ends there
-        lane.unseen_since = lane.unseen_since or time.monotonic()
-        if time.monotonic() < lane.unseen_since + UNSEEN_S:
-            raise not_replicated_yet("target", lane.target, end)
+        task.unseen_since = task.unseen_since or time.monotonic()
+        if time.monotonic() < task.unseen_since + UNSEEN_S:
+            raise not_replicated_yet("target", task.target, end)
 
-    async def _align(self, lane: Lane, why: str) -> None:
-        """Continue behind the lane's last record in the target, found among the source's records.
+    async def _align(self, task: PartitionTask, why: str) -> None:
+        """Continue behind the task's last record in the target, found among the source's records.
 
         A request of an ended worker may still arrive with old numbers. Under a new epoch, these cannot be taken for
         the numbers of other records.
         """
-        here = lane.acknowledged
+        here = task.acknowledged
         async with self._reads:
-            sent = await sent_since(self._at_target, lane)
-        if sent is None and why in (MISMATCH, SOURCE_ENDS) and not lane.is_compacted:
-            if why == SOURCE_ENDS and not await self._history.ends_before(lane.source, lane.position + 1):
-                lane.misfits, lane.suspicious = "", True  # the next look counts again
-                raise not_replicated_yet("source", lane.source, lane.position)
+            sent = await sent_since(self._at_target, task)
+        if sent is None and why in (MISMATCH, SOURCE_ENDS) and not task.is_compacted:
+            if why == SOURCE_ENDS and not await self._history.ends_before(task.source, task.position + 1):
+                task.misfits, task.suspicious = "", True  # the next look counts again
+                raise not_replicated_yet("source", task.source, task.position)
             raise Diverged(f"{why}, and there are too many records to compare them")
         if sent is None:
-            await self._renumber(lane, f"{why}, and the target has too many records to compare them")
+            await self._renumber(task, f"{why}, and the target has too many records to compare them")
             return
         async with self._reads:
-            offset = await unsent_from(self._comparing, self._history, lane, sent)
+            offset = await unsent_from(self._comparing, self._history, task, sent)
         if offset is None:
-            await self._pass_gap(lane)
+            await self._pass_gap(task)
             return
         logger.info(
             "%s: %s: the target has %d records more than the progress says: continuing from offset %d",
-            *(lane, why, sent.count, offset),
+            *(task, why, sent.count, offset),
         )
         self._counters.repeated_records += sent.count
         behind = replace(here, offset=offset, target_offset=sent.target_offset)
-        await self._resume(lane, await self._under_next_epoch(behind))
+        await self._resume(task, await self._under_next_epoch(behind))
 
-    async def _reopen(self, lane: Lane) -> None:
-        """The target's topic is missing, or a new one: then the lane starts again. Its progress may be gone, too."""
+    async def _reopen(self, task: PartitionTask) -> None:
+        """The target's topic is missing, or a new one: then the task starts again. Its progress may be gone, too."""
         async with self._reads:
-            is_new = not is_same(await self._target_id(lane), lane.acknowledged.target_id)
-            is_known = not is_new and bool(await self._store.read([lane.target]))
+            is_new = not is_same(await self._target_id(task), task.acknowledged.target_id)
+            is_known = not is_new and bool(await self._store.read([task.target]))
         if is_known:
-            await self._compare(lane)
+            await self._compare(task)
         else:
-            await self._begin_again(lane, "the target's topic was deleted")
+            await self._begin_again(task, "the target's topic was deleted")
 
-    async def _wait_for_removal(self, lane: Lane) -> None:
+    async def _wait_for_removal(self, task: PartitionTask) -> None:
         """Wait until the old topic's copy is deleted: a new topic's records must never follow the old one's.
 
         The target deletes the progress with the copy.
         """
-        lane.error = (
-            f"{lane}: topic {lane.topic} was deleted and created again in the source: its records are not appended to"
-            f" those of the old topic: delete topic {lane.target_topic} in the target to mirror the new one, or"
-            f" exclude {lane.topic}"
+        task.error = (
+            f"{task}: topic {task.topic} was deleted and created again in the source: its records are not appended to"
+            f" those of the old topic: delete topic {task.target_topic} in the target to mirror the new one, or"
+            f" exclude {task.topic}"
         )
-        lane.reason = ""
-        logger.error("%s", lane.error)
+        task.reason = ""
+        logger.error("%s", task.error)
         while True:
-            if not await self._store.read([lane.target]):
+            if not await self._store.read([task.target]):
                 break
             await asyncio.sleep(LOOK_AGAIN_S)
-        await self._begin_again(lane, "the copy of the old topic was deleted")
-        lane.error = ""
+        await self._begin_again(task, "the copy of the old topic was deleted")
+        task.error = ""
 
-    async def _is_replaced(self, lane: Lane) -> bool:
+    async def _is_replaced(self, task: PartitionTask) -> bool:
         """Whether the source's topic has another id than the progress; notes the new id."""
-        cluster = await self._at_source.metadata([lane.topic])
+        cluster = await self._at_source.metadata([task.topic])
         now = next((id_of(topic) for topic in cluster.topics if not topic.error_code), "")
-        if is_same(now, lane.acknowledged.topic_id):
+        if is_same(now, task.acknowledged.topic_id):
             return False
-        lane.acknowledged = replace(lane.acknowledged, topic_id=now, offset=0)
-        lane.replaced = True
+        task.acknowledged = replace(task.acknowledged, topic_id=now, offset=0)
+        task.replaced = True
         return True
 
-    async def _target_id(self, lane: Lane) -> str:
+    async def _target_id(self, task: PartitionTask) -> str:
         """The present id of the target's topic; empty if there is none."""
-        ids, _, _ = await topics.leaders_of(self._at_target, {lane.target_topic})
-        return ids.get(lane.target_topic, "")
+        ids, _, _ = await topics.leaders_of(self._at_target, {task.target_topic})
+        return ids.get(task.target_topic, "")
 
-    async def _begin_again(self, lane: Lane, why: str) -> None:
-        start = await offset_at(self._at_source, lane.source, EARLIEST)
-        end = await offset_at(self._at_target, lane.target, LATEST)
-        target_id = await self._target_id(lane)
-        logger.error("%s: %s: mirroring it from its start", lane, why)
+    async def _begin_again(self, task: PartitionTask, why: str) -> None:
+        start = await offset_at(self._at_source, task.source, EARLIEST)
+        end = await offset_at(self._at_target, task.target, LATEST)
+        target_id = await self._target_id(task)
+        logger.error("%s: %s: mirroring it from its start", task, why)
         again = replace(
-            lane.acknowledged,
+            task.acknowledged,
             offset=start,
             producer_id=await self._new_producer(),
             producer_epoch=0,
@@ -405,15 +405,15 @@ class LaneKeeper(Keeper):
             is_new=True,
             groups=(),
         )
-        lane.new_until = -1
-        await self._resume(lane, again)
+        task.new_until = -1
+        await self._resume(task, again)
 
-    async def _renumber(self, lane: Lane, why: str) -> None:
+    async def _renumber(self, task: PartitionTask, why: str) -> None:
         """Continue under the next epoch, from number 0: records without a response may be duplicated."""
-        progress = lane.acknowledged
-        logger.error("%s: %s: continuing from offset %d under a new epoch", lane, why, progress.offset)
-        self._counters.renumbered_lanes += 1
-        await self._resume(lane, await self._under_next_epoch(progress))
+        progress = task.acknowledged
+        logger.error("%s: %s: continuing from offset %d under a new epoch", task, why, progress.offset)
+        self._counters.renumbered_partitions += 1
+        await self._resume(task, await self._under_next_epoch(progress))
 
     async def _under_next_epoch(self, progress: Progress) -> Progress:
         producer_id, epoch = progress.producer_id, progress.producer_epoch + 1
@@ -423,68 +423,68 @@ class LaneKeeper(Keeper):
             progress, producer_id=producer_id, producer_epoch=epoch, sequence=0, first=progress.offset
         )
 
-    async def _pass_gap(self, lane: Lane) -> None:
+    async def _pass_gap(self, task: PartitionTask) -> None:
         """The source has deleted the next records: continue at its start, or stop; log which are missing."""
-        start = await offset_at(self._at_source, lane.source, EARLIEST)
-        end = await offset_at(self._at_source, lane.source, LATEST)
-        if await self._is_replaced(lane):  # requested after the offsets, which are then the old topic's
-            await self._wait_for_removal(lane)
+        start = await offset_at(self._at_source, task.source, EARLIEST)
+        end = await offset_at(self._at_source, task.source, LATEST)
+        if await self._is_replaced(task):  # requested after the offsets, which are then the old topic's
+            await self._wait_for_removal(task)
             return
-        here = await self._behind_sent(lane, start, end)
+        here = await self._behind_sent(task, start, end)
         if here.offset > end:
-            if await self._history.ends_before(lane.source, here.offset):
+            if await self._history.ends_before(task.source, here.offset):
                 raise Diverged(f"the source ends before offset {here.offset}, up to which it was mirrored")
-            raise not_replicated_yet("source", lane.source, end)
+            raise not_replicated_yet("source", task.source, end)
         if here.offset < start:
             gap = Gap(here.offset, start, _now_ms())
-            lost = f"{lane}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
+            lost = f"{task}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
             if self._on_gap is OnGap.STOP:
-                lane.stopped_at, lane.reason = gap, ""
-                lane.error = (
+                task.stopped_at, task.reason = gap, ""
+                task.error = (
                     f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
                 )
-                logger.error("%s", lane.error)
+                logger.error("%s", task.error)
                 return
             self._counters.missing_records += start - here.offset
             logger.error("%s", lost)
             here = replace(here, offset=start, gap=gap)
-        await self._resume(lane, here)
+        await self._resume(task, here)
 
-    async def _behind_sent(self, lane: Lane, start: int, end: int) -> Progress:
-        """The progress behind what the target has of the lane; the source has offsets ``start`` to ``end``.
+    async def _behind_sent(self, task: PartitionTask, start: int, end: int) -> Progress:
+        """The progress behind what the target has of the task; the source has offsets ``start`` to ``end``.
 
         The records that are left in the source tell its offset. If none is left, or there are too many to compare, the
         numbers tell it: too early by the holes of the source. Raises Diverged.
         """
-        here = lane.acknowledged
+        here = task.acknowledged
         async with self._reads:
-            there = (await numbers_there(self._at_target, lane)).number
+            there = (await numbers_there(self._at_target, task)).number
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX
         if not 0 < ahead < HALF_OF_SEQUENCES:
             return here
         offset = None
         if (begin := max(here.offset, start)) <= end:
             async with self._reads:
-                sent = await sent_since(self._at_target, lane)
+                sent = await sent_since(self._at_target, task)
                 if sent is not None:
-                    offset = await left_from(self._comparing, self._history, lane, begin, sent)
+                    offset = await left_from(self._comparing, self._history, task, begin, sent)
                     ahead = sent.count
         if offset is None:
             offset = here.offset + ahead
         return replace(here, offset=offset, sequence=(here.sequence + ahead) & INT32_MAX)
 
-    async def _resume(self, lane: Lane, progress: Progress) -> None:
-        await self._commit({lane.target: progress})
-        lane.committed = progress
-        lane.refused_at = None
-        lane.rewind(progress)
+    async def _resume(self, task: PartitionTask, progress: Progress) -> None:
+        await self._commit({task.target: progress})
+        task.committed = progress
+        task.refused_at = None
+        task.rewind(progress)
 
 
-def _diverged(lane: Lane, what: Diverged) -> str:
+def _diverged(task: PartitionTask, what: Diverged) -> str:
     return (
-        f"{lane}: diverged: {what}: the source lost records, or was restored from an older copy. Nothing is mirrored"
+        f"{task}: diverged: {what}: the source lost records, or was restored from an older copy. Nothing is mirrored"
         " until the source has these records again: restore a newer copy of it, or delete topic"
-        f" {lane.target_topic} in the target to mirror the source from its start, which also deletes the records that"
+        f" {task.target_topic} in the target to mirror the source from its start, which also deletes the records that"
         " only the target still has"
     )
 

@@ -1,13 +1,13 @@
-"""Notices that the target has lost records, for lanes that have nothing to send.
+"""Notices that the target has lost records, for tasks that have nothing to send.
 
-A target that was restored from an older copy, or elected an unclean leader, refuses a lane's next records, or
-acknowledges them at a lower offset. Without next records, the lane would report that the target has everything.
+A target that was restored from an older copy, or elected an unclean leader, refuses a task's next records, or
+acknowledges them at a lower offset. Without next records, the task would report that the target has everything.
 
 A fetch at the offset up to which records are acknowledged is out of range if the leader's log ends before. Unlike the
 high watermark, which a new leader learns a little later, this is never lower than what was acknowledged.
 
 If others have written so much since that the log is as long again, the numbers tell: the leader knows the number of
-each lane's last record. A log changes this way only if its broker restarts, or another one leads. So the numbers are
+each task's last record. A log changes this way only if its broker restarts, or another one leads. So the numbers are
 compared once over each connection.
 """
 
@@ -26,10 +26,10 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.log_reader import LATEST, offsets_at
 from ..kafka.topics import PARTITIONS_AT_ONCE, in_parts, leading
-from ..partitions.partition_task import Lane
+from ..partitions.partition_task import PartitionTask
 from .target_state import Producer, is_behind, next_numbers
 
-Lost = Callable[[Mapping[Lane, int]], None]
+Lost = Callable[[Mapping[PartitionTask, int]], None]
 
 
 class TargetLosses:
@@ -37,26 +37,26 @@ class TargetLosses:
 
     def __init__(self, at_target: ClusterClient, producing: ClusterClient, lost: Lost) -> None:
         """``producing`` knows the leaders that acknowledged records: one that another client takes for the leader may
-        have been deposed. ``lost`` gets idle lanes that have lost records, with the end of the target's log of each."""
+        have been deposed. ``lost`` gets idle tasks that have lost records, with the end of the target's log of each."""
         self._at_target = at_target
         self._producing = producing
         self._lost = lost
-        self._compared: WeakKeyDictionary[Lane, Connection] = WeakKeyDictionary()
-        """The connection over which the numbers of a lane were last compared."""
+        self._compared: WeakKeyDictionary[PartitionTask, Connection] = WeakKeyDictionary()
+        """The connection over which the numbers of a task were last compared."""
 
-    async def look(self, lanes: Collection[Lane]) -> None:
-        idle = {lane.target: lane for lane in lanes if lane.is_idle}
+    async def look(self, tasks: Collection[PartitionTask]) -> None:
+        idle = {task.target: task for task in tasks if task.is_idle}
         leaders = (await leading(self._at_target, idle.keys())).leaders
         leaders |= self._producing.known_leaders(idle.keys())
-        by_node: dict[int, dict[TopicPartition, Lane]] = {}
+        by_node: dict[int, dict[TopicPartition, PartitionTask]] = {}
         for where, node in leaders.items():
             by_node.setdefault(node, {})[where] = idle[where]
         await asyncio.gather(*(self._look_at(node, of_node) for node, of_node in by_node.items()))
 
-    async def _look_at(self, node: int, lanes: Mapping[TopicPartition, Lane]) -> None:
+    async def _look_at(self, node: int, tasks: Mapping[TopicPartition, PartitionTask]) -> None:
         with contextlib.suppress(BrokerError, ApiError):
-            for some in in_parts(lanes, lambda _: 1, PARTITIONS_AT_ONCE):
-                asked = {where: lanes[where].acknowledged for where in some if lanes[where].is_idle}
+            for some in in_parts(tasks, lambda _: 1, PARTITIONS_AT_ONCE):
+                asked = {where: tasks[where].acknowledged for where in some if tasks[where].is_idle}
                 out = await self._out_of_range(node, {where: asked[where].target_offset for where in asked})
                 if not (out := out & asked.keys()):
                     continue
@@ -64,42 +64,42 @@ class TargetLosses:
                 ends = await offsets_at(self._at_target, node, out, LATEST)
                 self._lost(
                     {
-                        lanes[where]: end.offset
+                        tasks[where]: end.offset
                         for where, end in ends.items()
                         if where in out and not end.error_code and end.offset < asked[where].target_offset
-                        if lanes[where].is_idle and lanes[where].acknowledged is asked[where]
+                        if tasks[where].is_idle and tasks[where].acknowledged is asked[where]
                     }
                 )
-            await self._compare_numbers(node, lanes.values())
+            await self._compare_numbers(node, tasks.values())
             return
         self._forget_leaders()
 
-    async def _compare_numbers(self, node: int, lanes: Collection[Lane]) -> None:
+    async def _compare_numbers(self, node: int, tasks: Collection[PartitionTask]) -> None:
         """Raises BrokerError, ApiError."""
         connection = await self._at_target.connection(node)
         asked = {
-            Producer(lane.target, here.producer_id, here.producer_epoch): (lane, here)
-            for lane in lanes
-            if lane.is_idle and self._compared.get(lane) is not connection
-            if (here := lane.acknowledged).sequence
+            Producer(task.target, here.producer_id, here.producer_epoch): (task, here)
+            for task in tasks
+            if task.is_idle and self._compared.get(task) is not connection
+            if (here := task.acknowledged).sequence
         }
         if not asked:
             return
         behind = {}
         for producer, number in (await next_numbers(self._at_target, node, asked)).items():
-            lane, here = asked[producer]
-            self._compared[lane] = connection
+            task, here = asked[producer]
+            self._compared[task] = connection
             if is_behind(number, here.sequence):
-                behind[producer.target] = lane, here
+                behind[producer.target] = task, here
         if not behind:
             return
         ends = await offsets_at(self._at_target, node, behind, LATEST)
         self._lost(
             {
-                lane: ends[where].offset
-                for where, (lane, here) in behind.items()
+                task: ends[where].offset
+                for where, (task, here) in behind.items()
                 if where in ends and not ends[where].error_code
-                if lane.is_idle and lane.acknowledged is here
+                if task.is_idle and task.acknowledged is here
             }
         )
 

@@ -1,4 +1,4 @@
-"""What a lane has sent since its progress: as the target has it, and compared with the source (records/aligning.py)."""
+"""What a task has sent since its progress: as the target has it, and compared with the source (records/aligning.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.log_reader import EARLIEST, may_be_compacted, offset_at, read, records_in
-from ..partitions.partition_task import HALF_OF_SEQUENCES, Lane
+from ..partitions.partition_task import HALF_OF_SEQUENCES, PartitionTask
 from ..records.aligning import Alignment, Fingerprint, Overlap
 from ..records.rewrite import records_to_mirror
 from ..runtime.slices import in_turns
@@ -30,7 +30,7 @@ DESCRIBED_AT_ONCE = 100
 
 
 class There(NamedTuple):
-    """What the target has of a lane after its progress."""
+    """What the target has of a task after its progress."""
 
     number: int | None
     """The one that follows its last batch; None without any."""
@@ -43,7 +43,7 @@ class There(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """By which the target knows the records of a lane."""
+    """By which the target knows the records of a task."""
 
     target: TopicPartition
     id: int
@@ -64,15 +64,15 @@ class SentSince:
         return self.count == len(self.records)
 
 
-async def numbers_there(at_target: ClusterClient, lane: Lane) -> There:
-    """What the target has of the lane after its progress. Raises BrokerError, ApiError."""
-    progress, found, is_cut = lane.acknowledged, None, False
+async def numbers_there(at_target: ClusterClient, task: PartitionTask) -> There:
+    """What the target has of the task after its progress. Raises BrokerError, ApiError."""
+    progress, found, is_cut = task.acknowledged, None, False
     last: Fingerprint | None = None
     offset = progress.target_offset
     while True:
-        answer = await read(at_target, lane.target, offset, SCAN_BYTES)
+        answer = await read(at_target, task.target, offset, SCAN_BYTES)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start = await offset_at(at_target, lane.target, EARLIEST)
+            start = await offset_at(at_target, task.target, EARLIEST)
             is_cut = is_cut or start < offset
             offset = start
             continue
@@ -91,18 +91,18 @@ async def numbers_there(at_target: ClusterClient, lane: Lane) -> There:
             return There(found, is_cut, last, offset)
 
 
-async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
-    """The lane's records in the target that its progress does not count; None: more than can be compared.
+async def sent_since(at_target: ClusterClient, task: PartitionTask) -> SentSince | None:
+    """The task's records in the target that its progress does not count; None: more than can be compared.
 
     Raises BrokerError, ApiError."""
-    progress = lane.acknowledged
+    progress = task.acknowledged
     records: list[Fingerprint] = []
     following, target_offset = progress.sequence, progress.target_offset
     offset = progress.target_offset
     while True:
-        answer = await read(at_target, lane.target, offset, FETCH_BYTES)
+        answer = await read(at_target, task.target, offset, FETCH_BYTES)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            offset = await offset_at(at_target, lane.target, EARLIEST)
+            offset = await offset_at(at_target, task.target, EARLIEST)
             continue
         before, data = offset, records_in(answer)
         async for start, header in in_turns(iter_batches(data)):
@@ -123,15 +123,17 @@ async def sent_since(at_target: ClusterClient, lane: Lane) -> SentSince | None:
             return SentSince(records, (following - progress.sequence) & INT32_MAX, target_offset)
 
 
-async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, sent: SentSince) -> int | None:
-    """The source offset where the lane continues; None: the source has deleted what follows the progress.
+async def unsent_from(
+    at_source: ClusterClient, history: History, task: PartitionTask, sent: SentSince
+) -> int | None:
+    """The source offset where the task continues; None: the source has deleted what follows the progress.
 
     Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
-    position = lane.acknowledged.offset
+    position = task.acknowledged.offset
     alignment = Alignment(position, sent.records)
-    is_compacted = lane.is_compacted or not sent.is_whole
+    is_compacted = task.is_compacted or not sent.is_whole
     while not alignment.is_over:
-        answer = await read(at_source, lane.source, position, FETCH_BYTES, is_committed=True)
+        answer = await read(at_source, task.source, position, FETCH_BYTES, is_committed=True)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         before, data = position, records_in(answer)
@@ -142,8 +144,8 @@ async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, se
             is_compacted = is_compacted or header.base_offset > position or may_be_compacted(header)
             position = max(position, header.next_offset)
         if position == before:
-            if not (is_compacted or await history.ends_before(lane.source, position + 1)):
-                raise not_replicated_yet("source", lane.source, position)
+            if not (is_compacted or await history.ends_before(task.source, position + 1)):
+                raise not_replicated_yet("source", task.source, position)
             break
     if not (alignment.has_found_all or is_compacted):
         raise Diverged(
@@ -153,19 +155,19 @@ async def unsent_from(at_source: ClusterClient, history: History, lane: Lane, se
 
 
 async def left_from(
-    at_source: ClusterClient, history: History, lane: Lane, start: int, sent: SentSince
+    at_source: ClusterClient, history: History, task: PartitionTask, start: int, sent: SentSince
 ) -> int | None:
-    """The source offset where the lane continues if the source, which begins at ``start``, has deleted the first of the
+    """The source offset where the task continues if the source, which begins at ``start``, has deleted the first of the
     records that were sent; None if it has deleted all of them.
 
     Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
     position = start
     records: list[tuple[int, Fingerprint]] = []
-    is_compacted = lane.is_compacted or not sent.is_whole
+    is_compacted = task.is_compacted or not sent.is_whole
     while len(records) < len(sent.records):
-        answer = await read(at_source, lane.source, position, FETCH_BYTES, is_committed=True)
+        answer = await read(at_source, task.source, position, FETCH_BYTES, is_committed=True)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"reading {lane} at offset {position}")
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"reading {task} at offset {position}")
         before, data = position, records_in(answer)
         found = records_to_mirror(data, position, answer.aborted_transactions or ())
         records += [(record.offset, Fingerprint.of(record)) async for record in in_turns(found)]
@@ -182,11 +184,11 @@ async def left_from(
             alignment.see(offset, known)
         return alignment.next_offset if alignment.next_offset > start else None
     # As many as would be left if the deleted offsets had each been a record's. With holes among them, more are left.
-    least = sent.count - (records[0][0] - lane.acknowledged.offset)
+    least = sent.count - (records[0][0] - task.acknowledged.offset)
     common = Overlap([known for _, known in records]).with_end_of(sent.records, least)
     if common is None:
-        if len(records) < least and not await history.ends_before(lane.source, position + 1):
-            raise not_replicated_yet("source", lane.source, position)
+        if len(records) < least and not await history.ends_before(task.source, position + 1):
+            raise not_replicated_yet("source", task.source, position)
         raise Diverged(
             f"the source has other records from offset {records[0][0]} on than those that were mirrored"
         )

@@ -7,7 +7,7 @@ is behind.
 
 The target's own consumers come first. While a group has members there, its coordinator refuses the commit. A position
 that the mirror has not set itself only moves forward; its own follow the source's backwards, too, even if the group
-was deleted and created again. A worker that starts knows from the progress of each lane which ones are the mirror's.
+was deleted and created again. A worker that starts knows from the progress of each task which ones are the mirror's.
 The worker repeats its commits every hour, because the target forgets the positions of an idle group. It never copies
 the mirror's own groups.
 """
@@ -27,7 +27,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from ..aggregate.lookup import Lookup, TooFar
 from ..kafka.group_offsets import Position, commit, groups_in, positions_of
 from ..partitions.opening import TRANSIENT
-from ..partitions.partition_task import Lane
+from ..partitions.partition_task import PartitionTask
 from ..partitions.stats import Counters
 
 LOOK_S = 1.0
@@ -42,8 +42,8 @@ MOST_KEPT = 100_000
 AT_ONCE = 16
 CONSUMER_TYPES = ("", "consumer")
 
-Lanes = Callable[[], Mapping[TopicPartition, Lane]]
-"""This worker's lanes by the source's partition, at present."""
+Tasks = Callable[[], Mapping[TopicPartition, PartitionTask]]
+"""This worker's tasks by the source's partition, at present."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ logger = logging.getLogger(__name__)
 class Copied:
     """A position at its last copy."""
 
-    lane: tuple[int, int]
-    """The producer id and epoch of the lane; they change when the target's topic is created again."""
+    task: tuple[int, int]
+    """The producer id and epoch of the task; they change when the target's topic is created again."""
     source: Position
     target_offset: int
     at: float
@@ -69,7 +69,7 @@ class GroupSync:
         includes: Callable[[str], bool],
         at_source: ClusterClient,
         at_target: ClusterClient,
-        lanes: Lanes,
+        tasks: Tasks,
         counters: Counters,
         *,
         keeps_epochs: bool = False,
@@ -79,7 +79,7 @@ class GroupSync:
         self._at_source = at_source
         self._at_target = at_target
         self._lookup = Lookup(at_source, at_target)
-        self._lanes = lanes
+        self._tasks = tasks
         self._counters = counters
         self._keeps_epochs = keeps_epochs
         self.groups: list[str] = []
@@ -103,8 +103,8 @@ class GroupSync:
                 self._listed = now
             except TRANSIENT as error:
                 problem = error  # the groups that are known do not wait for a broker that does not respond
-        lanes = self._lanes()
-        mine, selected = {lane.target for lane in lanes.values()}, set(self.groups)
+        tasks = self._tasks()
+        mine, selected = {task.target for task in tasks.values()}, set(self.groups)
         self.problems = {group: words for group, words in self.problems.items() if group in selected}
         since = now - KEPT_S if len(self._copied) < MOST_KEPT else now
         self._copied = {
@@ -122,7 +122,7 @@ class GroupSync:
         async def one(group: str) -> None:
             async with limit:
                 try:
-                    problem = await self._copy(group, lanes)
+                    problem = await self._copy(group, tasks)
                 except TRANSIENT as error:
                     problem = f"group {group}: {error}"
                 self._note(group, problem)
@@ -139,32 +139,32 @@ class GroupSync:
             if group.group_id and group.protocol_type in CONSUMER_TYPES and self._includes(group.group_id)
         )
 
-    async def _copy(self, group: str, lanes: Mapping[TopicPartition, Lane]) -> str:
+    async def _copy(self, group: str, tasks: Mapping[TopicPartition, PartitionTask]) -> str:
         """Copy changed positions; return the problem, or ""."""
         positions = await positions_of(self._at_source, group)
         wanted: dict[TopicPartition, Copied] = {}
-        of_wanted: dict[TopicPartition, Lane] = {}
+        of_wanted: dict[TopicPartition, PartitionTask] = {}
         problem = ""
         now = time.monotonic()
         for where, position in positions.items():
-            if (lane := lanes.get(where)) is None or not _is_certain(lane):
+            if (task := tasks.get(where)) is None or not _is_certain(task):
                 continue
-            key, identity = (group, lane.target), _identity(lane)
+            key, identity = (group, task.target), _identity(task)
             before = self._copied.get(key)
-            if before and before.lane != identity:
+            if before and before.task != identity:
                 before = None
-            is_ahead = position.offset > lane.acknowledged.offset
+            is_ahead = position.offset > task.acknowledged.offset
             try:
-                offset = await self._translate(key, lane, position, before)
+                offset = await self._translate(key, task, position, before)
             except TooFar as error:
                 problem = f"group {group}: {error}"
-                if not self._why_too_far(key, lane, position):
+                if not self._why_too_far(key, task, position):
                     self._too_far[key] = Copied(identity, position, -1, now), str(error)
                 continue
             found = Copied(identity, position, offset, now, is_ahead)
             is_same = before is not None and (before.source, before.target_offset) == (position, offset)
             if before is None or not is_same or now - before.at >= REPEAT_S:
-                wanted[lane.target], of_wanted[lane.target] = found, lane
+                wanted[task.target], of_wanted[task.target] = found, task
             else:
                 self._copied[key] = replace(found, at=before.at)
         if wanted:
@@ -172,42 +172,45 @@ class GroupSync:
         return problem
 
     async def _translate(
-        self, key: tuple[str, TopicPartition], lane: Lane, position: Position, before: Copied | None
+        self, key: tuple[str, TopicPartition], task: PartitionTask, position: Position, before: Copied | None
     ) -> int:
         """The target's offset. Raises TooFar, BrokerError, ApiError."""
-        found = lane.offsets.find(position.offset)
+        found = task.offsets.find(position.offset)
         if found is not None:
             return found
-        is_there = position.offset <= lane.acknowledged.offset
+        is_there = position.offset <= task.acknowledged.offset
         if before and is_there and not before.is_ahead and before.source.offset == position.offset:
             return before.target_offset  # looked up before
-        if why := self._why_too_far(key, lane, position):
+        if why := self._why_too_far(key, task, position):
             raise TooFar(why)
-        return await self._lookup.find(lane, position.offset)
+        return await self._lookup.find(task, position.offset)
 
-    def _why_too_far(self, key: tuple[str, TopicPartition], lane: Lane, position: Position) -> str:
+    def _why_too_far(self, key: tuple[str, TopicPartition], task: PartitionTask, position: Position) -> str:
         """Why this position was not found before; empty if it was not searched for."""
         one, why = self._too_far.get(key, (None, ""))
-        is_it = one is not None and (one.lane, one.source.offset) == (_identity(lane), position.offset)
+        is_it = one is not None and (one.task, one.source.offset) == (_identity(task), position.offset)
         return why if is_it else ""
 
     async def _commit(
-        self, group: str, wanted: Mapping[TopicPartition, Copied], lanes: Mapping[TopicPartition, Lane]
+        self,
+        group: str,
+        wanted: Mapping[TopicPartition, Copied],
+        tasks: Mapping[TopicPartition, PartitionTask],
     ) -> str:
         """Commit the positions that the target permits; return the reason if there are none."""
         there = await positions_of(self._at_target, group)
-        present = self._lanes()
-        wanted = {  # the next round translates the others: their lanes have moved, or the topic was created again
+        present = self._tasks()
+        wanted = {  # the next round translates the others: their tasks have moved, or the topic was created again
             where: one
             for where, one in wanted.items()
-            if present.get((lane := lanes[where]).source) is lane
-            and _is_certain(lane)
-            and _identity(lane) == one.lane
+            if present.get((task := tasks[where]).source) is task
+            and _is_certain(task)
+            and _identity(task) == one.task
         }
         allowed = {
             where: one
             for where, one in wanted.items()
-            if self._may(group, lanes[where], one, there.get(where))
+            if self._may(group, tasks[where], one, there.get(where))
         }
         for where in wanted.keys() - allowed.keys():  # retry only once the source's position changes
             self._copied[group, where] = wanted[where]
@@ -218,7 +221,7 @@ class GroupSync:
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
                 self._copied[group, where] = allowed[where]
-                lanes[where].committed_for(group, allowed[where].target_offset)
+                tasks[where].committed_for(group, allowed[where].target_offset)
                 self._counters.positions += 1
             elif error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
                 return f"group {group}: it has members in the target, so the mirror leaves its positions there alone"
@@ -233,12 +236,12 @@ class GroupSync:
         is_same = self._keeps_epochs and one.target_offset == one.source.offset
         return Position(one.target_offset, one.source.metadata, one.source.leader_epoch if is_same else -1)
 
-    def _may(self, group: str, lane: Lane, wanted: Copied, there: Position | None) -> bool:
+    def _may(self, group: str, task: PartitionTask, wanted: Copied, there: Position | None) -> bool:
         """Whether the mirror may set the position, which is ``there`` now."""
         if there is None:
             return True
-        before = self._copied.get((group, lane.target))
-        if before is None and lane.acknowledged.committed_for(group) == there.offset:
+        before = self._copied.get((group, task.target))
+        if before is None and task.acknowledged.committed_for(group) == there.offset:
             return True  # an earlier worker has set it
         if before is not None:
             if before.target_offset == there.offset:
@@ -256,11 +259,11 @@ class GroupSync:
             self.problems.pop(group, None)
 
 
-def _is_certain(lane: Lane) -> bool:
-    """Whether it is known what of the lane the target has, as for one that waits at a gap."""
-    is_open = lane.stopped_at is not None or not (lane.recovering or lane.is_stopped)
-    return is_open and lane.skip_to is None
+def _is_certain(task: PartitionTask) -> bool:
+    """Whether it is known what of the task the target has, as for one that waits at a gap."""
+    is_open = task.stopped_at is not None or not (task.recovering or task.is_stopped)
+    return is_open and task.skip_to is None
 
 
-def _identity(lane: Lane) -> tuple[int, int]:
-    return lane.acknowledged.producer_id, lane.acknowledged.producer_epoch
+def _identity(task: PartitionTask) -> tuple[int, int]:
+    return task.acknowledged.producer_id, task.acknowledged.producer_epoch

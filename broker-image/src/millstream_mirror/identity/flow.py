@@ -1,4 +1,4 @@
-"""Identity mode: lanes forward batches unchanged, to the same offsets as in the source.
+"""Identity mode: tasks forward batches unchanged, to the same offsets as in the source.
 
 The target's log is the progress: MirrorAppend accepts batches only at its end (`protocol.mirror_append`), so batches
 that are repeated, late, or sent by two workers change nothing.
@@ -23,8 +23,8 @@ from millstream_kafka.protocol.mirror_append import (
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Progress
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, Lane, Sent
-from ..partitions.pipeline import LANE_BYTES, PRODUCE_TIMEOUT_MS, Flow, Numbered, Part
+from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, Sent
+from ..partitions.pipeline import PRODUCE_TIMEOUT_MS, TASK_BYTES, Flow, Numbered, Part
 from ..records.offset_map import OffsetMap
 from ..records.rewrite import Outgoing
 from ..runtime.slices import in_turns
@@ -36,7 +36,7 @@ _TO_REPEAT = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""Nothing was appended: the lane may repeat the batches, and the target checks again that they follow."""
+"""Nothing was appended: the task may repeat the batches, and the target checks again that they follow."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 class Unchanged(OffsetMap):
     """Positions of consumer groups stay the same in the target, up to the end of its log."""
 
-    def __init__(self, lane: CopyLane) -> None:
-        super().__init__(lane.acknowledged)
-        self._lane = lane
+    def __init__(self, task: ReplicaTask) -> None:
+        super().__init__(task.acknowledged)
+        self._task = task
 
     def find(self, offset: int) -> int:
-        return min(offset, self._lane.acknowledged.target_offset)
+        return min(offset, self._task.acknowledged.target_offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class SentCopy(Sent):
 
 
 @dataclass(slots=True, eq=False)
-class CopyLane(Lane):
+class ReplicaTask(PartitionTask):
     """``acknowledged.target_offset`` is the end of the target's log; ``position`` is the next source offset."""
 
     end: int = 0
@@ -71,11 +71,11 @@ class CopyLane(Lane):
     """Failed requests may be repeated without comparing the logs: the target accepts batches only where they belong."""
 
     def __post_init__(self) -> None:
-        Lane.__post_init__(self)
+        PartitionTask.__post_init__(self)
         self.offsets = Unchanged(self)
 
     def rewind(self, to: Progress) -> None:
-        Lane.rewind(self, to)
+        PartitionTask.rewind(self, to)
         self.end = to.target_offset
         self.repeats = False
 
@@ -90,7 +90,9 @@ class CopyLane(Lane):
 
     def may_fetch(self, limit: int) -> bool:
         """False while a request without batches may move the end of the target's log."""
-        return Lane.may_fetch(self, limit) and not (self.in_flight and not self.in_flight[-1].batches)
+        return PartitionTask.may_fetch(self, limit) and not (
+            self.in_flight and not self.in_flight[-1].batches
+        )
 
     def send(self, batches: list[Outgoing]) -> Sent:
         """Send batches, or, without any, only the start of the source's log.
@@ -125,83 +127,83 @@ class CopyLane(Lane):
 
 
 class CopyFlow(Flow):
-    """Forwards the lanes of one source to MirrorAppend."""
+    """Forwards the tasks of one source to MirrorAppend."""
 
-    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
+    async def _number(self, task: PartitionTask, data: PartitionData) -> Numbered:
         """The next batches, unchanged; none if only the start of the source's log has moved."""
-        assert isinstance(lane, CopyLane)
-        lane.source_start = max(lane.source_start, data.log_start_offset)
+        assert isinstance(task, ReplicaTask)
+        task.source_start = max(task.source_start, data.log_start_offset)
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
-            is_behind = lane.source_start > lane.target_start
+            is_behind = task.source_start > task.target_start
             # The response may have had no room: then the next batch may begin before the source's start.
-            is_all = data.high_watermark <= lane.position or lane.source_start <= lane.end
-            return [([], b"")] if is_behind and is_all and not lane.in_flight else []
+            is_all = data.high_watermark <= task.position or task.source_start <= task.end
+            return [([], b"")] if is_behind and is_all and not task.in_flight else []
         batches: list[Outgoing] = []
         begin = end = 0
         reason = problem = ""
-        position, lane_end, before = lane.position, lane.end, lane.at
+        position, task_end, before = task.position, task.end, task.at
         async for at, header in in_turns(iter_batches(fetched)):
             if header.next_offset <= position:
                 continue
-            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else lane_end)
+            reason, problem = _unusable(header.attributes, header.base_offset, 0 if batches else task_end)
             if reason:
                 break
             begin = begin if batches else at
             end = at + header.size
             batches.append(Outgoing(fetched[at:end], at, 0, 0, header.next_offset, header.record_count))
-        if (lane.at, lane.end) != (before, lane_end) or not lane.may_fetch(LANE_BYTES):
+        if (task.at, task.end) != (before, task_end) or not task.may_fetch(TASK_BYTES):
             return []  # it failed or recovered meanwhile
         if reason and not batches:
-            lane.fail(f"{lane}: {problem}", reason=reason)
-            self._failure(lane.error)
+            task.fail(f"{task}: {problem}", reason=reason)
+            self._failure(task.error)
             self._wake.set()
         return [(batches, fetched[begin:end])] if batches else []
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         topics: dict[str, MirrorTopic] = {}
-        waiting: dict[TopicPartition, tuple[CopyLane, SentCopy]] = {}
+        waiting: dict[TopicPartition, tuple[ReplicaTask, SentCopy]] = {}
         cluster_id = ""
-        for lane, sent, data in parts:
-            assert isinstance(lane, CopyLane)
+        for task, sent, data in parts:
+            assert isinstance(task, ReplicaTask)
             assert isinstance(sent, SentCopy)
-            cluster_id = lane.acknowledged.cluster_id
-            topic = topics.setdefault(lane.target_topic, MirrorTopic(lane.target_topic, lane.topic_id, []))
+            cluster_id = task.acknowledged.cluster_id
+            topic = topics.setdefault(task.target_topic, MirrorTopic(task.target_topic, task.topic_id, []))
             topic.partitions.append(
-                MirrorPartition(lane.partition, sent.from_offset, sent.log_start, data or None)
+                MirrorPartition(task.partition, sent.from_offset, sent.log_start, data or None)
             )
-            waiting[lane.target] = lane, sent
+            waiting[task.target] = task, sent
         request = MirrorAppendRequest(cluster_id, PRODUCE_TIMEOUT_MS, list(topics.values()))
 
         async def send() -> None:
             response = await self._send(node, mirror_append.API, request)
             for answered in response.topics:
                 for answer in answered.partitions:
-                    lane, sent = waiting.pop((answered.name, answer.index))
-                    self._taken(lane, sent, answer)
+                    task, sent = waiting.pop((answered.name, answer.index))
+                    self._taken(task, sent, answer)
 
         await self._sending("mirroring", send, parts, waiting)
 
-    def _taken(self, lane: CopyLane, sent: SentCopy, answer: MirrorPartitionResponse) -> None:
+    def _taken(self, task: ReplicaTask, sent: SentCopy, answer: MirrorPartitionResponse) -> None:
         error = ErrorCode.of(answer.error_code)
         if error is ErrorCode.NONE:
             self._counters.records += sent.records
             self._counters.bytes += sent.size
-            lane.written.records += sent.records
-            lane.written.bytes += sent.size
-            lane.appended(sent, answer)
+            task.written.records += sent.records
+            task.written.bytes += sent.size
+            task.appended(sent, answer)
             return
-        was_failed = lane.failed
-        lane.fail(f"{lane}: mirroring: {error.name}: {answer.error_message or error.message}", sent)
+        was_failed = task.failed
+        task.fail(f"{task}: mirroring: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
             return  # void because the previous one failed
-        lane.repeats = error in _TO_REPEAT
+        task.repeats = error in _TO_REPEAT
         if answer.log_end_offset < 0:  # this broker is not the leader
-            self._producing.forget_leaders(lane.target_topic)
+            self._producing.forget_leaders(task.target_topic)
         if error in _EXPECTED:
-            logger.info("%s", lane.error)
+            logger.info("%s", task.error)
         else:
-            self._failure(lane.error)
+            self._failure(task.error)
 
 
 def _unusable(attributes: int, base_offset: int, end: int) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Identity mode: finds the positions of lanes from both logs, and stops lanes that must not continue.
+"""Identity mode: finds the positions of tasks from both logs, and stops tasks that must not continue.
 
-A lane continues at the end of the target's log. Before that, five look-ups follow, for many lanes at once:
+A task continues at the end of the target's log. Before that, five look-ups follow, for many tasks at once:
 
     the target's log     MirrorAppend without batches: its end, and the leader epoch of its last batch
     the source's topic   its id: another id means that the topic was deleted and created again
@@ -11,10 +11,10 @@ A lane continues at the end of the target's log. Before that, five look-ups foll
                          reused
     the source's log     its start: if it is beyond the target's end, records are missing (onGap)
 
-All these requests go to one leader of the source, under its epoch, and the lane fetches only under this epoch: once
-another broker leads, the source refuses (KIP-320), and the lane compares the logs again.
+All these requests go to one leader of the source, under its epoch, and the task fetches only under this epoch: once
+another broker leads, the source refuses (KIP-320), and the task compares the logs again.
 
-A lane that must not continue reports the reason and retries every few seconds. It changes nothing in the target.
+A task that must not continue reports the reason and retries every few seconds. It changes nothing in the target.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from ..config.config import OnGap
 from ..kafka.log_reader import EARLIEST, LATEST, headers_in, may_be_compacted, offsets_at, read
 from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of
-from ..membership.member import LaneName
+from ..membership.member import TaskName
 from ..partitions.opening import Keeper, Leaders
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, Lane, Side
+from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, Side
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
-from .flow import CopyLane
+from .flow import ReplicaTask
 
 LOOK_AGAIN_S = 2.0
 FETCHES_AT_ONCE = 32
@@ -64,7 +64,9 @@ logger = logging.getLogger(__name__)
 
 
 class MustWait(Exception):
-    """The lane must not continue in this state; the message says why, and what to do. ``reason`` as in `Lane`."""
+    """The task must not continue in this state; the message says why, and what to do.
+
+    ``reason`` as in `PartitionTask`."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -75,8 +77,8 @@ A = TypeVar("A")
 Trouble = MustWait | ApiError | BrokerError
 
 
-class CopyKeeper(Keeper):
-    """Opens and recovers the lanes of one source."""
+class IdentityRecovery(Keeper):
+    """Opens and recovers the tasks of one source."""
 
     def __init__(
         self,
@@ -92,17 +94,17 @@ class CopyKeeper(Keeper):
         self._counters = counters
         self._on_gap = on_gap
         self._origins = origins
-        self._waiting: dict[CopyLane, asyncio.Future[Trouble | None]] = {}
+        self._waiting: dict[ReplicaTask, asyncio.Future[Trouble | None]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._looks = supervision.Tasks()
 
-    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
-        # Where a lane continues, the target's log tells: what anybody else has committed there is of no importance.
+    async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
+        # Where a task continues, the target's log tells: what anybody else has committed there is of no importance.
         stored = await self._store.read(
             [(name.target_topic, name.partition) for name in names], skip_unreadable=True
         )
         cluster_id = self._at_source.cluster_id or ""
-        lanes = []
+        tasks = []
         for name in names:
             before = stored.get((name.target_topic, name.partition))
             is_same = before is not None and before.topic_id == name.topic_id
@@ -117,43 +119,43 @@ class CopyKeeper(Keeper):
                 is_new=known.is_new or known.producer_id != target,
                 groups=known.groups if known.producer_id == target else (),
             )
-            lane = CopyLane(name.topic, name.partition, name.target_topic, progress)
-            lane.origins = self._origins(name.topic)
-            lanes.append(lane)
-        for lane, problem in (await self._look(lanes)).items():
+            task = ReplicaTask(name.topic, name.partition, name.target_topic, progress)
+            task.origins = self._origins(name.topic)
+            tasks.append(task)
+        for task, problem in (await self._look(tasks)).items():
             reason = ""
             if isinstance(problem, MustWait):
                 reason = problem.reason
                 logger.error("%s", problem)
-            lane.fail(str(problem), reason=reason, side=self.side_of(problem))  # its recovery retries
-        for lane in lanes:
-            lane.recovering = False
-        return [*lanes], {}
+            task.fail(str(problem), reason=reason, side=self.side_of(problem))  # its recovery retries
+        for task in tasks:
+            task.recovering = False
+        return [*tasks], {}
 
-    async def recover(self, lane: Lane) -> None:
-        """Prepare the lane to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
-        assert isinstance(lane, CopyLane)
-        if lane.repeats and not lane.must_compare:
-            lane.rewind(lane.acknowledged)
+    async def recover(self, task: PartitionTask) -> None:
+        """Prepare the task to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
+        assert isinstance(task, ReplicaTask)
+        if task.repeats and not task.must_compare:
+            task.rewind(task.acknowledged)
             return
-        while (problem := await self._look_together(lane)) is not None:
+        while (problem := await self._look_together(task)) is not None:
             if not isinstance(problem, MustWait):
                 raise problem
-            if lane.error != str(problem):
+            if task.error != str(problem):
                 logger.error("%s", problem)
-            lane.error, lane.reason = str(problem), problem.reason
-            if lane.stopped_at is not None:
+            task.error, task.reason = str(problem), problem.reason
+            if task.stopped_at is not None:
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
-        if lane.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
-            lane.error = lane.reason = ""
+        if task.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
+            task.error = task.reason = ""
 
-    async def _look_together(self, lane: CopyLane) -> Trouble | None:
-        """Like `_look`, but one run serves all lanes that arrive while leaders are looked up.
+    async def _look_together(self, task: ReplicaTask) -> Trouble | None:
+        """Like `_look`, but one run serves all tasks that arrive while leaders are looked up.
 
-        A lane waits for no other leader's response. Raises BrokerError, ApiError.
+        A task waits for no other leader's response. Raises BrokerError, ApiError.
         """
-        waiting = self._waiting[lane] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[task] = asyncio.get_running_loop().create_future()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_for_all())
         problem: Trouble | None = await waiting
@@ -168,76 +170,76 @@ class CopyKeeper(Keeper):
                 _settle(waiting, [*waiting], error)
                 continue
             _settle(waiting, problems, problems)
-            for lanes in groups:
-                self._looks.add(asyncio.create_task(self._look_for(lanes, under, waiting)))
+            for tasks in groups:
+                self._looks.add(asyncio.create_task(self._look_for(tasks, under, waiting)))
 
     async def _look_for(
         self,
-        lanes: Mapping[CopyLane, Leaders],
+        tasks: Mapping[ReplicaTask, Leaders],
         under: Mapping[TopicPartition, int],
-        waiting: Mapping[CopyLane, asyncio.Future[Trouble | None]],
+        waiting: Mapping[ReplicaTask, asyncio.Future[Trouble | None]],
     ) -> None:
         try:
-            _settle(waiting, lanes, await self._look_at(lanes, under))
+            _settle(waiting, tasks, await self._look_at(tasks, under))
         except Exception as error:
-            _settle(waiting, lanes, error)
+            _settle(waiting, tasks, error)
         finally:
-            for lane in lanes:
-                waiting[lane].cancel()  # unless it is done
+            for task in tasks:
+                waiting[task].cancel()  # unless it is done
 
-    async def _look(self, lanes: Sequence[CopyLane]) -> dict[CopyLane, Trouble]:
-        """Make lanes ready to continue; return the problems of the others. Raises BrokerError, ApiError."""
-        problems, groups, under = await self._by_leaders(lanes)
+    async def _look(self, tasks: Sequence[ReplicaTask]) -> dict[ReplicaTask, Trouble]:
+        """Make tasks ready to continue; return the problems of the others. Raises BrokerError, ApiError."""
+        problems, groups, under = await self._by_leaders(tasks)
         for found in await asyncio.gather(*(self._look_at(some, under) for some in groups)):
             problems |= found
         return problems
 
     async def _by_leaders(
-        self, lanes: Sequence[CopyLane]
-    ) -> tuple[dict[CopyLane, Trouble], list[dict[CopyLane, Leaders]], dict[TopicPartition, int]]:
-        """The problems of lanes without leaders, the others by their leaders, and the source's leader epochs."""
-        problems: dict[CopyLane, Trouble] = {}
-        groups: dict[Leaders, dict[CopyLane, Leaders]] = {}
-        for lane in lanes:
-            lane.compared_at = time.monotonic()
-        ids, at, under = await leaders_of(self._at_source, {lane.topic for lane in lanes})
-        _, there, _ = await leaders_of(self._at_target, {lane.target_topic for lane in lanes})
-        for lane in lanes:
-            known = ids.get(lane.topic)
-            lane.replaced = known is not None and known != lane.acknowledged.topic_id
-            if lane.replaced:
-                problems[lane] = MustWait(replaced(lane.topic, lane.target_topic))
+        self, tasks: Sequence[ReplicaTask]
+    ) -> tuple[dict[ReplicaTask, Trouble], list[dict[ReplicaTask, Leaders]], dict[TopicPartition, int]]:
+        """The problems of tasks without leaders, the others by their leaders, and the source's leader epochs."""
+        problems: dict[ReplicaTask, Trouble] = {}
+        groups: dict[Leaders, dict[ReplicaTask, Leaders]] = {}
+        for task in tasks:
+            task.compared_at = time.monotonic()
+        ids, at, under = await leaders_of(self._at_source, {task.topic for task in tasks})
+        _, there, _ = await leaders_of(self._at_target, {task.target_topic for task in tasks})
+        for task in tasks:
+            known = ids.get(task.topic)
+            task.replaced = known is not None and known != task.acknowledged.topic_id
+            if task.replaced:
+                problems[task] = MustWait(replaced(task.topic, task.target_topic))
                 continue
-            leaders = Leaders(at.get(lane.source, -1), there.get(lane.target, -1))
+            leaders = Leaders(at.get(task.source, -1), there.get(task.target, -1))
             for cause, node in ((no_leader("source"), leaders.source), (no_leader("target"), leaders.target)):
                 if node < 0:
-                    words = f"{lane}: {cause.words}"
-                    problems.setdefault(lane, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, words))
-            if lane not in problems:
-                groups.setdefault(leaders, {})[lane] = leaders
+                    words = f"{task}: {cause.words}"
+                    problems.setdefault(task, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, words))
+            if task not in problems:
+                groups.setdefault(leaders, {})[task] = leaders
         return problems, list(groups.values()), under
 
     async def _look_at(
-        self, lanes: Mapping[CopyLane, Leaders], under: Mapping[TopicPartition, int]
-    ) -> dict[CopyLane, Trouble]:
-        """Like `_look`, for lanes with the same leaders."""
-        problems: dict[CopyLane, Trouble] = {}
-        there: dict[CopyLane, MirrorPartitionResponse] = {}
-        answers = await self._ask_target(lanes)
-        for lane, answer in answers.items():
+        self, tasks: Mapping[ReplicaTask, Leaders], under: Mapping[TopicPartition, int]
+    ) -> dict[ReplicaTask, Trouble]:
+        """Like `_look`, for tasks with the same leaders."""
+        problems: dict[ReplicaTask, Trouble] = {}
+        there: dict[ReplicaTask, MirrorPartitionResponse] = {}
+        answers = await self._ask_target(tasks)
+        for task, answer in answers.items():
             if isinstance(answer, MirrorPartitionResponse):
-                there[lane] = answer
+                there[task] = answer
             else:
-                problems[lane] = answer
-        leaders = {lane.source: lanes[lane].source for lane in there}
+                problems[task] = answer
+        leaders = {task.source: tasks[task].source for task in there}
         epochs = await self._ask_epochs(
-            leaders, under, {lane.source: one.last_epoch for lane, one in there.items()}
+            leaders, under, {task.source: one.last_epoch for task, one in there.items()}
         )
-        replicated = await self._ask_replicated({lane: lanes[lane] for lane in there})
+        replicated = await self._ask_replicated({task: tasks[task] for task in there})
         starts = await self._ask_offsets(leaders, EARLIEST)
         ends = await self._ask_offsets(leaders, LATEST)
-        for lane, answer in there.items():
-            epoch, start, end = epochs[lane.source], starts[lane.source], ends[lane.source]
+        for task, answer in there.items():
+            epoch, start, end = epochs[task.source], starts[task.source], ends[task.source]
             try:
                 if isinstance(epoch, Exception):
                     raise epoch
@@ -245,40 +247,40 @@ class CopyKeeper(Keeper):
                     raise start
                 if isinstance(end, Exception):
                     raise end
-                self._check_epoch(lane, answer, epoch, end)
-                _check_replicated(lane, answer, replicated[lane])
+                self._check_epoch(task, answer, epoch, end)
+                _check_replicated(task, answer, replicated[task])
             except (MustWait, ApiError, BrokerError) as error:
-                problems[lane] = error
+                problems[task] = error
         limit = asyncio.Semaphore(FETCHES_AT_ONCE)
 
-        async def stand(lane: CopyLane) -> None:
-            start, end = starts[lane.source], ends[lane.source]
+        async def stand(task: ReplicaTask) -> None:
+            start, end = starts[task.source], ends[task.source]
             assert isinstance(start, int)
             assert isinstance(end, int)
             try:
                 async with limit:
-                    await self._check_last_batch(lane, there[lane], under[lane.source], start)
-                self._stand(lane, there[lane], start, end)
-                lane.source_epoch = under[lane.source]
+                    await self._check_last_batch(task, there[task], under[task.source], start)
+                self._stand(task, there[task], start, end)
+                task.source_epoch = under[task.source]
             except (MustWait, ApiError, BrokerError) as error:
-                problems[lane] = error
+                problems[task] = error
 
-        await asyncio.gather(*(stand(lane) for lane in there if lane not in problems))
+        await asyncio.gather(*(stand(task) for task in there if task not in problems))
         return problems
 
     def _check_epoch(
-        self, lane: CopyLane, there: MirrorPartitionResponse, epoch: tuple[int, int], end: int
+        self, task: ReplicaTask, there: MirrorPartitionResponse, epoch: tuple[int, int], end: int
     ) -> None:
         """Raise MustWait unless the source has the target's last epoch up to the target's end."""
         ours, last = there.log_end_offset, there.last_epoch
         if last >= 0 and (epoch[0] != last or epoch[1] < ours):
             said = f"has no epoch {last}" if epoch[0] != last else f"ends epoch {last} at offset {epoch[1]}"
-            raise _diverged(lane, f"ends at offset {ours} with leader epoch {last}, the source {said}")
+            raise _diverged(task, f"ends at offset {ours} with leader epoch {last}, the source {said}")
         if last < 0 and ours > end:
-            raise _diverged(lane, f"ends at offset {ours}, the source at {end}")
+            raise _diverged(task, f"ends at offset {ours}, the source at {end}")
 
     async def _check_last_batch(
-        self, lane: CopyLane, there: MirrorPartitionResponse, under: int, start: int
+        self, task: ReplicaTask, there: MirrorPartitionResponse, under: int, start: int
     ) -> None:
         """Raise MustWait unless the source has the target's last batch, or has deleted it; its log begins at ``start``.
 
@@ -287,40 +289,40 @@ class CopyKeeper(Keeper):
         if there.last_header is None or len(there.last_header) < HEADER_SIZE:
             return
         ours = read_header(there.last_header)
-        answer = await read(self._at_source, lane.source, ours.base_offset, 1, epoch=under)
+        answer = await read(self._at_source, task.source, ours.base_offset, 1, epoch=under)
         if not (found := headers_in(answer)):
             if answer.error_code and ours.base_offset < start:
                 return  # the source has deleted it
-            raise not_replicated_yet("source", lane.source, ours.base_offset)
+            raise not_replicated_yet("source", task.source, ours.base_offset)
         theirs = found[0]
         if theirs.base_offset > ours.last_offset or may_be_compacted(ours) or may_be_compacted(theirs):
             return
         if (ours.base_offset, ours.crc) != (theirs.base_offset, theirs.crc):
             raise _diverged(
-                lane, f"has another batch at offset {ours.base_offset} than the source, in its last epoch"
+                task, f"has another batch at offset {ours.base_offset} than the source, in its last epoch"
             )
 
-    def _stand(self, lane: CopyLane, there: MirrorPartitionResponse, start: int, end: int) -> None:
+    def _stand(self, task: ReplicaTask, there: MirrorPartitionResponse, start: int, end: int) -> None:
         """Continue at the target's end. Raises MustWait."""
         ours = there.log_end_offset
-        lane.target_start, lane.source_start = there.log_start_offset, start
-        lane.saw(end)
-        progress = replace(lane.acknowledged, offset=max(ours, start), target_offset=ours)
+        task.target_start, task.source_start = there.log_start_offset, start
+        task.saw(end)
+        progress = replace(task.acknowledged, offset=max(ours, start), target_offset=ours)
         if 0 < ours < start:
-            lane.acknowledged = replace(lane.acknowledged, offset=ours, target_offset=ours)
-            progress = replace(progress, gap=self._passed(lane, ours, start))
-        lane.stopped_at = None
-        lane.rewind(progress)
+            task.acknowledged = replace(task.acknowledged, offset=ours, target_offset=ours)
+            progress = replace(progress, gap=self._passed(task, ours, start))
+        task.stopped_at = None
+        task.rewind(progress)
 
-    def _passed(self, lane: CopyLane, ours: int, start: int) -> Gap:
+    def _passed(self, task: ReplicaTask, ours: int, start: int) -> Gap:
         """The gap to skip. Raises MustWait if a user must decide (onGap: Stop)."""
-        known = lane.acknowledged.gap
+        known = task.acknowledged.gap
         if known is not None and (known.offset, known.next_offset) == (ours, start):
             return known  # nothing was sent since it was counted
         gap = Gap(ours, start, _now_ms())
-        lost = f"{lane}: the source deleted offsets {ours} to {start - 1} before they were mirrored"
+        lost = f"{task}: the source deleted offsets {ours} to {start - 1} before they were mirrored"
         if self._on_gap is OnGap.STOP:
-            lane.stopped_at = gap
+            task.stopped_at = gap
             raise MustWait(
                 f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
             )
@@ -331,9 +333,9 @@ class CopyKeeper(Keeper):
     # ---- queries for many partitions, one request per leader
 
     async def _ask_target(
-        self, lanes: Mapping[CopyLane, Leaders]
-    ) -> dict[CopyLane, MirrorPartitionResponse | Trouble]:
-        by_target = {lane.target: lane for lane in lanes}
+        self, tasks: Mapping[ReplicaTask, Leaders]
+    ) -> dict[ReplicaTask, MirrorPartitionResponse | Trouble]:
+        by_target = {task.target: task for task in tasks}
 
         async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, MirrorPartitionResponse]:
             topics: dict[str, MirrorTopic] = {}
@@ -345,21 +347,21 @@ class CopyKeeper(Keeper):
             response = await self._at_target.call_node(node, mirror_append.API, request)
             return {(topic.name, one.index): one for topic in response.topics for one in topic.partitions}
 
-        found: dict[CopyLane, MirrorPartitionResponse | Trouble] = {}
-        leaders = {lane.target: of_lane.target for lane, of_lane in lanes.items()}
+        found: dict[ReplicaTask, MirrorPartitionResponse | Trouble] = {}
+        leaders = {task.target: of_task.target for task, of_task in tasks.items()}
         for key, answer in (await _by_leader(leaders, [*by_target], ask)).items():
-            lane = by_target[key]
-            found[lane] = answer
+            task = by_target[key]
+            found[task] = answer
             if isinstance(answer, MirrorPartitionResponse) and answer.error_code:
                 error = ErrorCode.of(answer.error_code)
-                message = answer.error_message or f"{lane}: {error.message} in the target"
+                message = answer.error_message or f"{task}: {error.message} in the target"
                 must_wait = error in (ErrorCode.POLICY_VIOLATION, ErrorCode.INCONSISTENT_TOPIC_ID)
-                found[lane] = MustWait(message) if must_wait else ApiError(error, message)
+                found[task] = MustWait(message) if must_wait else ApiError(error, message)
         return found
 
     async def _ask_replicated(
-        self, lanes: Mapping[CopyLane, Leaders]
-    ) -> dict[CopyLane, int | ApiError | BrokerError]:
+        self, tasks: Mapping[ReplicaTask, Leaders]
+    ) -> dict[ReplicaTask, int | ApiError | BrokerError]:
         """The high watermarks in the target."""
 
         async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
@@ -368,9 +370,9 @@ class CopyKeeper(Keeper):
                 key: _refusal(key[0], one.error_code, "target") or one.offset for key, one in answers.items()
             }
 
-        leaders = {lane.target: of_lane.target for lane, of_lane in lanes.items()}
+        leaders = {task.target: of_task.target for task, of_task in tasks.items()}
         found = await _by_leader(leaders, [*leaders], ask)
-        return {lane: found[lane.target] for lane in lanes}
+        return {task: found[task.target] for task in tasks}
 
     async def _ask_epochs(
         self,
@@ -411,28 +413,28 @@ class CopyKeeper(Keeper):
 
 
 def _settle(
-    waiting: Mapping[CopyLane, asyncio.Future[Trouble | None]],
-    lanes: Iterable[CopyLane],
-    found: Mapping[CopyLane, Trouble] | Exception,
+    waiting: Mapping[ReplicaTask, asyncio.Future[Trouble | None]],
+    tasks: Iterable[ReplicaTask],
+    found: Mapping[ReplicaTask, Trouble] | Exception,
 ) -> None:
-    """Hand these lanes their problems, or None, or an error."""
-    for lane in lanes:
-        if (one := waiting[lane]).done():
+    """Hand these tasks their problems, or None, or an error."""
+    for task in tasks:
+        if (one := waiting[task]).done():
             continue
         if isinstance(found, Exception):
             one.set_exception(found)
         else:
-            one.set_result(found.get(lane))
+            one.set_result(found.get(task))
 
 
 def _check_replicated(
-    lane: CopyLane, there: MirrorPartitionResponse, replicated: int | ApiError | BrokerError
+    task: ReplicaTask, there: MirrorPartitionResponse, replicated: int | ApiError | BrokerError
 ) -> None:
     """Raise ApiError while the target may lose the end of its log: positions of groups count all that it has."""
     if isinstance(replicated, Exception):
         raise replicated
     if replicated < there.log_end_offset:
-        raise not_replicated_yet("target", lane.target, replicated)
+        raise not_replicated_yet("target", task.target, replicated)
 
 
 def _refusal(topic: str, code: int, side: Side = "source") -> ApiError | None:
@@ -462,10 +464,10 @@ async def _by_leader(
     return found
 
 
-def _diverged(lane: CopyLane, what: str) -> MustWait:
+def _diverged(task: ReplicaTask, what: str) -> MustWait:
     return MustWait(
-        f"{lane}: diverged: the target's log {what}: the source lost records, or was restored from an older copy."
-        f" Nothing is overwritten: promote topic {lane.target_topic} to keep it, or delete it in the target to mirror"
+        f"{task}: diverged: the target's log {what}: the source lost records, or was restored from an older copy."
+        f" Nothing is overwritten: promote topic {task.target_topic} to keep it, or delete it in the target to mirror"
         " the source from its start",
         DIVERGED,
     )

@@ -11,7 +11,7 @@ This is the way back after a failover: the old source follows the new one from t
        the log at the common offset (MirrorTruncate); and wait until all replicas that may lead next have truncated
        theirs
     4. move positions of groups beyond the ends back to them
-    5. note in the progress that it is a replica, and change `…/rejoin` to `…`: lanes continue it
+    5. note in the progress that it is a replica, and change `…/rejoin` to `…`: tasks continue it
 
 Each step checks the present state and does what is missing, so a worker may be killed at any point. Only the leader of
 the workers' group does this. If two workers do it, the target truncates a log only if it is as the sender saw it. A

@@ -1,4 +1,4 @@
-"""The progress of a lane, as committed in the target; the package's docstring explains why it suffices.
+"""The progress of a task, as committed in the target; the package's docstring explains why it suffices.
 
 Stored by OffsetCommit: group ``millstream-mirror.NAME.SOURCE``, the target's topic and partition, the source offset
 as the offset, and as metadata a JSON object:
@@ -49,7 +49,7 @@ class Gap:
     offset: int
     next_offset: int
     at_ms: int
-    """When it was passed, or found by a lane that stopped there."""
+    """When it was passed, or found by a task that stopped there."""
 
 
 class LastBatch(NamedTuple):
@@ -77,7 +77,7 @@ class Progress:
     cluster_id: str
     """Id of the source cluster, by which other mirrors find the origin of a topic."""
     caught_up_ms: int
-    """When the lane was last caught up, or began."""
+    """When the task was last caught up, or began."""
     gap: Gap | None = None
     origins: tuple[str, ...] = ()
     """Ids of the clusters from which the topic's records came to the source cluster."""
@@ -94,7 +94,7 @@ class Progress:
     target_id: str = ""
     """Id of the target's topic: a recreated topic has none of the records. Empty in progress of older releases."""
     is_new: bool = False
-    """The lane has not been caught up yet since it began."""
+    """The task has not been caught up yet since it began."""
     groups: tuple[tuple[str, int], ...] = ()
     """The offsets in the target that the mirror has committed for groups, the latest ones last; by `group_key`."""
 

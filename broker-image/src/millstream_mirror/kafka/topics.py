@@ -69,7 +69,7 @@ class MirroredTopic:
     topic_id: str
     partitions: int
     target_id: str = ""
-    """Id of the target's topic: lanes start again when it changes."""
+    """Id of the target's topic: tasks start again when it changes."""
 
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:

@@ -1,15 +1,15 @@
 """Membership in a consumer group of the target, by which workers share a source's partitions.
 
 JoinGroup, SyncGroup, Heartbeat and LeaveGroup with the protocol type "mirror": the coordinator does not interpret
-assignments. The leader assigns the lanes round-robin; every rebalance first revokes all lanes (eager).
+assignments. The leader assigns the tasks round-robin; every rebalance first revokes all tasks (eager).
 
-If a member's process ends, the others remove it (peer_liveness.py), so its lanes need not wait for its session to
+If a member's process ends, the others remove it (peer_liveness.py), so its tasks need not wait for its session to
 expire. The leader sends the addresses of all members with the assignment.
 
-Members may belong to two MirrorMakers of one name; only the owner's workers get lanes and lead (ownership.py).
+Members may belong to two MirrorMakers of one name; only the owner's workers get tasks and lead (ownership.py).
 
-``GroupMembership.run`` calls ``assigned`` with this worker's lanes, and ``revoked`` before it joins again: with
-``lost`` True if the group may have given the lanes to others already, so the worker must not commit any more.
+``GroupMembership.run`` calls ``assigned`` with this worker's tasks, and ``revoked`` before it joins again: with
+``lost`` True if the group may have given the tasks to others already, so the worker must not commit any more.
 """
 
 from __future__ import annotations
@@ -53,36 +53,37 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LaneName:
+class TaskName:
     topic: str
     target_topic: str
     topic_id: str
     partition: int
 
 
-def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[LaneName]]:
+def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[TaskName]]:
     """Assign every partition to one member, in turn; deterministic for the same topics and members."""
-    lanes = [
-        LaneName(topic.topic, topic.target_topic, topic.topic_id, partition)
+    tasks = [
+        TaskName(topic.topic, topic.target_topic, topic.topic_id, partition)
         for topic in sorted(topics, key=lambda topic: topic.topic)
         for partition in range(topic.partitions)
     ]
     in_turn = sorted(members)
-    return {member: lanes[index :: len(in_turn)] for index, member in enumerate(in_turn)}
+    return {member: tasks[index :: len(in_turn)] for index, member in enumerate(in_turn)}
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A member's lanes, and the addresses of all members; leaders of older releases send no addresses."""
+    """A member's tasks, and the addresses of all members; leaders of older releases send no addresses."""
 
-    lanes: list[LaneName]
+    tasks: list[TaskName]
     peers: list[Peer]
     owner: Owner | None = None
-    """The group's owner, to the members of another MirrorMaker, which get no lanes."""
+    """The group's owner, to the members of another MirrorMaker, which get no tasks."""
 
 
 def encode(assignment: Assignment) -> bytes:
-    rows = [[lane.topic, lane.target_topic, lane.topic_id, lane.partition] for lane in assignment.lanes]
+    """JSON; workers of older releases read the field `lanes`, too."""
+    rows = [[task.topic, task.target_topic, task.topic_id, task.partition] for task in assignment.tasks]
     listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in assignment.peers]
     owner = {"owner": assignment.owner.as_json()} if assignment.owner is not None else {}
     return json.dumps({"lanes": rows, "peers": listening, **owner}, separators=(",", ":")).encode()
@@ -92,28 +93,28 @@ def decode(assignment: bytes) -> Assignment:
     """Raises ValueError for data that no worker sends: any client may join the group, and lead it."""
     try:
         found = json.loads(assignment) if assignment else {"lanes": []}
-        lanes = [_lane(*row) for row in found["lanes"]]
+        tasks = [_task(*row) for row in found["lanes"]]
         rows = found.get("peers", [])
         owner = owner_from(found["owner"]) if "owner" in found else None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not an assignment of lanes: {str(error)[:200]!r}") from None
+        raise ValueError(f"not an assignment of tasks: {str(error)[:200]!r}") from None
     peers = []
     for row in rows if isinstance(rows, list) else ():
         with contextlib.suppress(TypeError, ValueError):
             peers.append(Peer(*row))
-    return Assignment(lanes, peers, owner)
+    return Assignment(tasks, peers, owner)
 
 
-def _lane(topic: str, target_topic: str, topic_id: str, partition: int) -> LaneName:
+def _task(topic: str, target_topic: str, topic_id: str, partition: int) -> TaskName:
     if not (_NAME.fullmatch(topic) and _NAME.fullmatch(target_topic)):
         raise ValueError("the name of a topic is not one")
     if not isinstance(partition, int) or not 0 <= partition < 1 << 31:
         raise ValueError(f"topic {topic}: the number of a partition is not one")
     if topic_id:
         uuid.UUID(topic_id)
-    return LaneName(topic, target_topic, topic_id, partition)
+    return TaskName(topic, target_topic, topic_id, partition)
 
 
 class GroupMembership:
@@ -123,7 +124,7 @@ class GroupMembership:
         group_id: str,
         doorplate: Doorplate,
         *,
-        assigned: Callable[[list[LaneName]], None],
+        assigned: Callable[[list[TaskName]], None],
         revoked: Callable[[bool], Awaitable[None]],
     ) -> None:
         """Only this member uses ``target``: a JoinGroup blocks its connection until all members have joined."""
@@ -139,7 +140,7 @@ class GroupMembership:
         self.is_stable = False
         self.error = ""
         self.conflict = ""
-        """Why this worker gets no lanes, if the group belongs to another MirrorMaker."""
+        """Why this worker gets no tasks, if the group belongs to another MirrorMaker."""
         self._knows_owner = doorplate.owner is None
         self._dealt: tuple[MirroredTopic, ...] = ()
         self._topics: tuple[MirroredTopic, ...] = ()
@@ -188,8 +189,8 @@ class GroupMembership:
         try:
             while True:
                 try:
-                    lanes = await self._join()
-                    self._assigned(lanes)
+                    tasks = await self._join()
+                    self._assigned(tasks)
                     self.is_stable, self.error = True, ""
                     async with self._watch:
                         lost = await self._stay()
@@ -218,7 +219,7 @@ class GroupMembership:
             self.error = str(error)
             logger.warning("group %s: %s", self.group_id, error)
 
-    async def _join(self) -> list[LaneName]:
+    async def _join(self) -> list[TaskName]:
         self._rejoin.clear()
         request = JoinGroupRequest(
             self.group_id,
@@ -262,12 +263,12 @@ class GroupMembership:
             ) from None
         self._watch.peers = next_after(self.member_id, assignment.peers)
         self._owned_by(assignment.owner)
-        lanes = assignment.lanes
-        logger.info("group %s: generation %d, %d lanes here", self.group_id, self.generation, len(lanes))
-        return lanes
+        tasks = assignment.tasks
+        logger.info("group %s: generation %d, %d tasks here", self.group_id, self.generation, len(tasks))
+        return tasks
 
     async def _assign(self, members: Mapping[str, bytes]) -> list[SyncGroupRequestAssignment]:
-        """As leader, assign lanes to the owner's members, by their metadata.
+        """As leader, assign tasks to the owner's members, by their metadata.
 
         Raises ApiError if this worker is not the owner's: it has left, so that another one leads.
         """
@@ -280,13 +281,13 @@ class GroupMembership:
             await self._leave(left)
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "left, so that a worker of the owner leads")
         self._owned_by(None)
-        with contextlib.suppress(TimeoutError):  # otherwise all workers would lose their lanes for a moment
+        with contextlib.suppress(TimeoutError):  # otherwise all workers would lose their tasks for a moment
             async with asyncio.timeout(OFFER_S):
                 await self._offered.wait()
         self._dealt = self._topics
         peers = peers_of(members)
         dealt = deal(self._dealt, [member for member, one in owners.items() if one in (None, owner)])
-        given = {member: Assignment(lanes, peers) for member, lanes in dealt.items()}
+        given = {member: Assignment(tasks, peers) for member, tasks in dealt.items()}
         given |= {member: Assignment([], peers, owner) for member in members.keys() - dealt.keys()}
         return [SyncGroupRequestAssignment(member, encode(one)) for member, one in given.items()]
 
@@ -298,7 +299,7 @@ class GroupMembership:
             logger.error("%s", self.conflict)
 
     async def _stay(self) -> bool:
-        """Send heartbeats until the group rebalances; return True if another worker may have the lanes by now."""
+        """Send heartbeats until the group rebalances; return True if another worker may have the tasks by now."""
         heard = time.monotonic()
         while True:
             try:
@@ -337,7 +338,7 @@ class GroupMembership:
 
     async def _remove(self, member_id: str) -> None:
         """Remove a worker whose process has ended."""
-        logger.warning("group %s: worker %s has ended: taking over its lanes", self.group_id, member_id)
+        logger.warning("group %s: worker %s has ended: taking over its tasks", self.group_id, member_id)
         await self._leave(member_id)
         self._rejoin.set()
 

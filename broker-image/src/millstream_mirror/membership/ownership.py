@@ -3,7 +3,7 @@
 The group's name has the names of the mirror and of the source only, so that a MirrorMaker that is applied again
 continues there. Two MirrorMakers of one name, in two namespaces or in two Kubernetes clusters, therefore meet in one
 group. Its members put the identity of their MirrorMaker into their JoinGroup metadata. The oldest one owns the group:
-only its workers lead it and get lanes. The others stay members, report the conflict, and take over if the owner goes.
+only its workers lead it and get tasks. The others stay members, report the conflict, and take over if the owner goes.
 
 A worker learns its MirrorMaker from its environment (``MILLSTREAM_MIRROR_UID``, ``MILLSTREAM_MIRROR_CREATED``), not
 from mirror.json: workers of an older release may read that file during an upgrade, and refuse unknown fields. They, and

@@ -1,4 +1,4 @@
-"""Opens lanes so that none waits for another partition's leader.
+"""Opens tasks so that none waits for another partition's leader.
 
 Partitions without a leader wait. The others open in groups, all at once: one group for each pair of leaders, in source
 and target. So a leader that does not respond holds up only its own partitions.
@@ -18,15 +18,15 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..kafka import topics
-from ..membership.member import LaneName
-from .partition_task import Lane, Side
+from ..membership.member import TaskName
+from .partition_task import PartitionTask, Side
 from .waiting import OPENING, Cause, cause_of, failed, named, no_leader, no_topic, not_reached
 
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 CALLS_AT_ONCE = 32
 TRANSIENT = (BrokerError, ApiError, OSError)
 """Errors to retry."""
-Opened = Callable[[list[Lane]], None]
+Opened = Callable[[list[PartitionTask]], None]
 Connect = Callable[[int], Awaitable[None]]
 
 
@@ -38,64 +38,64 @@ class Leaders(NamedTuple):
 
 
 class Keeper(ABC):
-    """Finds the positions of the lanes of one source."""
+    """Finds the positions of the tasks of one source."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient) -> None:
         self._at_source = at_source
         self._at_target = at_target
         self._target_ids: dict[str, str] = {}
-        """Ids of the target's topics, as of the last look before lanes open."""
+        """Ids of the target's topics, as of the last look before tasks open."""
 
     async def open(
-        self, names: Sequence[LaneName], opened: Opened, connect: Connect
-    ) -> dict[LaneName, Cause]:
-        """Open lanes, and return why the others cannot be opened yet. Raises BrokerError, ApiError.
+        self, names: Sequence[TaskName], opened: Opened, connect: Connect
+    ) -> dict[TaskName, Cause]:
+        """Open tasks, and return why the others cannot be opened yet. Raises BrokerError, ApiError.
 
-        Calls ``opened`` with lanes that are ready to fetch, or failed, as soon as they are; and before that ``connect``
+        Calls ``opened`` with tasks that are ready to fetch, or failed, as soon as they are; and before that ``connect``
         with the leader in the source, which may raise BrokerError.
         """
         groups, waiting = await self._groups(names)
 
-        async def one(leaders: Leaders, of_leaders: list[LaneName]) -> None:
+        async def one(leaders: Leaders, of_leaders: list[TaskName]) -> None:
             if (cause := await self._reach(leaders)) is None:
                 try:
                     await connect(leaders.source)
-                    lanes, refused = await self._open(of_leaders)
+                    tasks, refused = await self._open(of_leaders)
                     waiting.update(refused)
-                    opened(lanes)
+                    opened(tasks)
                     return
                 except (*TRANSIENT, ValueError) as error:
                     cause = failed(self.side_of(error), f"cannot be opened: {error}")
             waiting.update(dict.fromkeys(of_leaders, cause))
 
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as running:
             for leaders, of_leaders in groups.items():
-                tasks.create_task(one(leaders, of_leaders))
+                running.create_task(one(leaders, of_leaders))
         return waiting
 
     @abstractmethod
-    async def _open(self, names: Sequence[LaneName]) -> tuple[list[Lane], dict[LaneName, Cause]]:
-        """Open lanes with the same leaders, and return why others have to wait.
+    async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
+        """Open tasks with the same leaders, and return why others have to wait.
 
         Raises BrokerError, ApiError; ValueError for unreadable progress."""
 
     @abstractmethod
-    async def recover(self, lane: Lane) -> None:
-        """Prepare a failed lane to fetch and send again; nothing is in flight.
+    async def recover(self, task: PartitionTask) -> None:
+        """Prepare a failed task to fetch and send again; nothing is in flight.
 
         Raises BrokerError, ApiError, ValueError."""
 
-    async def causes(self, names: Sequence[LaneName]) -> dict[LaneName, Cause]:
+    async def causes(self, names: Sequence[TaskName]) -> dict[TaskName, Cause]:
         """Why these partitions wait, as far as leaders are the cause. Raises BrokerError, ApiError."""
         groups, waiting = await self._groups(names)
 
-        async def one(leaders: Leaders, of_leaders: list[LaneName]) -> None:
+        async def one(leaders: Leaders, of_leaders: list[TaskName]) -> None:
             if (cause := await self._reach(leaders)) is not None:
                 waiting.update(dict.fromkeys(of_leaders, cause))
 
-        async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as running:
             for leaders, of_leaders in groups.items():
-                tasks.create_task(one(leaders, of_leaders))
+                running.create_task(one(leaders, of_leaders))
         return waiting
 
     def side_of(self, error: Exception) -> Side:
@@ -110,16 +110,16 @@ class Keeper(ABC):
         return "" if is_here == is_there else "source" if is_here else "target"
 
     async def _groups(
-        self, names: Sequence[LaneName]
-    ) -> tuple[dict[Leaders, list[LaneName]], dict[LaneName, Cause]]:
+        self, names: Sequence[TaskName]
+    ) -> tuple[dict[Leaders, list[TaskName]], dict[TaskName, Cause]]:
         """Partitions by their leaders, and why the others have to wait. Raises BrokerError, ApiError."""
         (ids, here, _), (target_ids, there, _) = await asyncio.gather(
             topics.leaders_of(self._at_source, {name.topic for name in names}),
             topics.leaders_of(self._at_target, {name.target_topic for name in names}),
         )
         self._target_ids |= target_ids
-        groups: dict[Leaders, list[LaneName]] = {}
-        waiting: dict[LaneName, Cause] = {}
+        groups: dict[Leaders, list[TaskName]] = {}
+        waiting: dict[TaskName, Cause] = {}
         for name in names:
             source, target = (name.topic, name.partition), (name.target_topic, name.partition)
             if name.topic not in ids:
@@ -149,17 +149,17 @@ class Keeper(ABC):
 
 
 class Opening:
-    """The opening of a worker's lanes of one source: repeated until all are open."""
+    """The opening of a worker's tasks of one source: repeated until all are open."""
 
     def __init__(self, keeper: Keeper, failure: Callable[[str], None]) -> None:
-        """``failure`` logs and counts why lanes cannot be opened."""
+        """``failure`` logs and counts why tasks cannot be opened."""
         self._keeper = keeper
         self._failure = failure
-        self._names: dict[TopicPartition, LaneName] | None = None
+        self._names: dict[TopicPartition, TaskName] | None = None
         """The assigned partitions; None while this worker has no assignment."""
-        self._waiting: dict[LaneName, Cause] = {}
+        self._waiting: dict[TaskName, Cause] = {}
 
-    def assigned(self, names: Sequence[LaneName]) -> None:
+    def assigned(self, names: Sequence[TaskName]) -> None:
         self._names = {(name.topic, name.partition): name for name in names}
         self._waiting = dict.fromkeys(names, OPENING)
 
@@ -168,29 +168,29 @@ class Opening:
 
     @property
     def error(self) -> str:
-        """Why lanes cannot be opened yet; empty if they are open, or are being opened for the first time."""
+        """Why tasks cannot be opened yet; empty if they are open, or are being opened for the first time."""
         found = {name: cause for name, cause in self._waiting.items() if cause is not OPENING}
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         return next((f"{named([name])}: {cause.words}{more}" for name, cause in found.items()), "")
 
-    def waiting(self, lanes: Mapping[TopicPartition, Lane]) -> dict[LaneName, Cause] | None:
+    def waiting(self, tasks: Mapping[TopicPartition, PartitionTask]) -> dict[TaskName, Cause] | None:
         """The partitions that are not mirrored at the moment; None while this worker has no assignment.
 
-        ``lanes`` are the open ones.
+        ``tasks`` are the open ones.
         """
         if self._names is None:
             return None
-        causes = {self._names[where]: cause_of(lane) for where, lane in lanes.items()}
+        causes = {self._names[where]: cause_of(task) for where, task in tasks.items()}
         return self._waiting | {name: cause for name, cause in causes.items() if cause is not None}
 
-    async def run(self, names: Sequence[LaneName], opened: Opened, connect: Connect) -> None:
-        """Open the lanes; those that have to wait hold up no other. ``opened`` and ``connect`` as in `Keeper`."""
+    async def run(self, names: Sequence[TaskName], opened: Opened, connect: Connect) -> None:
+        """Open the tasks; those that have to wait hold up no other. ``opened`` and ``connect`` as in `Keeper`."""
 
-        def noted(lanes: list[Lane]) -> None:
-            for lane in lanes:
+        def noted(tasks: list[PartitionTask]) -> None:
+            for task in tasks:
                 if self._names is not None:
-                    self._waiting.pop(self._names[lane.source], None)
-            opened(lanes)
+                    self._waiting.pop(self._names[task.source], None)
+            opened(tasks)
 
         pause, said = BACKOFF_S, ""
         while names:
@@ -226,16 +226,18 @@ def at(side: Side) -> Iterator[None]:
 
 
 async def each(
-    names: Iterable[LaneName], work: Callable[[LaneName], Awaitable[Lane]], waiting: dict[LaneName, Cause]
-) -> dict[LaneName, Lane]:
-    """Open a lane for each, a few at a time; adds those that are refused to ``waiting``. Raises BrokerError.
+    names: Iterable[TaskName],
+    work: Callable[[TaskName], Awaitable[PartitionTask]],
+    waiting: dict[TaskName, Cause],
+) -> dict[TaskName, PartitionTask]:
+    """Open a task for each, a few at a time; adds those that are refused to ``waiting``. Raises BrokerError.
 
     After the first BrokerError, the others are given up: they have the same leaders.
     """
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
-    done: dict[LaneName, Lane] = {}
+    done: dict[TaskName, PartitionTask] = {}
 
-    async def one(name: LaneName) -> None:
+    async def one(name: TaskName) -> None:
         async with limit:
             try:
                 done[name] = await work(name)
@@ -244,9 +246,9 @@ async def each(
             except ApiError as error:
                 waiting[name] = failed("", f"cannot be opened: {error}")
 
-    tasks = [asyncio.create_task(one(name)) for name in names]
+    calls = [asyncio.create_task(one(name)) for name in names]
     try:
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*calls)
     finally:
-        await supervision.cancel(tasks)
+        await supervision.cancel(calls)
     return done

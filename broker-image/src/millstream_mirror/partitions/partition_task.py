@@ -1,9 +1,9 @@
-"""A lane: one partition of a source topic, mirrored into the target. Numbers only, no I/O.
+"""A partition task: one partition of a source topic, mirrored into the target. Numbers only, no I/O.
 
     committed ≤ acknowledged ≤ sent (position, sequence)
 
 ``acknowledged`` advances over requests in the order they were sent, whatever the order of the responses. If one fails,
-all later ones are void: the lane sends nothing until the last response has arrived, then ``rewind`` returns to
+all later ones are void: the task sends nothing until the last response has arrived, then ``rewind`` returns to
 ``acknowledged``, and the same batches get the same numbers again.
 """
 
@@ -25,20 +25,20 @@ from ..records.seen_ends import SeenEnds
 
 HALF_OF_SEQUENCES = 1 << 30
 ONE_BY_ONE_AT_ONCE = 128
-"""Batches of a lane in flight, each in a request of its own. Kafka serves the requests of a connection one after the
+"""Batches of a task in flight, each in a request of its own. Kafka serves the requests of a connection one after the
 other: many more would time out together, and all be sent again."""
 ONE_BY_ONE_BYTES = 1 << 20
-"""A lane whose batches go one by one does not fetch with more bytes in flight: Kafka would let them wait."""
+"""A task whose batches go one by one does not fetch with more bytes in flight: Kafka would let them wait."""
 FETCH_BYTES, LEAST_FETCH_BYTES = 1 << 20, 16 << 10
 RECORD_TOO_LARGE, BATCH_NOT_MIRRORED, DIVERGED = "RecordTooLarge", "BatchNotMirrored", "Diverged"
-"""Conditions' reasons for a lane that waits for a user's action."""
+"""Conditions' reasons for a task that waits for a user's action."""
 
 MISMATCH = "the last record in the target is another one than the source's"
 SOURCE_ENDS = "the target has more of it than the source"
-"""Why a lane compares records: those of source and target differ at the same number, or the source has fewer."""
+"""Why a task compares records: those of source and target differ at the same number, or the source has fewer."""
 
 UNSEEN_MS = 30_000
-"""Every response of the source about a lane shows its end, even one without news, which comes every second."""
+"""Every response of the source about a task shows its end, even one without news, which comes every second."""
 
 Side = Literal["source", "target", ""]
 """A cluster of the mirror; empty if unknown."""
@@ -54,7 +54,7 @@ class Written:
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """Batches of the lane in one Produce request."""
+    """Batches of the task in one Produce request."""
 
     next_offset: int
     next_sequence: int
@@ -68,7 +68,7 @@ class Sent:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Lane:
+class PartitionTask:
     topic: str
     partition: int
     target_topic: str
@@ -82,7 +82,7 @@ class Lane:
     bytes_in_flight: int = 0
     failed: bool = False
     recovering: bool = True
-    """Set while its position is being looked up; the lane does not fetch then."""
+    """Set while its position is being looked up; the task does not fetch then."""
     suspicious: bool = False
     """The target refused a number as out of order: compare with its log before sending again."""
     unseen_since: float = 0.0
@@ -90,7 +90,7 @@ class Lane:
     refused_at: int | None = None
     """The acknowledged number at the time when the target refused the next one."""
     must_compare: bool = False
-    """The source may have another history than before: the lane compares before it fetches on."""
+    """The source may have another history than before: the task compares before it fetches on."""
     compared_at: float = 0.0
     """When it was last compared (seconds of the monotonic clock)."""
     out_of_range: bool = False
@@ -99,7 +99,7 @@ class Lane:
     replaced: bool = False
     """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
     other_id: str = ""
-    """Another id under which the source's topic was seen; the lane's recovery checks again."""
+    """Another id under which the source's topic was seen; the task's recovery checks again."""
     target_missing: bool = False
     is_compacted: bool = False
     """The source may take records out: before anything is sent again, look at what the target has."""
@@ -120,7 +120,7 @@ class Lane:
     failures: int = 0
     high_watermark: int = -1
     new_until: int = -1
-    """The source's high watermark when it was first seen: a new lane that has this is new no more."""
+    """The source's high watermark when it was first seen: a new task that has this is new no more."""
     moved_ms: int = 0
     """When the source's high watermark was first seen at its present value."""
     seen_ms: int = 0
@@ -135,12 +135,12 @@ class Lane:
     replica_until: float = 0.0
     """Seconds of time.monotonic; 0 if it fetches from the leader."""
     turn: int = 0
-    """Under a byte limit, requests name the lane with the lowest turn first."""
+    """Under a byte limit, requests name the task with the lowest turn first."""
     error: str = ""
     side: Side = ""
     """The cluster of the last error."""
     reason: str = ""
-    """The reason why ``error`` needs a user's action; empty if the lane retries by itself."""
+    """The reason why ``error`` needs a user's action; empty if the task retries by itself."""
     written: Written = field(default_factory=Written)
     """The counts of its topic."""
     source: TopicPartition = field(init=False)
@@ -325,7 +325,7 @@ class Lane:
         reason: str = "",
         side: Side = "target",
     ) -> None:
-        """Fail the lane: later requests are void, even those with responses that waited for ``sent``."""
+        """Fail the task: later requests are void, even those with responses that waited for ``sent``."""
         self.failed = True
         self.error, self.side, self.reason = error, side, reason
         for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:

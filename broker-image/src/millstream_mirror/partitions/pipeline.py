@@ -1,10 +1,10 @@
-"""Moves records: fetches the lanes of one source and sends to the target without waiting for responses.
+"""Moves records: fetches the tasks of one source and sends to the target without waiting for responses.
 
-    supervise   opens lanes, recovers failed ones, runs a pump for each broker of the source
-    pump        fetches from one broker for all lanes that it leads, and sends the batches on
-    produce     one request to one of the target's brokers, and the effect of its response on each lane
+    supervise   opens tasks, recovers failed ones, runs a pump for each broker of the source
+    pump        fetches from one broker for all tasks that it leads, and sends the batches on
+    produce     one request to one of the target's brokers, and the effect of its response on each task
 
-The bytes in flight are bounded, per lane and in total; no lane waits for the responses of another. What goes to the
+The bytes in flight are bounded, per task and in total; no task waits for the responses of another. What goes to the
 target depends on the mode: numbered batches (aggregate/flow.py) or unchanged ones (identity/flow.py).
 """
 
@@ -28,32 +28,32 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..kafka.topics import id_of, is_same, leading
-from ..membership.member import LaneName
+from ..membership.member import TaskName
 from ..records.fetch_session import FETCH_WAIT_MS, FetchSession, by_id_or_name, partitions_in
 from ..records.rewrite import Outgoing
 from ..records.throttle import TokenBucket
 from ..records.window import Window
 from ..runtime.wakeup import Bell, wait_for
 from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
-from .partition_task import Lane, Sent, Written
+from .partition_task import PartitionTask, Sent, Written
 from .stats import Counters, Reachability
 
 FETCH_BYTES = 8 * 1024 * 1024
-LANE_BYTES = 4 * 1024 * 1024
-"""A lane with more bytes in flight than this does not fetch."""
+TASK_BYTES = 4 * 1024 * 1024
+"""A task with more bytes in flight than this does not fetch."""
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
-"""With more bytes in flight than this in total, no lane of the source fetches; on a slow link, the limit is lower."""
+"""With more bytes in flight than this in total, no task of the source fetches; on a slow link, the limit is lower."""
 FETCH_TIMEOUT_S = 10.0
 FULL_LOOK_S = 0.02
-"""How long other lanes wait for a lane that has too much in flight."""
+"""How long other tasks wait for a task that has too much in flight."""
 REPLICA_S = 300.0
-"""How long a lane fetches from a follower before it asks its leader again, as in Kafka's consumers."""
+"""How long a task fetches from a follower before it asks its leader again, as in Kafka's consumers."""
 IDLE_LOOK_S = 1.0
-"""How often to mark lanes that a fetch session leaves out as still caught up."""
+"""How often to mark tasks that a fetch session leaves out as still caught up."""
 PRODUCE_TIMEOUT_MS = 30_000
 DRAIN_S = 3.0
 
-Part = tuple[Lane, Sent, "memoryview | bytes"]
+Part = tuple[PartitionTask, Sent, "memoryview | bytes"]
 Numbered = list[tuple[list[Outgoing], "memoryview | bytes"]]
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -75,23 +75,23 @@ class Flow(ABC):
     ) -> None:
         """Only this flow uses ``fetching`` and ``producing``, because a long poll blocks its connection.
 
-        ``bytes_per_second`` returns the limit for a number of lanes; None: no limit. ``rack`` is the worker's, by the
+        ``bytes_per_second`` returns the limit for a number of tasks; None: no limit. ``rack`` is the worker's, by the
         source's names; if it is empty, the worker fetches only from leaders.
         """
         self.source_name = source_name
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.tasks: dict[TopicPartition, PartitionTask] = {}
         self.opening = Opening(keeper, self._failure)
         self.written: dict[str, Written] = {}
-        """By topic of the target, including topics whose lanes went to other workers."""
+        """By topic of the target, including topics whose tasks went to other workers."""
         self._fetching = fetching
         self._producing = producing
         self._keeper = keeper
         self._reachability = reachability
         self._counters = counters
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails if the state of lanes is lost: the worker ends, and another takes over its lanes."""
+        """Fails if the state of tasks is lost: the worker ends, and another takes over its tasks."""
         self._supervisor: asyncio.Task[None] | None = None
-        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by lane, the opening
+        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by task, the opening
         self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
         self._from_source, self._to_target = Window(FETCH_BYTES), Window(IN_FLIGHT_BYTES)
@@ -102,17 +102,17 @@ class Flow(ABC):
         self._opened: dict[Connection, float] = {}
         """Connections to the source, and when they were first seen."""
         self._wake = asyncio.Event()
-        """Wakes the supervisor: a lane failed, or needs its leader."""
+        """Wakes the supervisor: a task failed, or needs its leader."""
         self._progress = Bell()
-        """Wakes the pumps: a response has arrived, or a lane is ready."""
+        """Wakes the pumps: a response has arrived, or a task is ready."""
 
-    def start(self, names: list[LaneName]) -> None:
-        self.lanes = {}
+    def start(self, names: list[TaskName]) -> None:
+        self.tasks = {}
         self.opening.assigned(names)
-        self._supervisor = self._run("lanes", self._supervise(names))
+        self._supervisor = self._run("tasks", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
-        """Stop fetching and, with ``drain``, wait for pending responses. The lanes stay readable."""
+        """Stop fetching and, with ``drain``, wait for pending responses. The tasks stay readable."""
         if self._supervisor is None:
             return
         stopping = [self._supervisor, *self._workers.values()]
@@ -126,53 +126,53 @@ class Flow(ABC):
 
     # ---- supervision
 
-    async def _supervise(self, names: list[LaneName]) -> None:
-        opening = self.opening.run(names, self._add_lanes, self._connect)
-        self._workers["opening"] = self._run("opening of lanes", opening)
+    async def _supervise(self, names: list[TaskName]) -> None:
+        opening = self.opening.run(names, self._add_tasks, self._connect)
+        self._workers["opening"] = self._run("opening of tasks", opening)
         while True:
             self._wake.clear()
-            lanes = list(self.lanes.values())
-            self._workers = {key: task for key, task in self._workers.items() if not task.done()}
-            for lane in lanes:
-                if lane.is_stopped and not lane.in_flight and not lane.recovering:
-                    lane.recovering = True
-                    self._workers[lane] = self._run("recovery of a lane", self._recover(lane))
+            tasks = list(self.tasks.values())
+            self._workers = {key: worker for key, worker in self._workers.items() if not worker.done()}
+            for task in tasks:
+                if task.is_stopped and not task.in_flight and not task.recovering:
+                    task.recovering = True
+                    self._workers[task] = self._run("recovery of a task", self._recover(task))
             all_found = await self._locate(
-                [lane for lane in lanes if lane.leader < 0 and not (lane.replaced or lane.other_id)]
+                [task for task in tasks if task.leader < 0 and not (task.replaced or task.other_id)]
             )
-            for node in {lane.leader for lane in lanes if lane.leader >= 0} - self._workers.keys():
+            for node in {task.leader for task in tasks if task.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
             self._progress.ring()
             await wait_for(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
-    def _add_lanes(self, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            lane.written = self.written.setdefault(lane.target_topic, Written())
-        self.lanes = {**self.lanes, **{lane.source: lane for lane in lanes}}
+    def _add_tasks(self, tasks: list[PartitionTask]) -> None:
+        for task in tasks:
+            task.written = self.written.setdefault(task.target_topic, Written())
+        self.tasks = {**self.tasks, **{task.source: task for task in tasks}}
         self._wake.set()
 
-    def lost(self, ends: Mapping[Lane, int]) -> None:
-        """The target has lost records of these lanes; ``ends`` are those of its logs."""
-        for lane, end in ends.items():
-            if self.lanes.get(lane.source) is not lane:
+    def lost(self, ends: Mapping[PartitionTask, int]) -> None:
+        """The target has lost records of these tasks; ``ends`` are those of its logs."""
+        for task, end in ends.items():
+            if self.tasks.get(task.source) is not task:
                 continue
-            lane.lost(end)
-            self._failure(lane.error)
+            task.lost(end)
+            self._failure(task.error)
             self._wake.set()
 
     async def _connect(self, node: int) -> None:
-        """Connect to a broker before its lanes open: their first comparison then covers it. Raises BrokerError."""
+        """Connect to a broker before its tasks open: their first comparison then covers it. Raises BrokerError."""
         self._may_use(await self._fetching.connection(node), [])
 
-    async def _locate(self, lost: list[Lane]) -> bool:
-        """Find the brokers of the source that lead these lanes; False if one has no leader now.
+    async def _locate(self, lost: list[PartitionTask]) -> bool:
+        """Find the brokers of the source that lead these tasks; False if one has no leader now.
 
-        A topic may have been deleted and created again since the last fetch of its lane.
+        A topic may have been deleted and created again since the last fetch of its task.
         """
         if not lost:
             return True
         try:
-            cluster = await self._fetching.metadata({lane.topic for lane in lost})
+            cluster = await self._fetching.metadata({task.topic for task in lost})
         except TRANSIENT as error:
             self._reachability.lost(error)
             return False
@@ -182,37 +182,37 @@ class Flow(ABC):
             for partition in topic.partitions
         }
         ids = {topic.name: id_of(topic) for topic in cluster.topics}
-        for lane in lost:
-            if not is_same(ids.get(lane.topic, ""), lane.acknowledged.topic_id):
-                lane.other_id = ids[lane.topic]
-                lane.fail(
-                    f"{lane}: topic {lane.topic} has another id in the source than before", side="source"
+        for task in lost:
+            if not is_same(ids.get(task.topic, ""), task.acknowledged.topic_id):
+                task.other_id = ids[task.topic]
+                task.fail(
+                    f"{task}: topic {task.topic} has another id in the source than before", side="source"
                 )
                 self._wake.set()
                 continue
-            lane.leader = leaders.get((lane.topic, lane.partition), -1)
-            lane.replica_until = 0.0
-        return all(lane.leader >= 0 or lane.other_id for lane in lost)
+            task.leader = leaders.get((task.topic, task.partition), -1)
+            task.replica_until = 0.0
+        return all(task.leader >= 0 or task.other_id for task in lost)
 
-    async def _recover(self, lane: Lane) -> None:
-        pause = min(BACKOFF_S * 2 ** min(lane.failures, 10), BACKOFF_MAX_S) if lane.failures else 0.0
-        if lane.failed or lane.error:
-            lane.failures += 1
+    async def _recover(self, task: PartitionTask) -> None:
+        pause = min(BACKOFF_S * 2 ** min(task.failures, 10), BACKOFF_MAX_S) if task.failures else 0.0
+        if task.failed or task.error:
+            task.failures += 1
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._keeper.recover(lane)
-                if lane.stopped_at is None:  # without a leader, a fetch would be in vain
-                    await self._target_leader(lane)
-                if lane.replica_until:  # a follower may lack records that the target has, and the lane skips
-                    lane.leader = -1
+                await self._keeper.recover(task)
+                if task.stopped_at is None:  # without a leader, a fetch would be in vain
+                    await self._target_leader(task)
+                if task.replica_until:  # a follower may lack records that the target has, and the task skips
+                    task.leader = -1
                 break
             except (*TRANSIENT, ValueError) as error:
-                lane.error, lane.reason = str(error), ""
-                lane.side = self._keeper.side_of(error)
-                self._failure(f"{lane}: {error}")
+                task.error, task.reason = str(error), ""
+                task.side = self._keeper.side_of(error)
+                self._failure(f"{task}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
-        lane.recovering = lane.stopped_at is not None  # then for good
+        task.recovering = task.stopped_at is not None  # then for good
         self._wake.set()
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -233,10 +233,10 @@ class Flow(ABC):
         session = FetchSession(is_wanted=self._bytes_per_second is None)
         seen_at = 0.0
         while True:
-            lanes, full = await self._lanes_to_fetch(node)
+            tasks, full = await self._tasks_to_fetch(node)
             if self._rack:
-                lanes = [lane for lane in lanes if not self._is_leader_due(lane)]
-            if not lanes or self._bytes_in_flight > self._to_target.bytes:
+                tasks = [task for task in tasks if not self._is_leader_due(task)]
+            if not tasks or self._bytes_in_flight > self._to_target.bytes:
                 await self._some_progress()
                 continue
             allowed = min(self._from_source.bytes, self._to_target.bytes)
@@ -246,41 +246,41 @@ class Flow(ABC):
                     await self._some_tokens()
                     continue
                 allowed = min(allowed, reserved)
-                lanes.sort(key=lambda lane: lane.turn)
-            asked = {lane.source: (lane.position, lane.source_epoch) for lane in lanes}
-            # A lane that skips must not be sent to a follower, which may lack records that the target has.
-            rack = "" if not self._rack or any(lane.skip_to is not None for lane in lanes) else self._rack
+                tasks.sort(key=lambda task: task.turn)
+            asked = {task.source: (task.position, task.source_epoch) for task in tasks}
+            # A task that skips must not be sent to a follower, which may lack records that the target has.
+            rack = "" if not self._rack or any(task.skip_to is not None for task in tasks) else self._rack
             used = allowed  # if the fetch fails, the broker may have sent this many bytes
             begun = time.monotonic()
             try:
                 connection = await self._fetching.connection(node)
-                if not self._may_use(connection, lanes):
+                if not self._may_use(connection, tasks):
                     used = 0
                     continue
-                few = {lane.source: lane.fetch_bytes for lane in lanes if lane.one_by_one}
-                topics = {lane.topic: lane.acknowledged.topic_id for lane in lanes}
+                few = {task.source: task.fetch_bytes for task in tasks if task.one_by_one}
+                topics = {task.topic: task.acknowledged.topic_id for task in tasks}
                 api, ids = by_id_or_name(connection.version(fetch.API), topics)
-                # Full lanes may fetch again long before the others have news.
+                # Full tasks may fetch again long before the others have news.
                 wait_ms = 0 if full else FETCH_WAIT_MS
                 request = session.request(asked, allowed, rack, ids, few, wait_ms=wait_ms)
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 refused = session.answered(response)
-                used = self._take_turns(lanes[0], response) if self._bucket is not None else 0
+                used = self._take_turns(tasks[0], response) if self._bucket is not None else 0
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
                     self._from_source.timed_out()
                 what = f"fetching from broker {node} of {self.source_name}: {error}"
-                if any(not lane.error for lane in lanes):
+                if any(not task.error for task in tasks):
                     logger.warning("source %s: %s", self.source_name, what)
                 self._counters.failures += 1
                 self._fetching.forget_leaders()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
-                for lane in lanes:
-                    lane.leader = -1  # the supervisor looks up its leader, and whether the cluster responds
-                    if not lane.error:
-                        lane.error, lane.side = f"{lane}: {what}", "source"
+                for task in tasks:
+                    task.leader = -1  # the supervisor looks up its leader, and whether the cluster responds
+                    if not task.error:
+                        task.error, task.side = f"{task}: {what}", "source"
                 self._wake.set()
                 return
             finally:
@@ -296,38 +296,38 @@ class Flow(ABC):
             if is_partial:
                 if is_due := begun - seen_at >= IDLE_LOOK_S:
                     seen_at = begun
-                self._see_the_rest(lanes if is_due else [lane for lane in lanes if lane.has_to_act], response)
+                self._see_the_rest(tasks if is_due else [task for task in tasks if task.has_to_act], response)
             await self._forward(response, asked)
 
-    async def _lanes_to_fetch(self, node: int) -> tuple[list[Lane], list[Lane]]:
-        """The lanes that this broker leads and that may fetch, and those that have too much in flight.
+    async def _tasks_to_fetch(self, node: int) -> tuple[list[PartitionTask], list[PartitionTask]]:
+        """The tasks that this broker leads and that may fetch, and those that have too much in flight.
 
         Waits a little for these, so that the next fetch is for all, and requests to the target for many.
         """
         until = time.monotonic() + FULL_LOOK_S
         while True:
-            here = [lane for lane in self.lanes.values() if lane.leader == node]
-            lanes = [lane for lane in here if lane.may_fetch(LANE_BYTES)]
-            full = [lane for lane in here if lane.is_full(LANE_BYTES)] if len(lanes) < len(here) else []
+            here = [task for task in self.tasks.values() if task.leader == node]
+            tasks = [task for task in here if task.may_fetch(TASK_BYTES)]
+            full = [task for task in here if task.is_full(TASK_BYTES)] if len(tasks) < len(here) else []
             if not full or (left := until - time.monotonic()) <= 0:
-                return lanes, full
+                return tasks, full
             await self._progress.wait(left)
 
-    def _see_the_rest(self, lanes: Sequence[Lane], response: FetchResponse) -> None:
-        """Handle lanes that the response leaves out: it confirms that they have no news."""
+    def _see_the_rest(self, tasks: Sequence[PartitionTask], response: FetchResponse) -> None:
+        """Handle tasks that the response leaves out: it confirms that they have no news."""
         there = partitions_in(response)
-        for lane in lanes:
-            if lane.source in there or not lane.may_fetch(LANE_BYTES):
+        for task in tasks:
+            if task.source in there or not task.may_fetch(TASK_BYTES):
                 continue
-            if lane.has_to_act:
-                data = PartitionData(lane.partition, 0, lane.high_watermark)
-                response.responses.append(FetchableTopicResponse(lane.topic, partitions=[data]))
+            if task.has_to_act:
+                data = PartitionData(task.partition, 0, task.high_watermark)
+                response.responses.append(FetchableTopicResponse(task.topic, partitions=[data]))
             else:
-                lane.saw(lane.high_watermark)
+                task.saw(task.high_watermark)
 
     def _reserve(self, bytes_per_second: Callable[[int], float]) -> int:
         """Number of bytes to fetch now; 0 means none."""
-        now, rate = time.monotonic(), bytes_per_second(len(self.lanes))
+        now, rate = time.monotonic(), bytes_per_second(len(self.tasks))
         if self._bucket is None:
             self._bucket = TokenBucket(rate, now)
         self._bucket.change(rate, now)
@@ -339,8 +339,8 @@ class Flow(ABC):
         await asyncio.sleep(min(max(self._bucket.wait_s(), 0.001), BACKOFF_S))
         self._counters.throttled_seconds += time.monotonic() - begun
 
-    def _take_turns(self, first: Lane, response: FetchResponse) -> int:
-        """Take turns: under a limit, a response has records of few lanes, so the next request names the others first.
+    def _take_turns(self, first: PartitionTask, response: FetchResponse) -> int:
+        """Take turns: under a limit, a response has records of few tasks, so the next request names the others first.
 
         Returns the bytes of all records.
         """
@@ -350,78 +350,78 @@ class Flow(ABC):
             for data in topic.partitions:
                 if isinstance(data.records, memoryview) and (size := len(data.records)):
                     used += size
-                    if (lane := self.lanes.get((topic.topic, data.partition_index))) is not None:
-                        lane.turn = next(self._turns)
+                    if (task := self.tasks.get((topic.topic, data.partition_index))) is not None:
+                        task.turn = next(self._turns)
         return used
 
-    def _may_use(self, connection: Connection, lanes: Sequence[Lane]) -> bool:
-        """Whether to fetch these lanes over a connection.
+    def _may_use(self, connection: Connection, tasks: Sequence[PartitionTask]) -> bool:
+        """Whether to fetch these tasks over a connection.
 
-        After a reconnect the source may have another history: lanes compare before they fetch.
+        After a reconnect the source may have another history: tasks compare before they fetch.
         """
         self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
         where = connection.host, connection.port
         open_before = (at for one, at in self._opened.items() if (one.host, one.port) == where)
         # One that replaces a connection before its session ends reaches the same process.
         opened = self._opened.setdefault(connection, next(open_before, time.monotonic()))
-        outdated = [lane for lane in lanes if lane.compared_at < opened]
-        for lane in outdated:
-            lane.compare_again()
+        outdated = [task for task in tasks if task.compared_at < opened]
+        for task in outdated:
+            task.compare_again()
         if outdated:
             self._wake.set()
         return not outdated
 
     async def _some_progress(self) -> None:
-        """Wait until a response or a recovery may have made a lane ready."""
+        """Wait until a response or a recovery may have made a task ready."""
         await self._progress.wait(BACKOFF_S)
 
     async def _forward(
         self, response: FetchResponse, asked: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
-        """Number the fetched batches and send them; other lanes wait for responses.
+        """Number the fetched batches and send them; other tasks wait for responses.
 
         ``asked`` has the offset and the leader epoch of each fetch.
 
-        A lane's batches stay in order, although this awaits between numbering and sending them. Only the pump that
-        fetches a lane hands it to another one, or a recovery, which begins with nothing in flight; after that a lane
-        sends one batch and waits (`Lane.probing`). If the target's leader moves, later batches may reach the new one
-        first. It has that first batch, so it refuses them, as a copy's offset makes it, too.
+        A task's batches stay in order, although this awaits between numbering and sending them. Only the pump that
+        fetches a task hands it to another one, or a recovery, which begins with nothing in flight; after that a task
+        sends one batch and waits (`PartitionTask.probing`). If the target's leader moves, later batches may reach the
+        new leader first. It has that first batch, so it refuses them, as a copy's offset makes it, too.
         """
-        targets = {self.lanes[where].target for where in partitions_in(response) if where in self.lanes}
+        targets = {self.tasks[where].target for where in partitions_in(response) if where in self.tasks}
         leaders, absent, problem = await leading(self._producing, targets)
         rounds: list[dict[int, list[Part]]] = []
         for topic in response.responses:
             for data in topic.partitions:
                 where = (topic.topic, data.partition_index)
-                lane = self.lanes.get(where)
-                if lane is None or where not in asked:
+                task = self.tasks.get(where)
+                if task is None or where not in asked:
                     continue
                 position, epoch = asked[where]
-                if lane.source_epoch == epoch and not data.error_code and data.high_watermark >= 0:
-                    lane.saw(data.high_watermark)  # in any case: a fetch session reports it once
-                if (lane.position, lane.source_epoch) != (position, epoch):
+                if task.source_epoch == epoch and not data.error_code and data.high_watermark >= 0:
+                    task.saw(data.high_watermark)  # in any case: a fetch session reports it once
+                if (task.position, task.source_epoch) != (position, epoch):
                     continue
-                if not lane.may_fetch(LANE_BYTES):
+                if not task.may_fetch(TASK_BYTES):
                     continue  # it failed or recovered meanwhile
                 if data.preferred_read_replica >= 0:
-                    self._move(lane, data.preferred_read_replica)
+                    self._move(task, data.preferred_read_replica)
                     continue
-                if data.error_code and lane.replica_until:
-                    self._move_back(lane)
+                if data.error_code and task.replica_until:
+                    self._move_back(task)
                     continue
                 if data.error_code:
-                    self._fetch_refused(lane, ErrorCode.of(data.error_code))
+                    self._fetch_refused(task, ErrorCode.of(data.error_code))
                     continue
-                if not (parts := await self._number(lane, data)):
+                if not (parts := await self._number(task, data)):
                     continue
-                node = leaders.get(lane.target)
+                node = leaders.get(task.target)
                 if node is None:  # waiting for an election would hold up the others: its recovery does
-                    lane.fail(f"{lane}: {problem}")
-                    lane.target_missing = lane.target in absent
-                    self._failure(lane.error)
+                    task.fail(f"{task}: {problem}")
+                    task.target_missing = task.target in absent
+                    self._failure(task.error)
                     self._wake.set()
                     continue
-                self._add(rounds, lane, parts, node)
+                self._add(rounds, task, parts, node)
         for by_node in rounds:
             for node, of_node in by_node.items():
                 self._bytes_in_flight += sum(sent.size for _, sent, _ in of_node)
@@ -429,50 +429,52 @@ class Flow(ABC):
         if rounds:
             await asyncio.sleep(0)  # lets the requests be written, in this order
 
-    def _is_leader_due(self, lane: Lane) -> bool:
+    def _is_leader_due(self, task: PartitionTask) -> bool:
         """Whether to ask the leader again which replica is the nearest."""
-        if not lane.replica_until or time.monotonic() < lane.replica_until:
+        if not task.replica_until or time.monotonic() < task.replica_until:
             return False
-        self._move_back(lane)
+        self._move_back(task)
         return True
 
-    def _move(self, lane: Lane, replica: int) -> None:
+    def _move(self, task: PartitionTask, replica: int) -> None:
         """Fetch from this replica for a while: the leader reports that it is nearer (KIP-392)."""
-        lane.leader, lane.replica_until = replica, time.monotonic() + REPLICA_S
+        task.leader, task.replica_until = replica, time.monotonic() + REPLICA_S
         self._wake.set()
 
-    def _move_back(self, lane: Lane) -> None:
+    def _move_back(self, task: PartitionTask) -> None:
         """Fetch from the leader, which can diagnose problems better than a follower."""
-        lane.leader, lane.replica_until = -1, 0.0
-        self._fetching.forget_leaders(lane.topic)
+        task.leader, task.replica_until = -1, 0.0
+        self._fetching.forget_leaders(task.topic)
         self._wake.set()
 
-    def _fetch_refused(self, lane: Lane, error: ErrorCode) -> None:
-        lane.compare_again(f"{lane}: fetching from {self.source_name}: {error.name}: {error.message}")
-        lane.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
-        self._fetching.forget_leaders(lane.topic)
-        if not lane.out_of_range:
-            lane.leader = -1
-            self._failure(lane.error)
+    def _fetch_refused(self, task: PartitionTask, error: ErrorCode) -> None:
+        task.compare_again(f"{task}: fetching from {self.source_name}: {error.name}: {error.message}")
+        task.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
+        self._fetching.forget_leaders(task.topic)
+        if not task.out_of_range:
+            task.leader = -1
+            self._failure(task.error)
         self._wake.set()
 
     @abstractmethod
-    async def _number(self, lane: Lane, data: PartitionData) -> Numbered:
-        """The lane's next batches, in parts for one request each; none if the lane changes while they are prepared."""
+    async def _number(self, task: PartitionTask, data: PartitionData) -> Numbered:
+        """The task's next batches, in parts for one request each; none if the task changes while they are prepared."""
 
-    def _add(self, rounds: list[dict[int, list[Part]]], lane: Lane, parts: Numbered, node: int) -> None:
+    def _add(
+        self, rounds: list[dict[int, list[Part]]], task: PartitionTask, parts: Numbered, node: int
+    ) -> None:
         while len(rounds) < len(parts):
             rounds.append({})
         for by_node, (batches, data) in zip(rounds, parts, strict=False):
             self._counters.batches += len(batches)
-            by_node.setdefault(node, []).append((lane, lane.send(batches), data))
+            by_node.setdefault(node, []).append((task, task.send(batches), data))
 
-    async def _target_leader(self, lane: Lane) -> int:
+    async def _target_leader(self, task: PartitionTask) -> int:
         """Raises BrokerError, ApiError; waits for an election."""
         try:
-            return await self._producing.leader(*lane.target)
+            return await self._producing.leader(*task.target)
         except TRANSIENT as error:
-            lane.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            task.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise
 
     async def _send(self, node: int, api: Api[Req, Res], request: Req) -> Res:
@@ -488,31 +490,31 @@ class Flow(ABC):
 
     @abstractmethod
     async def _produce(self, node: int, parts: list[Part]) -> None:
-        """Send one request, and hand each lane its outcome."""
+        """Send one request, and hand each task its outcome."""
 
     async def _sending(
         self,
         what: str,
         send: Callable[[], Awaitable[None]],
         parts: list[Part],
-        waiting: Mapping[TopicPartition, tuple[Lane, Sent]],
+        waiting: Mapping[TopicPartition, tuple[PartitionTask, Sent]],
     ) -> None:
-        """Await one request and release its bytes, whatever its outcome. ``waiting``: lanes without a response."""
+        """Await one request and release its bytes, whatever its outcome. ``waiting``: tasks without a response."""
         try:
             await send()
-            for lane, sent in waiting.values():
-                lane.fail(f"{lane}: the target did not answer for it", sent)
+            for task, sent in waiting.values():
+                task.fail(f"{task}: the target did not answer for it", sent)
         except TRANSIENT as error:
             self._producing.forget_leaders()
             self._failure(f"{what}: {error}")
-            for lane, sent in waiting.values():
-                lane.fail(f"{lane}: {what}: {error}", sent)
+            for task, sent in waiting.values():
+                task.fail(f"{task}: {what}: {error}", sent)
         except asyncio.CancelledError:
-            for lane, sent in waiting.values():
-                lane.fail(f"{lane}: given up", sent)
+            for task, sent in waiting.values():
+                task.fail(f"{task}: given up", sent)
             raise
         finally:
             self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
             self._progress.ring()
-            if any(lane.is_stopped for lane, _, _ in parts):
+            if any(task.is_stopped for task, _, _ in parts):
                 self._wake.set()

@@ -14,7 +14,7 @@ from millstream_process.loop import Stalls
 from millstream_process.metrics import Labels, Metric, Page, bounded
 
 from ..kafka.progress import Gap
-from .partition_task import Lane, Written
+from .partition_task import PartitionTask, Written
 from .rejoined import Rejoined
 from .waiting import LONG_S
 
@@ -45,8 +45,8 @@ class Counters:
     """Records that the target already had, so they were not written again."""
     missing_records: int = 0
     """Offsets that the source had deleted before they were mirrored."""
-    renumbered_lanes: int = 0
-    """Number of times a lane continued under a new epoch, so that records may be in the target twice."""
+    renumbered_partitions: int = 0
+    """Number of times a task continued under a new epoch, so that records may be in the target twice."""
     failures: int = 0
     commits: int = 0
     positions: int = 0
@@ -127,25 +127,25 @@ def bounded_problems(problems: Iterable[Problem]) -> list[Problem]:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneGap:
+class PartitionGap:
     """Offsets that a partition lacks in the target, and whether its mirroring stopped there."""
 
-    lane: str
+    task: str
     gap: Gap
     stopped: bool
 
     def as_json(self) -> dict[str, Any]:
         gap = self.gap
-        return {"partition": self.lane, "from": gap.offset, "until": gap.next_offset, "stopped": self.stopped}
+        return {"partition": self.task, "from": gap.offset, "until": gap.next_offset, "stopped": self.stopped}
 
 
-def gaps_of(lanes: Iterable[Lane], now_ms: int) -> list[LaneGap]:
-    """First the gaps at which lanes stopped, then those skipped in the last day, newest first; at most ``GAPS``."""
-    stopped = [LaneGap(str(lane), lane.stopped_at, True) for lane in lanes if lane.stopped_at]
+def gaps_of(tasks: Iterable[PartitionTask], now_ms: int) -> list[PartitionGap]:
+    """First the gaps at which tasks stopped, then those skipped in the last day, newest first; at most ``GAPS``."""
+    stopped = [PartitionGap(str(task), task.stopped_at, True) for task in tasks if task.stopped_at]
     passed = [
-        LaneGap(str(lane), lane.acknowledged.gap, False)
-        for lane in lanes
-        if lane.acknowledged.gap and now_ms - lane.acknowledged.gap.at_ms < GAP_SHOWN_MS
+        PartitionGap(str(task), task.acknowledged.gap, False)
+        for task in tasks
+        if task.acknowledged.gap and now_ms - task.acknowledged.gap.at_ms < GAP_SHOWN_MS
     ]
     passed.sort(key=lambda one: one.gap.at_ms, reverse=True)
     return [*stopped, *passed][:GAPS]
@@ -161,11 +161,13 @@ class TopicStatus:
     lag_seconds: float
 
 
-def by_topic(lanes: Iterable[Lane], written: Mapping[str, Written], now_ms: int) -> dict[str, TopicStatus]:
+def by_topic(
+    tasks: Iterable[PartitionTask], written: Mapping[str, Written], now_ms: int
+) -> dict[str, TopicStatus]:
     lags: dict[str, tuple[int, float]] = {}
-    for lane in lanes:
-        records, seconds = lags.get(lane.target_topic, (0, 0.0))
-        lags[lane.target_topic] = records + lane.lag, max(seconds, lane.lag_seconds(now_ms))
+    for task in tasks:
+        records, seconds = lags.get(task.target_topic, (0, 0.0))
+        lags[task.target_topic] = records + task.lag, max(seconds, task.lag_seconds(now_ms))
     return {
         topic: TopicStatus(one.records, one.bytes, *lags.get(topic, (0, 0.0)))
         for topic, one in written.items()
@@ -177,14 +179,14 @@ class SourceStatus:
     name: str
     reachable: bool
     topics: Sequence[str]
-    lanes: int
+    tasks: int
     lag_records: int
     lag_seconds: float
     last_error: str
     counters: Counters = field(default_factory=Counters)
     groups: int | None = None
     """Selected consumer groups; None if `groups` is not set."""
-    gaps: Sequence[LaneGap] = ()
+    gaps: Sequence[PartitionGap] = ()
     replaced: Sequence[str] = ()
     """Topics that wait because they were deleted and created again in the source."""
     reason: str = ""
@@ -204,13 +206,13 @@ class SourceStatus:
     promoted: Sequence[str] = ()
     """Topics of the target that are left alone because they were promoted."""
     seen_ms: int = 0
-    """Time up to which all lanes knew the ends of the source's logs."""
+    """Time up to which all tasks knew the ends of the source's logs."""
     wanted: int | None = None
     """Partitions that all workers together have to mirror; None if that is not known yet."""
     starting: int = 0
-    """This worker's lanes that do not know the end of the source's log yet, and are in no other report."""
+    """This worker's tasks that do not know the end of the source's log yet, and are in no other report."""
     new: int = 0
-    """This worker's lanes that lack records which the source had when they began, or later ones, and never had all."""
+    """This worker's tasks that lack records which the source had when they began, or later ones, and never had all."""
     waiting: int = 0
     """This worker's partitions that have not been mirrored for a while (waiting.py)."""
     unmatched: Sequence[str] = ()
@@ -223,7 +225,7 @@ class SourceStatus:
             "reason": self.reason,
             "topics": len(self.topics),
             "topicNames": list(self.topics),
-            "partitions": self.lanes,
+            "partitions": self.tasks,
             "wanted": self.wanted,
             "starting": self.starting,
             "new": self.new,
@@ -291,10 +293,17 @@ TABLE = (
         SOURCE,
     ),
     Metric(
+        "millstream_mirror_renumbered_partitions_total",
+        "counter",
+        "times",
+        "Times a partition needed a new producer epoch, so that records may be in the target twice.",
+        SOURCE,
+    ),
+    Metric(
         "millstream_mirror_renumbered_lanes_total",
         "counter",
         "times",
-        "Times a lane needed a new epoch, so that records may be in the target twice.",
+        "Former name of `millstream_mirror_renumbered_partitions_total`, for one release.",
         SOURCE,
     ),
     Metric(
@@ -424,6 +433,8 @@ TABLE = (
     ),
 )
 """Every metric of a mirror worker: docs/metrics.md is this table."""
+FORMER_NAMES = {"renumbered_partitions": "renumbered_lanes"}
+"""Names of counters in the release before, which stay for one release."""
 
 
 def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
@@ -433,12 +444,14 @@ def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
     for name in (one.name for one in fields(Counters)):
         values = {(one.name,): getattr(one.counters, name) for one in sources}
         page.add(f"millstream_mirror_{name}_total", values)
+        if name in FORMER_NAMES:
+            page.add(f"millstream_mirror_{FORMER_NAMES[name]}_total", values)
     for name, gauges in (
         ("lag_records", {(one.name,): one.lag_records for one in sources}),
         ("lag_seconds", {(one.name,): round(one.lag_seconds, 3) for one in sources}),
         ("source_reachable", {(one.name,): one.reachable for one in sources}),
         ("groups", {(one.name,): one.groups or 0 for one in sources}),
-        ("partitions", {(one.name,): one.lanes for one in sources}),
+        ("partitions", {(one.name,): one.tasks for one in sources}),
         ("waiting_partitions", {(one.name,): one.waiting for one in sources}),
         ("promoted_topics", {(one.name,): len(one.promoted) for one in sources}),
     ):

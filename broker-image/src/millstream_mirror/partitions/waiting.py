@@ -1,6 +1,6 @@
 """Partitions that are not mirrored at the moment: since when, why, and what to do. No I/O: the caller passes the time.
 
-A partition waits while its lane is not open yet, or after a failure until the lane's next success. Most waits are over
+A partition waits while its task is not open yet, or after a failure until the task's next success. Most waits are over
 within seconds: only those of at least LONG_S are a problem. Partitions that wait for a user's decision have a reason of
 their own (partition_task.py), and are not here.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ..membership.member import LaneName
-from .partition_task import Lane, Side
+from ..membership.member import TaskName
+from .partition_task import PartitionTask, Side
 
 LONG_S = 30.0
 """A broker that restarts, or another one that takes over, needs less."""
@@ -58,38 +58,38 @@ def failed(side: Side, error: str) -> Cause:
 OPENING = Cause("", "its position is not found yet", "read the worker's log")
 
 
-def cause_of(lane: Lane) -> Cause | None:
-    """Why an open lane waits; None if it does not, or if it waits for a user's decision."""
-    if lane.reason or lane.replaced or lane.stopped_at is not None:
+def cause_of(task: PartitionTask) -> Cause | None:
+    """Why an open task waits; None if it does not, or if it waits for a user's decision."""
+    if task.reason or task.replaced or task.stopped_at is not None:
         return None
-    if lane.error:
-        return failed(lane.side, lane.error)
-    if lane.failed or lane.recovering:
+    if task.error:
+        return failed(task.side, task.error)
+    if task.failed or task.recovering:
         return OPENING
-    return no_leader("source") if lane.leader < 0 else None
+    return no_leader("source") if task.leader < 0 else None
 
 
 class Waits:
     """The waits of one worker's partitions."""
 
     def __init__(self) -> None:
-        self._waits: dict[LaneName, tuple[float, Cause]] = {}
+        self._waits: dict[TaskName, tuple[float, Cause]] = {}
 
-    def observe(self, waiting: Mapping[LaneName, Cause], now: float) -> None:
+    def observe(self, waiting: Mapping[TaskName, Cause], now: float) -> None:
         """Note which partitions wait now, in seconds of any clock; others wait no more."""
         self._waits = {
             name: (self._waits[name][0] if name in self._waits else now, cause)
             for name, cause in waiting.items()
         }
 
-    def since(self, seconds: float, now: float) -> dict[LaneName, Cause]:
+    def since(self, seconds: float, now: float) -> dict[TaskName, Cause]:
         """The partitions that have waited this long."""
         return {name: cause for name, (begun, cause) in self._waits.items() if now - begun >= seconds}
 
 
-def messages(waiting: Mapping[LaneName, Cause]) -> list[str]:
+def messages(waiting: Mapping[TaskName, Cause]) -> list[str]:
     """A message for each cause, with the partitions that it holds up."""
-    by_cause: dict[Cause, list[LaneName]] = {}
+    by_cause: dict[Cause, list[TaskName]] = {}
     for name, cause in waiting.items():
         by_cause.setdefault(cause, []).append(name)
     return [
@@ -106,7 +106,7 @@ def no_refresh(error: str) -> str:
     )
 
 
-def named(names: Collection[LaneName]) -> str:
+def named(names: Collection[TaskName]) -> str:
     """The first partitions, and how many more there are."""
     found = sorted((name.topic, name.partition) for name in names)
     more = len(found) - NAMED

@@ -1,10 +1,10 @@
 """Where the source continues behind what the target has, if record numbers do not tell. No I/O.
 
-A lane counts its records: a number stands for one record of the source. Compaction takes records out of the source,
+A task counts its records: a number stands for one record of the source. Compaction takes records out of the source,
 perhaps some that were sent just before a worker died. Then counting from the progress on ends too late, and passes
-records that were never sent. So the records themselves are compared: those that the lane has sent, as the target has
+records that were never sent. So the records themselves are compared: those that the task has sent, as the target has
 them, with those that the source still has. In the order of both, each record of the source is found among those sent,
-until one is not: there the lane continues.
+until one is not: there the task continues.
 
 A later record may equal one that was sent and compacted away since. Compaction keeps the last record of a key, so what
 the source still has of the records sent with one key are the last ones of them. A record of the source that equals an

@@ -1,8 +1,8 @@
 """Maps source offsets to target offsets; numbers only, no I/O.
 
-A lane's records keep their order in the target, where other writers' records may lie between them. A *span* is a range
+A task's records keep their order in the target, where other writers' records may lie between them. A *span* is a range
 in which neither side has anything else: there, translating is one addition. A topic with one source and no holes is one
-span, however long. A lane remembers its last spans; earlier offsets are looked up in the logs (aggregate/lookup.py).
+span, however long. A task remembers its last spans; earlier offsets are looked up in the logs (aggregate/lookup.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..kafka.progress import Progress
 from .rewrite import Outgoing
 
 SPANS = 1024
-"""Spans per lane; older ones are dropped."""
+"""Spans per task; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def spans_of(batches: Iterable[Outgoing]) -> tuple[Span, ...]:
 
 
 class OffsetMap:
-    """The last spans of one lane."""
+    """The last spans of one task."""
 
     def __init__(self, progress: Progress, limit: int = SPANS) -> None:
         self._limit = limit
@@ -81,7 +81,7 @@ class OffsetMap:
         return len(self._spans)
 
     def rewound(self, to: Progress) -> None:
-        """Forget all spans, unless the lane continues at their end."""
+        """Forget all spans, unless the task continues at their end."""
         producer = (to.producer_id, to.producer_epoch)
         if producer != self._producer or to.sequence != self._end.sequence:
             self._spans.clear()
@@ -113,7 +113,7 @@ class OffsetMap:
         self._end = Anchor(span.next_offset, number, span.target_offset + span.records)
 
     def find(self, offset: int) -> int | None:
-        """The target's offset between the lane's records before ``offset`` and those from it on.
+        """The target's offset between the task's records before ``offset`` and those from it on.
 
         None if the spans do not reach back so far."""
         if not self._spans or offset < self.start.offset:

@@ -1,7 +1,7 @@
 """Prepares fetched record batches for producing, without parsing or decompressing records.
 
 Only the header changes, in place: base offset 0 and no leader epoch, as a producer sends them; producer id, epoch and
-base sequence of the lane; the transactional flag off; and the CRC, after checking the old one, so that data
+base sequence of the task; the transactional flag off; and the CRC, after checking the old one, so that data
 corrupted on the way does not get a valid CRC.
 
 Left out are control batches, batches of aborted transactions (KIP-98), and records before the position. The few
@@ -54,7 +54,7 @@ class UnusableBatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A batch to produce. ``next_offset`` and ``next_sequence`` follow it, in the source and in the lane."""
+    """A batch to produce. ``next_offset`` and ``next_sequence`` follow it, in the source and in the task."""
 
     data: memoryview
     start: int

@@ -1,6 +1,6 @@
-"""Since when a lane is behind: the age of the oldest record that is missing in the target. No I/O.
+"""Since when a task is behind: the age of the oldest record that is missing in the target. No I/O.
 
-A lane that never catches up completely, because records keep arriving, is behind only by the time that a record takes.
+A task that never catches up completely, because records keep arriving, is behind only by the time that a record takes.
 So the ends of the source's log are kept with the times when they were first seen, until they are mirrored.
 """
 
@@ -11,7 +11,7 @@ from collections import deque
 LEAST_MS = 50
 """Ends that are seen closer together count as one: the later end at the earlier time."""
 MOST = 256
-"""Of each lane; more are merged in pairs, so a lane that is far behind knows the times less exactly."""
+"""Of each task; more are merged in pairs, so a task that is far behind knows the times less exactly."""
 
 
 class SeenEnds:

@@ -1,4 +1,4 @@
-"""Long work in steps, so that it does not hold the event loop: other lanes, heartbeats and probes need it, too."""
+"""Long work in steps, so that it does not hold the event loop: other tasks, heartbeats and probes need it, too."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The leader of the group marks them in their progress, so that a mirror in the other direction may copy them (loops.py;
 a replica only once it is promoted), and that nobody waits for them.
-All workers have given up these lanes by then, and later workers get none. The progress itself stays: if the topic is
-selected again, its lanes remove the mark (aggregate/recovery.py) and continue there.
+All workers have given up these tasks by then, and later workers get none. The progress itself stays: if the topic is
+selected again, its tasks remove the mark (aggregate/recovery.py) and continue there.
 """
 
 from __future__ import annotations

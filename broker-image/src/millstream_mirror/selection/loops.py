@@ -2,7 +2,7 @@
 
 Every mirror keeps its progress in the cluster that it writes to, under a group ``millstream-mirror.…``. The progress
 has the ids of the cluster that the mirror reads from, and of the clusters from which the records came there. So the
-groups in our source show all clusters that a topic's records have passed, however many. A lane commits these ids before
+groups in our source show all clusters that a topic's records have passed, however many. A task commits these ids before
 it sends records, so workers see a loop before it closes. If all mirrors of a loop start at once on existing topics,
 records may loop for a second or two; then at least one mirror skips the topic and reports it.
 

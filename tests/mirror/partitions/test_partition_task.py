@@ -1,4 +1,4 @@
-"""A lane's numbers: acknowledgements when responses come in any order, fail, or never come."""
+"""A task's numbers: acknowledgements when responses come in any order, fail, or never come."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_mirror.kafka.progress import LastBatch, Progress
-from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, UNSEEN_MS, Lane, Sent
+from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, UNSEEN_MS, PartitionTask, Sent
 from millstream_mirror.records.rewrite import Outgoing
 
 MARKER = LastBatch(116, 7, 0)
 START = Progress(100, 7, 0, INT32_MAX - 20, 0, "topic", "cluster", 0)
 
 
-def lane() -> Lane:
-    made = Lane("t", 0, "t", START, committed=START)
+def task() -> PartitionTask:
+    made = PartitionTask("t", 0, "t", START, committed=START)
     made.recovering = False
     return made
 
 
-def batches(of: Lane, *sizes: int) -> list[Outgoing]:
+def batches(of: PartitionTask, *sizes: int) -> list[Outgoing]:
     made, offset, sequence = [], of.position, of.sequence
     for size in sizes:
         following = advance_sequence(sequence, size)
@@ -32,7 +32,7 @@ def batches(of: Lane, *sizes: int) -> list[Outgoing]:
 
 
 def test_progress_moves_over_answers_in_the_order_of_sending() -> None:
-    of = lane()
+    of = task()
     first, second = of.send(batches(of, 10)), of.send(batches(of, 10, 5))
     of.succeeded(second, 10)
     assert (of.acknowledged, of.to_commit()) == (START, None)
@@ -43,7 +43,7 @@ def test_progress_moves_over_answers_in_the_order_of_sending() -> None:
 
 
 def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -> None:
-    of = lane()
+    of = task()
     first, second, third = (of.send(batches(of, 10)) for _ in range(3))
     of.succeeded(first, 0)
     of.succeeded(third, 20)
@@ -58,7 +58,7 @@ def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -
 
 
 def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
-    of = lane()
+    of = task()
     of.fail("the batch is too large", reason=RECORD_TOO_LARGE)
     of.rewind(of.acknowledged)
     of.saw(110)
@@ -76,7 +76,7 @@ def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
 
 
 def test_what_the_target_has_is_passed_over() -> None:
-    of = lane()
+    of = task()
     of.skip_to = advance_sequence(of.sequence, 15)
     rest = of.skip(batches(of, 10, 5, 5), 120)
     assert rest is not None
@@ -86,7 +86,7 @@ def test_what_the_target_has_is_passed_over() -> None:
 
 
 def test_positions_are_those_behind_what_the_target_has() -> None:
-    of = lane()
+    of = task()
     of.skip_to, of.skip_end = advance_sequence(of.sequence, 15), 40
     of.skip(batches(of, 10, 5, 5), 120)
     assert of.acknowledged.target_offset == 40, "others may have written there, too"
@@ -94,8 +94,8 @@ def test_positions_are_those_behind_what_the_target_has() -> None:
     assert (of.offsets.start.offset, of.offsets.start.target_offset) == (115, 40)
 
 
-def test_a_lane_is_new_until_it_has_had_all_of_the_source() -> None:
-    of = Lane("t", 0, "t", replace(START, is_new=True), committed=START)
+def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
+    of = PartitionTask("t", 0, "t", replace(START, is_new=True), committed=START)
     of.recovering = False
     of.saw(110)
     sent = of.send(batches(of, 10))
@@ -110,13 +110,13 @@ def test_a_lane_is_new_until_it_has_had_all_of_the_source() -> None:
 
 
 def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:
-    of = lane()
+    of = task()
     of.skip_to = advance_sequence(of.sequence, 12)
     assert of.skip(batches(of, 10, 5), 115) is None
 
 
 def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> None:
-    of = lane()
+    of = task()
     sent = of.send(batches(of, 10))
     of.moved_on(117, MARKER)
     assert of.acknowledged.offset == 100
@@ -129,7 +129,7 @@ def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> No
 def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: int) -> None:
     """The target accepts only the next number; responses get lost and come in any order."""
     dice = random.Random(seed)
-    of, taken = lane(), START.sequence
+    of, taken = task(), START.sequence
     stored: list[int] = []
     open_requests: list[tuple[Sent, bool]] = []
     for _ in range(300):
@@ -161,12 +161,12 @@ def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: in
     assert len(stored) > 50
 
 
-def test_a_lane_that_never_catches_up_is_behind_by_its_oldest_missing_record(
+def test_a_task_that_never_catches_up_is_behind_by_its_oldest_missing_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000_000.0
     monkeypatch.setattr("millstream_mirror.partitions.partition_task.time.time", lambda: now)
-    of = lane()
+    of = task()
     of.saw(100)
     for second in range(100):
         now += 1
@@ -180,7 +180,7 @@ def test_a_lane_that_never_catches_up_is_behind_by_its_oldest_missing_record(
 
 def test_the_lag_is_unknown_once_the_source_says_nothing_about_it() -> None:
     """As when the source's broker is out of reach: that all was mirrored a minute ago says nothing about now."""
-    of = lane()
+    of = task()
     assert of.is_unseen(0), "it was never seen"
     of.saw(100)
     now = of.seen_ms
