@@ -253,19 +253,19 @@ class IdentityRecovery(Keeper):
                 problems[task] = error
         limit = asyncio.Semaphore(FETCHES_AT_ONCE)
 
-        async def stand(task: ReplicaTask) -> None:
+        async def compare(task: ReplicaTask) -> None:
             start, end = starts[task.source], ends[task.source]
             assert isinstance(start, int)
             assert isinstance(end, int)
             try:
                 async with limit:
                     await self._check_last_batch(task, there[task], under[task.source], start)
-                self._stand(task, there[task], start, end)
+                self._continue_at_end(task, there[task], start, end)
                 task.source_epoch = under[task.source]
             except (MustWait, ApiError, BrokerError) as error:
                 problems[task] = error
 
-        await asyncio.gather(*(stand(task) for task in there if task not in problems))
+        await asyncio.gather(*(compare(task) for task in there if task not in problems))
         return problems
 
     def _check_epoch(
@@ -302,7 +302,9 @@ class IdentityRecovery(Keeper):
                 task, f"has another batch at offset {ours.base_offset} than the source, in its last epoch"
             )
 
-    def _stand(self, task: ReplicaTask, there: MirrorPartitionResponse, start: int, end: int) -> None:
+    def _continue_at_end(
+        self, task: ReplicaTask, there: MirrorPartitionResponse, start: int, end: int
+    ) -> None:
         """Continue at the target's end. Raises MustWait."""
         ours = there.log_end_offset
         task.target_start, task.source_start = there.log_start_offset, start

@@ -11,7 +11,7 @@ from millstream_kafka.batch import HEADER_SIZE, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
-from millstream_mirror.identity import recovery as standing
+from millstream_mirror.identity import recovery
 from millstream_mirror.identity.flow import ReplicaTask
 from millstream_mirror.identity.recovery import IdentityRecovery, MustWait
 from millstream_mirror.kafka.progress import Progress
@@ -30,7 +30,7 @@ def check(monkeypatch: pytest.MonkeyPatch, answer: PartitionData, start: int) ->
     async def read(*args: Any, **more: Any) -> PartitionData:
         return answer
 
-    monkeypatch.setattr(standing, "read", read)
+    monkeypatch.setattr(recovery, "read", read)
     keeper = cast(IdentityRecovery, object.__new__(IdentityRecovery))
     keeper._at_source = cast(Any, None)
     there = MirrorPartitionResponse(0, last_header=OURS[:HEADER_SIZE])
@@ -63,8 +63,8 @@ def test_a_batch_that_the_source_does_not_return_yet_is_waited_for(
 def test_records_that_the_target_may_lose_are_waited_for() -> None:
     """A leader that was just elected does not know yet what its followers have."""
     there = MirrorPartitionResponse(0, log_end_offset=5)
-    standing._check_replicated(TASK, there, 5)
+    recovery._check_replicated(TASK, there, 5)
     with pytest.raises(ApiError, match="t-0: offset 3 is not replicated in the target yet"):
-        standing._check_replicated(TASK, there, 3)
+        recovery._check_replicated(TASK, there, 3)
     with pytest.raises(ApiError, match="no leader"):
-        standing._check_replicated(TASK, there, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"))
+        recovery._check_replicated(TASK, there, ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"))
