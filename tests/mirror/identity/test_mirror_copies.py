@@ -15,7 +15,7 @@ from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from millstream_kafka.protocol.metadata import MetadataResponse
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
-from millstream_mirror.identity.flow import CopyFlow, ReplicaTask, SentCopy
+from millstream_mirror.identity.flow import CopyFlow, ReplicaRequest, ReplicaTask
 from millstream_mirror.kafka.progress import Progress
 from millstream_mirror.membership.member import TaskName
 from millstream_mirror.partitions.partition_task import PartitionTask
@@ -33,12 +33,12 @@ def task() -> ReplicaTask:
     return made
 
 
-def send(of: ReplicaTask, records: int) -> SentCopy:
+def send(of: ReplicaTask, records: int) -> ReplicaRequest:
     batches = []
     if records:
         batches = [Outgoing(memoryview(bytes(records)), 0, 0, 0, of.position + records, records)]
     sent = of.send(batches)
-    assert isinstance(sent, SentCopy)
+    assert isinstance(sent, ReplicaRequest)
     return sent
 
 
@@ -49,7 +49,7 @@ class Target:
         self.start = self.end = 0
         self.records: list[range] = []
 
-    def take(self, sent: SentCopy) -> MirrorPartitionResponse:
+    def take(self, sent: ReplicaRequest) -> MirrorPartitionResponse:
         answer = MirrorPartitionResponse(0, 0)
         if sent.from_offset != self.end:
             answer.error_code = 1
@@ -110,8 +110,8 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
     dice = random.Random(seed)
     hasty = seed % 2 == 1
     of, target = task(), Target()
-    on_their_way: deque[SentCopy] = deque()
-    answers: list[tuple[SentCopy, MirrorPartitionResponse | None]] = []
+    on_their_way: deque[ReplicaRequest] = deque()
+    answers: list[tuple[ReplicaRequest, MirrorPartitionResponse | None]] = []
     before = 0
     """The end of the last records sent."""
     taken = 0

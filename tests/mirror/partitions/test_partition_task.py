@@ -9,7 +9,12 @@ import pytest
 
 from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_mirror.kafka.progress import LastBatch, Progress
-from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, UNSEEN_MS, PartitionTask, Sent
+from millstream_mirror.partitions.partition_task import (
+    RECORD_TOO_LARGE,
+    UNSEEN_MS,
+    PartitionTask,
+    SentRequest,
+)
 from millstream_mirror.records.rewrite import Outgoing
 
 MARKER = LastBatch(116, 7, 0)
@@ -131,7 +136,7 @@ def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: in
     dice = random.Random(seed)
     of, taken = task(), START.sequence
     stored: list[int] = []
-    open_requests: list[tuple[Sent, bool]] = []
+    open_requests: list[tuple[SentRequest, bool]] = []
     for _ in range(300):
         if of.may_fetch(100) and dice.random() < 0.6:
             group = batches(of, *(dice.randint(1, 5) for _ in range(1 if of.probing else dice.randint(1, 3))))

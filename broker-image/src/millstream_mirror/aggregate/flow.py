@@ -22,7 +22,7 @@ from ..partitions.partition_task import (
     RECORD_TOO_LARGE,
     SOURCE_ENDS,
     PartitionTask,
-    Sent,
+    SentRequest,
 )
 from ..partitions.pipeline import PRODUCE_TIMEOUT_MS, TASK_BYTES, Flow, Numbered, Part
 from ..records.aligning import Fingerprint
@@ -105,7 +105,7 @@ class NumberingFlow(Flow):
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         by_topic: dict[str, list[PartitionProduceData]] = {}
-        waiting: dict[TopicPartition, tuple[PartitionTask, Sent]] = {}
+        waiting: dict[TopicPartition, tuple[PartitionTask, SentRequest]] = {}
         for task, sent, data in parts:
             by_topic.setdefault(task.target_topic, []).append(PartitionProduceData(task.partition, data))
             waiting[task.target] = (task, sent)
@@ -125,7 +125,7 @@ class NumberingFlow(Flow):
 
         await self._sending("producing", send, parts, waiting)
 
-    def _answered(self, task: PartitionTask, sent: Sent, answer: PartitionProduceResponse) -> None:
+    def _answered(self, task: PartitionTask, sent: SentRequest, answer: PartitionProduceResponse) -> None:
         error = ErrorCode.of(answer.error_code)
         if error is ErrorCode.NONE or (error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and sent.batches == 1):
             self._counters.records += sent.records

@@ -28,7 +28,15 @@ from ..partitions.stats import Counters
 from ..partitions.waiting import Cause
 from ..records.counting import offset_back
 from .history import Diverged, History, not_replicated_yet
-from .target_state import Producer, is_behind, left_from, next_numbers, numbers_there, sent_since, unsent_from
+from .target_state import (
+    Producer,
+    is_behind,
+    next_numbers,
+    next_offset_of_rest,
+    next_source_offset,
+    numbers_there,
+    target_state_of,
+)
 
 STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
@@ -321,26 +329,26 @@ class AggregateRecovery(Keeper):
         """
         here = task.acknowledged
         async with self._reads:
-            sent = await sent_since(self._at_target, task)
-        if sent is None and why in (MISMATCH, SOURCE_ENDS) and not task.is_compacted:
+            in_target = await target_state_of(self._at_target, task)
+        if in_target is None and why in (MISMATCH, SOURCE_ENDS) and not task.is_compacted:
             if why == SOURCE_ENDS and not await self._history.ends_before(task.source, task.position + 1):
                 task.misfits, task.suspicious = "", True  # the next look counts again
                 raise not_replicated_yet("source", task.source, task.position)
             raise Diverged(f"{why}, and there are too many records to compare them")
-        if sent is None:
+        if in_target is None:
             await self._renumber(task, f"{why}, and the target has too many records to compare them")
             return
         async with self._reads:
-            offset = await unsent_from(self._comparing, self._history, task, sent)
+            offset = await next_source_offset(self._comparing, self._history, task, in_target)
         if offset is None:
             await self._pass_gap(task)
             return
         logger.info(
             "%s: %s: the target has %d records more than the progress says: continuing from offset %d",
-            *(task, why, sent.count, offset),
+            *(task, why, in_target.count, offset),
         )
-        self._counters.repeated_records += sent.count
-        behind = replace(here, offset=offset, target_offset=sent.target_offset)
+        self._counters.repeated_records += in_target.count
+        behind = replace(here, offset=offset, target_offset=in_target.target_offset)
         await self._resume(task, await self._under_next_epoch(behind))
 
     async def _reopen(self, task: PartitionTask) -> None:
@@ -430,7 +438,7 @@ class AggregateRecovery(Keeper):
         if await self._is_replaced(task):  # requested after the offsets, which are then the old topic's
             await self._wait_for_removal(task)
             return
-        here = await self._behind_sent(task, start, end)
+        here = await self._behind_target(task, start, end)
         if here.offset > end:
             if await self._history.ends_before(task.source, here.offset):
                 raise Diverged(f"the source ends before offset {here.offset}, up to which it was mirrored")
@@ -450,7 +458,7 @@ class AggregateRecovery(Keeper):
             here = replace(here, offset=start, gap=gap)
         await self._resume(task, here)
 
-    async def _behind_sent(self, task: PartitionTask, start: int, end: int) -> Progress:
+    async def _behind_target(self, task: PartitionTask, start: int, end: int) -> Progress:
         """The progress behind what the target has of the task; the source has offsets ``start`` to ``end``.
 
         The records that are left in the source tell its offset. If none is left, or there are too many to compare, the
@@ -465,10 +473,10 @@ class AggregateRecovery(Keeper):
         offset = None
         if (begin := max(here.offset, start)) <= end:
             async with self._reads:
-                sent = await sent_since(self._at_target, task)
-                if sent is not None:
-                    offset = await left_from(self._comparing, self._history, task, begin, sent)
-                    ahead = sent.count
+                in_target = await target_state_of(self._at_target, task)
+                if in_target is not None:
+                    offset = await next_offset_of_rest(self._comparing, self._history, task, begin, in_target)
+                    ahead = in_target.count
         if offset is None:
             offset = here.offset + ahead
         return replace(here, offset=offset, sequence=(here.sequence + ahead) & INT32_MAX)

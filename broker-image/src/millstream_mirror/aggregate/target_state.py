@@ -1,4 +1,4 @@
-"""What a task has sent since its progress: as the target has it, and compared with the source (records/aligning.py)."""
+"""What the target has of a task behind its progress, and where the source continues (records/aligning.py)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Producer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SentSince:
+class TargetState:
     records: list[Fingerprint]
     count: int
     """How many numbers were sent; the target's copy may have lost some of the records to compaction."""
@@ -91,7 +91,7 @@ async def numbers_there(at_target: ClusterClient, task: PartitionTask) -> There:
             return There(found, is_cut, last, offset)
 
 
-async def sent_since(at_target: ClusterClient, task: PartitionTask) -> SentSince | None:
+async def target_state_of(at_target: ClusterClient, task: PartitionTask) -> TargetState | None:
     """The task's records in the target that its progress does not count; None: more than can be compared.
 
     Raises BrokerError, ApiError."""
@@ -120,18 +120,18 @@ async def sent_since(at_target: ClusterClient, task: PartitionTask) -> SentSince
             if len(records) > MOST_RECORDS:
                 return None
         if offset == before or offset >= answer.high_watermark:
-            return SentSince(records, (following - progress.sequence) & INT32_MAX, target_offset)
+            return TargetState(records, (following - progress.sequence) & INT32_MAX, target_offset)
 
 
-async def unsent_from(
-    at_source: ClusterClient, history: History, task: PartitionTask, sent: SentSince
+async def next_source_offset(
+    at_source: ClusterClient, history: History, task: PartitionTask, in_target: TargetState
 ) -> int | None:
     """The source offset where the task continues; None: the source has deleted what follows the progress.
 
     Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
     position = task.acknowledged.offset
-    alignment = Alignment(position, sent.records)
-    is_compacted = task.is_compacted or not sent.is_whole
+    alignment = Alignment(position, in_target.records)
+    is_compacted = task.is_compacted or not in_target.is_whole
     while not alignment.is_over:
         answer = await read(at_source, task.source, position, FETCH_BYTES, is_committed=True)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -154,8 +154,8 @@ async def unsent_from(
     return alignment.next_offset
 
 
-async def left_from(
-    at_source: ClusterClient, history: History, task: PartitionTask, start: int, sent: SentSince
+async def next_offset_of_rest(
+    at_source: ClusterClient, history: History, task: PartitionTask, start: int, in_target: TargetState
 ) -> int | None:
     """The source offset where the task continues if the source, which begins at ``start``, has deleted the first of the
     records that were sent; None if it has deleted all of them.
@@ -163,8 +163,8 @@ async def left_from(
     Raises BrokerError, ApiError; Diverged if the source lacks some of the records, though it was not compacted."""
     position = start
     records: list[tuple[int, Fingerprint]] = []
-    is_compacted = task.is_compacted or not sent.is_whole
-    while len(records) < len(sent.records):
+    is_compacted = task.is_compacted or not in_target.is_whole
+    while len(records) < len(in_target.records):
         answer = await read(at_source, task.source, position, FETCH_BYTES, is_committed=True)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"reading {task} at offset {position}")
@@ -179,13 +179,13 @@ async def left_from(
     if not records:
         return None
     if is_compacted:
-        alignment = Alignment(start, sent.records)
+        alignment = Alignment(start, in_target.records)
         for offset, known in records:
             alignment.see(offset, known)
         return alignment.next_offset if alignment.next_offset > start else None
     # As many as would be left if the deleted offsets had each been a record's. With holes among them, more are left.
-    least = sent.count - (records[0][0] - task.acknowledged.offset)
-    common = Overlap([known for _, known in records]).with_end_of(sent.records, least)
+    least = in_target.count - (records[0][0] - task.acknowledged.offset)
+    common = Overlap([known for _, known in records]).with_end_of(in_target.records, least)
     if common is None:
         if len(records) < least and not await history.ends_before(task.source, position + 1):
             raise not_replicated_yet("source", task.source, position)

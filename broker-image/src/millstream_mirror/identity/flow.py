@@ -23,7 +23,7 @@ from millstream_kafka.protocol.mirror_append import (
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Progress
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, Sent
+from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, SentRequest
 from ..partitions.pipeline import PRODUCE_TIMEOUT_MS, TASK_BYTES, Flow, Numbered, Part
 from ..records.offset_map import OffsetMap
 from ..records.rewrite import Outgoing
@@ -53,7 +53,7 @@ class Unchanged(OffsetMap):
 
 
 @dataclass(slots=True, eq=False)
-class SentCopy(Sent):
+class ReplicaRequest(SentRequest):
     from_offset: int = 0
     """The end of the target's log before these batches."""
     log_start: int = 0
@@ -94,14 +94,14 @@ class ReplicaTask(PartitionTask):
             self.in_flight and not self.in_flight[-1].batches
         )
 
-    def send(self, batches: list[Outgoing]) -> Sent:
+    def send(self, batches: list[Outgoing]) -> SentRequest:
         """Send batches, or, without any, only the start of the source's log.
 
         Records continue the target's log after those sent before, or leave a hole if these are lost: ``from_offset`` is
         never below their end.
         """
         next_offset = batches[-1].next_offset if batches else self.end
-        sent = SentCopy(
+        sent = ReplicaRequest(
             next_offset,
             0,
             sum(batch.records for batch in batches),
@@ -117,7 +117,7 @@ class ReplicaTask(PartitionTask):
         self.bytes_in_flight += sent.size
         return sent
 
-    def appended(self, sent: Sent, answer: MirrorPartitionResponse) -> None:
+    def appended(self, sent: SentRequest, answer: MirrorPartitionResponse) -> None:
         self.target_start = answer.log_start_offset
         is_last = bool(self.in_flight) and self.in_flight[-1] is sent
         if not sent.batches and is_last and not self.failed:  # the log may have moved to the source's start
@@ -162,11 +162,11 @@ class CopyFlow(Flow):
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
         topics: dict[str, MirrorTopic] = {}
-        waiting: dict[TopicPartition, tuple[ReplicaTask, SentCopy]] = {}
+        waiting: dict[TopicPartition, tuple[ReplicaTask, ReplicaRequest]] = {}
         cluster_id = ""
         for task, sent, data in parts:
             assert isinstance(task, ReplicaTask)
-            assert isinstance(sent, SentCopy)
+            assert isinstance(sent, ReplicaRequest)
             cluster_id = task.acknowledged.cluster_id
             topic = topics.setdefault(task.target_topic, MirrorTopic(task.target_topic, task.topic_id, []))
             topic.partitions.append(
@@ -184,7 +184,7 @@ class CopyFlow(Flow):
 
         await self._sending("mirroring", send, parts, waiting)
 
-    def _taken(self, task: ReplicaTask, sent: SentCopy, answer: MirrorPartitionResponse) -> None:
+    def _taken(self, task: ReplicaTask, sent: ReplicaRequest, answer: MirrorPartitionResponse) -> None:
         error = ErrorCode.of(answer.error_code)
         if error is ErrorCode.NONE:
             self._counters.records += sent.records

@@ -53,7 +53,7 @@ class Written:
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentRequest:
     """Batches of the task in one Produce request."""
 
     next_offset: int
@@ -78,7 +78,7 @@ class PartitionTask:
     sequence: int = 0
     left_out: LastBatch | None = None
     """The last batch before ``position``, if it is not sent."""
-    in_flight: deque[Sent] = field(default_factory=deque)
+    in_flight: deque[SentRequest] = field(default_factory=deque)
     bytes_in_flight: int = 0
     failed: bool = False
     recovering: bool = True
@@ -260,10 +260,10 @@ class PartitionTask:
             self.position = position
         return batches[skipped:]
 
-    def send(self, batches: list[Outgoing]) -> Sent:
+    def send(self, batches: list[Outgoing]) -> SentRequest:
         """Record that these batches are sent now, in one request."""
         last = batches[-1]
-        sent = Sent(
+        sent = SentRequest(
             last.next_offset,
             last.next_sequence,
             sum(batch.records for batch in batches),
@@ -286,7 +286,7 @@ class PartitionTask:
                 self.acknowledged, offset=position, last=last or self.acknowledged.last
             )
 
-    def succeeded(self, sent: Sent, base_offset: int) -> None:
+    def succeeded(self, sent: SentRequest, base_offset: int) -> None:
         if sent not in self.in_flight:
             return
         sent.target_offset = base_offset + sent.records if base_offset >= 0 else -1
@@ -320,7 +320,7 @@ class PartitionTask:
     def fail(
         self,
         error: str,
-        sent: Sent | None = None,
+        sent: SentRequest | None = None,
         *,
         reason: str = "",
         side: Side = "target",
@@ -354,7 +354,7 @@ class PartitionTask:
         if error:
             self.error, self.side, self.reason = error, "source", ""
 
-    def _drop(self, sent: Sent) -> None:
+    def _drop(self, sent: SentRequest) -> None:
         self.in_flight.remove(sent)
         self.bytes_in_flight -= sent.size
 

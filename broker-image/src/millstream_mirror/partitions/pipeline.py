@@ -35,7 +35,7 @@ from ..records.throttle import TokenBucket
 from ..records.window import Window
 from ..runtime.wakeup import Bell, wait_for
 from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
-from .partition_task import PartitionTask, Sent, Written
+from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
 
 FETCH_BYTES = 8 * 1024 * 1024
@@ -53,7 +53,7 @@ IDLE_LOOK_S = 1.0
 PRODUCE_TIMEOUT_MS = 30_000
 DRAIN_S = 3.0
 
-Part = tuple[PartitionTask, Sent, "memoryview | bytes"]
+Part = tuple[PartitionTask, SentRequest, "memoryview | bytes"]
 Numbered = list[tuple[list[Outgoing], "memoryview | bytes"]]
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -497,7 +497,7 @@ class Flow(ABC):
         what: str,
         send: Callable[[], Awaitable[None]],
         parts: list[Part],
-        waiting: Mapping[TopicPartition, tuple[PartitionTask, Sent]],
+        waiting: Mapping[TopicPartition, tuple[PartitionTask, SentRequest]],
     ) -> None:
         """Await one request and release its bytes, whatever its outcome. ``waiting``: tasks without a response."""
         try:
