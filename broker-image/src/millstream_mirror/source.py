@@ -41,7 +41,7 @@ from .partitions.opening import TRANSIENT, Keeper
 from .partitions.pipeline import DRAIN_S, Flow
 from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
 from .partitions.waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
-from .selection.conflicts import RivalFinder
+from .selection.conflicts import OtherMirrorFinder
 from .selection.deselected import LeftTopics
 from .selection.loops import LoopFinder
 from .selection.other_mirrors import progress_of
@@ -50,7 +50,7 @@ REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
 """Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
-RIVALS_LOOK_S = 30.0
+OTHER_MIRRORS_S = 30.0
 WATCH_S = 2.0
 LOSSES_LOOK_S = 10.0
 UNMATCHED = 100  # patterns in a status
@@ -99,8 +99,8 @@ class SourceMirror:
         self._left = LeftTopics(config, source, self._target, self._commit_now)
         self._noted_left = -1
         """The generation of the group in which this worker has marked them."""
-        self._rivals = RivalFinder(self._target, group_id)
-        self._rivals_looked = -RIVALS_LOOK_S
+        self._other_mirrors = OtherMirrorFinder(self._target, group_id)
+        self._others_checked_at = -OTHER_MIRRORS_S
         self._doubled: dict[str, str] = {}
         """The group of the other mirror that copies a topic, too, by topic."""
         self._left_out: dict[str, str] = {}
@@ -347,15 +347,15 @@ class SourceMirror:
         """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""
         names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
         known = {topic.target_topic for topic in self._ready}
-        if names.keys() <= known and time.monotonic() - self._rivals_looked < RIVALS_LOOK_S:
+        if names.keys() <= known and time.monotonic() - self._others_checked_at < OTHER_MIRRORS_S:
             return set()
         ids = {name: id_of(topic) for name, topic in names.items()}
-        found = await self._rivals.find(self._source.cluster_id or "", ids)
-        self._rivals_looked = time.monotonic()
+        found = await self._other_mirrors.find(self._source.cluster_id or "", ids)
+        self._others_checked_at = time.monotonic()
         for name in sorted(found.keys() - self._doubled.keys()):
             logger.warning("source %s: %s", self.source.name, found[name].problem(name))
-        self._doubled = {name: rival.problem(name) for name, rival in sorted(found.items())}
-        return {names[name].name or "" for name, rival in found.items() if not rival.begun}
+        self._doubled = {name: other.problem(name) for name, other in sorted(found.items())}
+        return {names[name].name or "" for name, other in found.items() if not other.begun}
 
     def _refuse_itself(self) -> None:
         here, there = self._source.cluster_id, self._target.cluster_id

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from millstream_kafka.client import ClusterClient
 
 from ..kafka.group_offsets import positions_of
-from .other_mirrors import MirrorsInto
+from .other_mirrors import OtherMirrors
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class OtherMirror:
     """``group`` is the other mirror's group; ``begun`` tells whether this mirror has progress in the topic, too."""
 
     group: str
@@ -33,14 +33,14 @@ class Rival:
         )
 
 
-class RivalFinder:
+class OtherMirrorFinder:
     def __init__(self, at_target: ClusterClient, group_id: str) -> None:
         """``group_id`` is this mirror's own group."""
         self._at_target = at_target
-        self._mirrors = MirrorsInto(at_target)
+        self._mirrors = OtherMirrors(at_target)
         self._group_id = group_id
 
-    async def find(self, source_cluster: str, topics: Mapping[str, str]) -> dict[str, Rival]:
+    async def find(self, source_cluster: str, topics: Mapping[str, str]) -> dict[str, OtherMirror]:
         """``topics``: the source's id of each, by its name in the target. Raises BrokerError, ApiError."""
         found = await self._mirrors.progress(topics, besides=self._group_id)
         groups: dict[str, str] = {}
@@ -51,4 +51,4 @@ class RivalFinder:
         if not groups:
             return {}
         begun = {topic for topic, _ in await positions_of(self._at_target, self._group_id)}
-        return {topic: Rival(group, topic in begun) for topic, group in groups.items()}
+        return {topic: OtherMirror(group, topic in begun) for topic, group in groups.items()}

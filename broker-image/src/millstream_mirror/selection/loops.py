@@ -28,7 +28,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..kafka.progress import target_number
 from ..kafka.topics import TOPIC_RESOURCE
-from .other_mirrors import MirrorsInto
+from .other_mirrors import OtherMirrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Feed:
 class LoopFinder:
     def __init__(self, at_source: ClusterClient) -> None:
         self._at_source = at_source
-        self._mirrors = MirrorsInto(at_source)
+        self._mirrors = OtherMirrors(at_source)
 
     async def feeds(self, topics: Mapping[str, str]) -> dict[str, list[Feed]]:
         """The mirrors that fill these topics of the source (name to id). Raises BrokerError, ApiError."""

@@ -22,7 +22,7 @@ AT_ONCE = 16
 """Number of groups to read at the same time."""
 
 
-class MirrorsInto:
+class OtherMirrors:
     """All mirrors that write to one cluster."""
 
     def __init__(self, cluster: ClusterClient) -> None:

@@ -18,13 +18,13 @@ from millstream_kafka.protocol.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from millstream_mirror.kafka.progress import Progress
-from millstream_mirror.selection.other_mirrors import AT_ONCE, MirrorsInto
+from millstream_mirror.selection.other_mirrors import AT_ONCE, OtherMirrors
 
 PROGRESS = Progress(5, 7, 0, 5, 5, "topic id", "cluster", 0)
 
 
 class OneBroker:
-    """The part of a client that `MirrorsInto` uses."""
+    """The part of a client that `OtherMirrors` uses."""
 
     def __init__(self, groups: int) -> None:
         self.brokers = {1: ""}
@@ -55,14 +55,14 @@ class OneBroker:
 
 async def test_many_groups_are_read_a_few_at_a_time() -> None:
     broker = OneBroker(100)
-    found = await MirrorsInto(cast(ClusterClient, broker)).progress({"orders"}, besides=broker.groups[0])
+    found = await OtherMirrors(cast(ClusterClient, broker)).progress({"orders"}, besides=broker.groups[0])
     assert found == {group: {("orders", 0): PROGRESS} for group in broker.groups[1:]}
     assert broker.most == AT_ONCE
 
 
 async def test_a_group_that_no_broker_lists_for_a_moment_counts_until_it_is_gone() -> None:
     broker = OneBroker(1)
-    mirrors = MirrorsInto(cast(ClusterClient, broker))
+    mirrors = OtherMirrors(cast(ClusterClient, broker))
     there = await mirrors.progress({"orders"})
     assert there == {broker.groups[0]: {("orders", 0): PROGRESS}}
     broker.listed = []
