@@ -42,7 +42,7 @@ from .partitions.pipeline import DRAIN_S, Flow
 from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
 from .partitions.waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
 from .selection.conflicts import OtherMirrorFinder
-from .selection.deselected import LeftTopics
+from .selection.deselected import DeselectedTopics
 from .selection.loops import LoopFinder
 from .selection.other_mirrors import progress_of
 
@@ -96,8 +96,8 @@ class SourceMirror:
         self._store = ProgressStore(self._target, group_id)
         self._promoted = PromotedTopics(self._store)
         self._loops = LoopFinder(self._source)
-        self._left = LeftTopics(config, source, self._target, self._commit_now)
-        self._noted_left = -1
+        self._deselected = DeselectedTopics(config, source, self._target, self._commit_now)
+        self._deselected_noted = -1
         """The generation of the group in which this worker has marked them."""
         self._other_mirrors = OtherMirrorFinder(self._target, group_id)
         self._others_checked_at = -OTHER_MIRRORS_S
@@ -281,7 +281,7 @@ class SourceMirror:
             if unknown is not None:
                 self._wanted = sum(len(topic.partitions) for topic in topics)
                 raise unknown
-            await self._note_left()
+            await self._note_deselected()
             self._target_error, self._refreshed = "", time.monotonic()
         except TRANSIENT as error:
             if not self._target_error:
@@ -307,7 +307,7 @@ class SourceMirror:
             begun = {
                 (topic, one.topic_id)
                 for (topic, _), one in found.items()
-                if not one.is_left
+                if not one.is_deselected
                 and is_same(one.cluster_id, self._source.cluster_id or "")
                 and self._target.cluster_id not in one.origins
             }
@@ -336,12 +336,16 @@ class SourceMirror:
             logger.warning("source %s: %s", self.source.name, left_out[topic])
         self._left_out = left_out
 
-    async def _note_left(self) -> None:
-        """Mark left topics, once in each generation that this worker leads."""
+    async def _note_deselected(self) -> None:
+        """Mark deselected topics, once in each generation that this worker leads."""
         member = self.member
-        if member.is_leader and member.is_stable and self._noted_left != (generation := member.generation):
-            await self._left.note()
-            self._noted_left = generation
+        if (
+            member.is_leader
+            and member.is_stable
+            and self._deselected_noted != (generation := member.generation)
+        ):
+            await self._deselected.note()
+            self._deselected_noted = generation
 
     async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
         """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""

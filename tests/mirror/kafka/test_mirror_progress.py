@@ -23,7 +23,7 @@ WHOLE = Progress(
     first=4,
     source_end=120,
     seen_ms=88,
-    is_left=True,
+    is_deselected=True,
     groups=(("abcdefgh", 7), ("ijklmnop", 0)),
 )
 PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)

@@ -88,7 +88,9 @@ class AggregateRecovery(Keeper):
     async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
         """Open tasks at their progress, or, without any, at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
-        if left := {where: replace(one, is_left=False) for where, one in stored.items() if one.is_left}:
+        if left := {
+            where: replace(one, is_deselected=False) for where, one in stored.items() if one.is_deselected
+        }:
             await self._commit(left)  # before sending, so that no other mirror takes them now
             stored |= left
         cluster_id = self._at_source.cluster_id or ""

@@ -87,7 +87,7 @@ class Progress:
     """The end of the source's log, as last seen; -1 if unknown. A promotion without the source reports it."""
     seen_ms: int = 0
     """When that end was first seen."""
-    is_left: bool = False
+    is_deselected: bool = False
     """The mirror's patterns no longer select the topic (selection/deselected.py)."""
     last: LastBatch | None = None
     """Tells whether the source still has what was mirrored (aggregate/history.py); None before the first batch."""
@@ -106,7 +106,7 @@ class Progress:
     def metadata(self) -> str:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
         origins = {"origins": self.origins} if self.origins else {}
-        left = {"left": True} if self.is_left else {}
+        left = {"left": True} if self.is_deselected else {}
         source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
         last = {"last": self.last} if self.last else {}
         target = {"target": self.target_id} if self.target_id else {}

@@ -1,4 +1,4 @@
-"""Topics that the mirror has left: its patterns once selected them, and no longer do.
+"""Topics that the mirror has deselected: its patterns once selected them, and no longer do.
 
 The leader of the group marks them in their progress, so that a mirror in the other direction may copy them (loops.py;
 a replica only once it is promoted), and that nobody waits for them.
@@ -22,8 +22,8 @@ from .other_mirrors import progress_of
 logger = logging.getLogger(__name__)
 
 
-class LeftTopics:
-    """The topics that the mirror of one source has left."""
+class DeselectedTopics:
+    """The topics that the mirror of one source has deselected."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class LeftTopics:
         """Mark them in their progress. Raises BrokerError, ApiError."""
         found = await progress_of(self._at_target, self._group_id)
         left = {
-            where: replace(one, is_left=True)
+            where: replace(one, is_deselected=True)
             for where, one in found.items()
-            if not one.is_left and not self._selects(where[0])
+            if not one.is_deselected and not self._selects(where[0])
         }
         if left:
             await self._commit(left)
             names = ", ".join(sorted({topic for topic, _ in left}))
-            logger.info("group %s: left these topics: %s", self._group_id, names)
+            logger.info("group %s: no longer mirrors these topics: %s", self._group_id, names)

@@ -76,7 +76,7 @@ class LoopFinder:
             for (topic, _), progress in positions.items():
                 if topics[topic] and progress.producer_id == target_number(topics[topic]):
                     replicas.add(topic)  # its setting tells whether it still is one
-                elif progress.is_left:
+                elif progress.is_deselected:
                     continue
                 clusters.setdefault(topic, set()).update({progress.cluster_id, *progress.origins} - {""})
             for topic, ids in clusters.items():
