@@ -44,7 +44,7 @@ The folders, from the top; each uses only those below it:
     identity/      mode Identity: the target's topics as replicas, their positions, promotions, topics that rejoin
     selection/     topics that must not be mirrored: loops, other mirrors' topics, topics no longer selected
     aggregate/     mode Aggregate: numbered batches, positions after failures, what source and target have lost
-    partitions/    one partition: opening, waiting, sending; what is shown of it
+    partitions/    one partition: assignment, waiting, sending; what is shown of it
     membership/    which worker has which partition; whose group it is; workers whose process has ended
     records/       batches to produce, maps of offsets, fetch sessions, limits; hardly any I/O
     kafka/         logs, topics and groups of a cluster; what is committed as progress

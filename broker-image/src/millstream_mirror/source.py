@@ -32,12 +32,12 @@ from .identity.flow import CopyFlow
 from .identity.promoted import PromotedTopics
 from .identity.recovery import IdentityRecovery
 from .identity.rejoin import Rejoiner
-from .identity.replicas import ReplicaKeeper
+from .identity.replicas import ReplicaTopics
 from .kafka.progress import Progress, ProgressStore
-from .kafka.topics import MirroredTopic, TopicKeeper, id_of, is_same, select
+from .kafka.topics import MirroredTopic, TargetTopics, id_of, is_same, select
 from .membership.member import GroupMembership, TaskName
 from .membership.peer_liveness import Doorplate
-from .partitions.opening import TRANSIENT, Keeper
+from .partitions.assignment import TRANSIENT, Recovery
 from .partitions.pipeline import DRAIN_S, Flow
 from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
 from .partitions.waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
@@ -116,7 +116,7 @@ class SourceMirror:
         self._waits = Waits()
         self._causes: dict[TaskName, Cause] = {}
         """Why partitions wait whose tasks are open, as far as leaders are the cause."""
-        self._topics, self._flow, self._keeper = self._parts(fetching, producing, comparing)
+        self._topics, self._flow, self._recovery = self._parts(fetching, producing, comparing)
         self._losses = TargetLosses(self._target, producing, self._flow.lost)
         self._groups = GroupSync(
             config.includes_group,
@@ -133,8 +133,8 @@ class SourceMirror:
 
     def _parts(
         self, fetching: ClusterClient, producing: ClusterClient, comparing: ClusterClient
-    ) -> tuple[TopicKeeper, Flow, Keeper]:
-        """The parts that differ by mode: the keeper of topics, the flow of records, the keeper of tasks."""
+    ) -> tuple[TargetTopics, Flow, Recovery]:
+        """The parts that differ by mode: the recovery of topics, the flow of records, the recovery of tasks."""
         config, source, counters = self.config, self.source, self._counters
 
         def origins(topic: str) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class SourceMirror:
 
         limit = self._bytes_per_second if source.max_bytes_per_second else None
         of_flow = self._reachability, counters, limit, source.rack
-        topics: TopicKeeper
+        topics: TargetTopics
         if config.mode is Mode.IDENTITY:
             if config.rejoin:
                 self._rejoiner = Rejoiner(
@@ -152,13 +152,13 @@ class SourceMirror:
                     self._commit_now,
                     lambda: self.member.is_leader,
                 )
-            topics = ReplicaKeeper(config, source, self._source, self._target, self._promoted, self._rejoiner)
+            topics = ReplicaTopics(config, source, self._source, self._target, self._promoted, self._rejoiner)
             copies = IdentityRecovery(
                 self._source, self._target, self._store, counters, config.on_gap, origins
             )
             return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
-        topics = TopicKeeper(config, source, self._source, self._target)
-        keeper = AggregateRecovery(
+        topics = TargetTopics(config, source, self._source, self._target)
+        recovery = AggregateRecovery(
             self._source,
             self._target,
             comparing,
@@ -168,7 +168,7 @@ class SourceMirror:
             config.on_gap,
             origins,
         )
-        return topics, NumberingFlow(source.name, fetching, producing, keeper, *of_flow), keeper
+        return topics, NumberingFlow(source.name, fetching, producing, recovery, *of_flow), recovery
 
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
@@ -198,7 +198,7 @@ class SourceMirror:
         errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
         errors += [
             *(task.error for task in tasks),
-            self._flow.opening.error,
+            self._flow.assignment.error,
             self.member.conflict,
             self.member.error,
         ]
@@ -393,7 +393,7 @@ class SourceMirror:
             open_ones = [name for name in long if (name.topic, name.partition) in self._flow.tasks]
             causes: dict[TaskName, Cause] = {}
             with contextlib.suppress(*TRANSIENT):
-                causes = await self._keeper.causes(open_ones) if open_ones else {}
+                causes = await self._recovery.causes(open_ones) if open_ones else {}
             self._causes = causes
 
     async def _look_for_losses_on(self) -> None:
@@ -413,7 +413,7 @@ class SourceMirror:
             self._refreshed = now
             self._waits.observe({}, now)
             return self._waits
-        if (waiting := self._flow.opening.waiting(self._flow.tasks)) is None:
+        if (waiting := self._flow.assignment.waiting(self._flow.tasks)) is None:
             return Waits()  # another worker may have the partitions by now
         self._waits.observe({name: self._causes.get(name, cause) for name, cause in waiting.items()}, now)
         return self._waits

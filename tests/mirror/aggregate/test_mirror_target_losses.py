@@ -49,11 +49,11 @@ async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess
 async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> None:
     topic = unique("busy")
     create(east, topic, 4)
-    opening, failed, skips, idle = (task(topic, 21, number) for number in range(4))
-    opening.recovering, failed.failed, skips.skip_to = True, True, 5
+    unopened, failed, skips, idle = (task(topic, 21, number) for number in range(4))
+    unopened.recovering, failed.failed, skips.skip_to = True, True, 5
     idle.saw(0)
     async with ClusterClient(east.bootstrap) as client:
-        assert await found(client, opening, failed, skips, idle) == {idle: 0}
+        assert await found(client, unopened, failed, skips, idle) == {idle: 0}
         idle.lost(0)
         assert await found(client, idle) == {}
     assert idle.error == f"{topic}-3: the target has lost records: its log ends at offset 0, and ended at 21"

@@ -31,10 +31,10 @@ def check(monkeypatch: pytest.MonkeyPatch, answer: PartitionData, start: int) ->
         return answer
 
     monkeypatch.setattr(recovery, "read", read)
-    keeper = cast(IdentityRecovery, object.__new__(IdentityRecovery))
-    keeper._at_source = cast(Any, None)
+    checker = cast(IdentityRecovery, object.__new__(IdentityRecovery))
+    checker._at_source = cast(Any, None)
     there = MirrorPartitionResponse(0, last_header=OURS[:HEADER_SIZE])
-    asyncio.run(keeper._check_last_batch(TASK, there, 1, start))
+    asyncio.run(checker._check_last_batch(TASK, there, 1, start))
 
 
 def test_the_same_batch_is_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:

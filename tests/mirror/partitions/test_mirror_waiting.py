@@ -28,10 +28,18 @@ from millstream_mirror.kafka.progress import Gap, Progress
 from millstream_mirror.membership.member import TaskName
 from millstream_mirror.membership.peer_liveness import Doorplate
 from millstream_mirror.partitions import pipeline as flow
-from millstream_mirror.partitions.opening import Keeper
+from millstream_mirror.partitions.assignment import Recovery
 from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, PartitionTask, Side
 from millstream_mirror.partitions.stats import Counters, Reachability
-from millstream_mirror.partitions.waiting import OPENING, Cause, Waits, cause_of, failed, messages, no_leader
+from millstream_mirror.partitions.waiting import (
+    POSITION_UNKNOWN,
+    Cause,
+    Waits,
+    cause_of,
+    failed,
+    messages,
+    no_leader,
+)
 from millstream_operator.models.conditions import Condition
 from millstream_operator.reconcile.mirror import plan as plan
 
@@ -56,12 +64,12 @@ def name(partition: int = 0, topic_id: str = "old") -> TaskName:
 
 def test_a_wait_lasts_until_the_partition_is_mirrored_whatever_its_cause() -> None:
     waits = Waits()
-    waits.observe({name(): OPENING, name(1): OPENING}, 100.0)
+    waits.observe({name(): POSITION_UNKNOWN, name(1): POSITION_UNKNOWN}, 100.0)
     waits.observe({name(): no_leader("source")}, 110.0)
     assert waits.since(30, 129.9) == {}
     assert waits.since(30, 130.0) == {name(): no_leader("source")}
     waits.observe({}, 131.0)
-    waits.observe({name(): OPENING}, 132.0)
+    waits.observe({name(): POSITION_UNKNOWN}, 132.0)
     assert waits.since(30, 161.0) == {}, "it was mirrored in between"
 
 
@@ -83,7 +91,7 @@ def test_partitions_with_one_cause_share_a_message() -> None:
 
 def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
     task = PartitionTask("orders", 0, "orders", progress := Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
-    assert cause_of(task) == OPENING
+    assert cause_of(task) == POSITION_UNKNOWN
     task.recovering = False
     assert cause_of(task) == no_leader("source")
     task.leader = 1
@@ -131,7 +139,7 @@ async def test_waits_do_not_count_through_an_outage_of_a_whole_cluster(
     sides = {"source": mirror._reachability, "target": mirror._target_reachability}
     for side in sides.values():
         side.found()
-    mirror._flow.opening.assigned([name()])
+    mirror._flow.assignment.assigned([name()])
     mirror._target_error = "a broker does not respond"  # so new topics wait, too
 
     def problems(now: float) -> list[str]:
@@ -158,7 +166,7 @@ class Led(ClusterClient):
         return 1
 
 
-class Failing(Keeper):
+class Failing(Recovery):
     """Recoveries fail with these errors before one succeeds; notes why the task waited before each."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient, errors: list[Exception]) -> None:
@@ -180,13 +188,13 @@ async def test_the_cause_of_a_wait_names_the_side_of_the_last_error(monkeypatch:
     monkeypatch.setattr(flow, "BACKOFF_S", 0.0)
     here, there = Led("127.0.0.1:1"), Led("127.0.0.1:2")
     errors = [ConnectFailed("127.0.0.1", port, "refused") for port in (1, 2, 1, 3)]
-    keeper = Failing(here, there, [*errors])
-    tasks = NumberingFlow("west", here, there, keeper, Reachability("west", ""), Counters())
+    recovery = Failing(here, there, [*errors])
+    tasks = NumberingFlow("west", here, there, recovery, Reachability("west", ""), Counters())
     task = PartitionTask("orders", 0, "orders", Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
     task.fail("producing failed")
     task.recovering = True
     await tasks._recover(task)
-    assert keeper.waited == [
+    assert recovery.waited == [
         failed("target", "producing failed"),
         *(failed(side, str(one)) for side, one in zip(SIDES, errors, strict=True)),
     ]

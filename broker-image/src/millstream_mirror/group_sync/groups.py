@@ -26,7 +26,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..aggregate.lookup import Lookup, TooFar
 from ..kafka.group_offsets import Position, commit, groups_in, positions_of
-from ..partitions.opening import TRANSIENT
+from ..partitions.assignment import TRANSIENT
 from ..partitions.partition_task import PartitionTask
 from ..partitions.stats import Counters
 

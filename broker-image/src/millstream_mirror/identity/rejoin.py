@@ -46,7 +46,7 @@ from ..config.config import GROUP_PREFIX, SET_ASIDE
 from ..kafka.group_offsets import Position, commit, groups_in, positions_of
 from ..kafka.progress import Progress, target_number
 from ..kafka.topics import TOPIC_RESOURCE, configs_of, id_of
-from ..partitions.opening import TRANSIENT
+from ..partitions.assignment import TRANSIENT
 from ..partitions.rejoined import Rejoined
 from .diverged_records import LONGEST_NAME, CannotRejoin, Mark, Room, SetAside
 from .truncate import DELETE_IT, Both, Cutter, is_same_log

@@ -36,7 +36,7 @@ from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
 from ..config.config import MirrorConfig, Source
 from ..config.config_values import parsed
-from ..kafka.topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TopicKeeper, id_of
+from ..kafka.topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TargetTopics, id_of
 from .promoted import PromotedTopics
 from .recovery import replaced
 from .rejoin import Rejoiner
@@ -67,7 +67,7 @@ class Configuration:
     """The type of every key that its cluster knows."""
 
 
-class ReplicaKeeper(TopicKeeper):
+class ReplicaTopics(TargetTopics):
     """Keeps the replicas of one source. Raises BrokerError, ApiError."""
 
     def __init__(

@@ -174,7 +174,7 @@ def is_same(one: str, other: str) -> bool:
     return one == other or not one or not other
 
 
-class TopicKeeper:
+class TargetTopics:
     """Keeps the target's topics in line with the source's. Raises BrokerError."""
 
     def __init__(

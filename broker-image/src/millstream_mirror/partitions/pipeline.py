@@ -34,7 +34,7 @@ from ..records.rewrite import Outgoing
 from ..records.throttle import TokenBucket
 from ..records.window import Window
 from ..runtime.wakeup import Bell, wait_for
-from .opening import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, Keeper, Opening
+from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, Recovery
 from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
 
@@ -67,7 +67,7 @@ class Flow(ABC):
         source_name: str,
         fetching: ClusterClient,
         producing: ClusterClient,
-        keeper: Keeper,
+        recovery: Recovery,
         reachability: Reachability,
         counters: Counters,
         bytes_per_second: Callable[[int], float] | None = None,
@@ -80,18 +80,20 @@ class Flow(ABC):
         """
         self.source_name = source_name
         self.tasks: dict[TopicPartition, PartitionTask] = {}
-        self.opening = Opening(keeper, self._failure)
+        self.assignment = AssignedTasks(recovery, self._failure)
         self.written: dict[str, Written] = {}
         """By topic of the target, including topics whose tasks went to other workers."""
         self._fetching = fetching
         self._producing = producing
-        self._keeper = keeper
+        self._recovery = recovery
         self._reachability = reachability
         self._counters = counters
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if the state of tasks is lost: the worker ends, and another takes over its tasks."""
         self._supervisor: asyncio.Task[None] | None = None
-        self._workers: dict[Any, asyncio.Task[None]] = {}  # pumps by broker, recoveries by task, the opening
+        self._workers: dict[
+            Any, asyncio.Task[None]
+        ] = {}  # pumps by broker, recoveries by task, the assignment
         self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
         self._from_source, self._to_target = Window(FETCH_BYTES), Window(IN_FLIGHT_BYTES)
@@ -108,7 +110,7 @@ class Flow(ABC):
 
     def start(self, names: list[TaskName]) -> None:
         self.tasks = {}
-        self.opening.assigned(names)
+        self.assignment.assigned(names)
         self._supervisor = self._run("tasks", self._supervise(names))
 
     async def stop(self, *, drain: bool) -> None:
@@ -117,7 +119,7 @@ class Flow(ABC):
             return
         stopping = [self._supervisor, *self._workers.values()]
         self._supervisor = None
-        self.opening.revoked()
+        self.assignment.revoked()
         self._workers.clear()
         await supervision.cancel(stopping)
         if self._produces and drain:
@@ -127,8 +129,8 @@ class Flow(ABC):
     # ---- supervision
 
     async def _supervise(self, names: list[TaskName]) -> None:
-        opening = self.opening.run(names, self._add_tasks, self._connect)
-        self._workers["opening"] = self._run("opening of tasks", opening)
+        opened = self.assignment.run(names, self._add_tasks, self._connect)
+        self._workers["assignment"] = self._run("assigned tasks", opened)
         while True:
             self._wake.clear()
             tasks = list(self.tasks.values())
@@ -201,7 +203,7 @@ class Flow(ABC):
         while True:
             await asyncio.sleep(pause)
             try:
-                await self._keeper.recover(task)
+                await self._recovery.recover(task)
                 if task.stopped_at is None:  # without a leader, a fetch would be in vain
                     await self._target_leader(task)
                 if task.replica_until:  # a follower may lack records that the target has, and the task skips
@@ -209,7 +211,7 @@ class Flow(ABC):
                 break
             except (*TRANSIENT, ValueError) as error:
                 task.error, task.reason = str(error), ""
-                task.side = self._keeper.side_of(error)
+                task.side = self._recovery.side_of(error)
                 self._failure(f"{task}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
         task.recovering = task.stopped_at is not None  # then for good

@@ -55,7 +55,7 @@ def failed(side: Side, error: str) -> Cause:
     return Cause(side, error, f"read the log of the brokers of {where}, and of the worker")
 
 
-OPENING = Cause("", "its position is not found yet", "read the worker's log")
+POSITION_UNKNOWN = Cause("", "its position is not found yet", "read the worker's log")
 
 
 def cause_of(task: PartitionTask) -> Cause | None:
@@ -65,7 +65,7 @@ def cause_of(task: PartitionTask) -> Cause | None:
     if task.error:
         return failed(task.side, task.error)
     if task.failed or task.recovering:
-        return OPENING
+        return POSITION_UNKNOWN
     return no_leader("source") if task.leader < 0 else None
 
 

@@ -20,7 +20,7 @@ from millstream_process import supervision
 from ..kafka import topics
 from ..membership.member import TaskName
 from .partition_task import PartitionTask, Side
-from .waiting import OPENING, Cause, cause_of, failed, named, no_leader, no_topic, not_reached
+from .waiting import POSITION_UNKNOWN, Cause, cause_of, failed, named, no_leader, no_topic, not_reached
 
 BACKOFF_S, BACKOFF_MAX_S = 0.1, 5.0
 CALLS_AT_ONCE = 32
@@ -37,7 +37,7 @@ class Leaders(NamedTuple):
     target: int
 
 
-class Keeper(ABC):
+class Recovery(ABC):
     """Finds the positions of the tasks of one source."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient) -> None:
@@ -148,12 +148,12 @@ class Keeper(ABC):
         return None
 
 
-class Opening:
-    """The opening of a worker's tasks of one source: repeated until all are open."""
+class AssignedTasks:
+    """The tasks assigned to a worker, of one source: opened until all are open."""
 
-    def __init__(self, keeper: Keeper, failure: Callable[[str], None]) -> None:
+    def __init__(self, recovery: Recovery, failure: Callable[[str], None]) -> None:
         """``failure`` logs and counts why tasks cannot be opened."""
-        self._keeper = keeper
+        self._recovery = recovery
         self._failure = failure
         self._names: dict[TopicPartition, TaskName] | None = None
         """The assigned partitions; None while this worker has no assignment."""
@@ -161,7 +161,7 @@ class Opening:
 
     def assigned(self, names: Sequence[TaskName]) -> None:
         self._names = {(name.topic, name.partition): name for name in names}
-        self._waiting = dict.fromkeys(names, OPENING)
+        self._waiting = dict.fromkeys(names, POSITION_UNKNOWN)
 
     def revoked(self) -> None:
         self._names, self._waiting = None, {}
@@ -169,7 +169,7 @@ class Opening:
     @property
     def error(self) -> str:
         """Why tasks cannot be opened yet; empty if they are open, or are being opened for the first time."""
-        found = {name: cause for name, cause in self._waiting.items() if cause is not OPENING}
+        found = {name: cause for name, cause in self._waiting.items() if cause is not POSITION_UNKNOWN}
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         return next((f"{named([name])}: {cause.words}{more}" for name, cause in found.items()), "")
 
@@ -184,7 +184,7 @@ class Opening:
         return self._waiting | {name: cause for name, cause in causes.items() if cause is not None}
 
     async def run(self, names: Sequence[TaskName], opened: Opened, connect: Connect) -> None:
-        """Open the tasks; those that have to wait hold up no other. ``opened`` and ``connect`` as in `Keeper`."""
+        """Open the tasks; those that have to wait hold up no other. ``opened`` and ``connect`` as in `Recovery`."""
 
         def noted(tasks: list[PartitionTask]) -> None:
             for task in tasks:
@@ -195,9 +195,9 @@ class Opening:
         pause, said = BACKOFF_S, ""
         while names:
             try:
-                waiting = await self._keeper.open(names, noted, connect)
+                waiting = await self._recovery.open(names, noted, connect)
             except TRANSIENT as error:
-                cause = failed(self._keeper.side_of(error), f"cannot be opened: {error}")
+                cause = failed(self._recovery.side_of(error), f"cannot be opened: {error}")
                 waiting = dict.fromkeys(names, cause)
             self._waiting = waiting
             if (error_now := self.error) and error_now != said:
