@@ -271,16 +271,16 @@ class AggregateRecovery(Recovery):
         """Continue after the task's last batch in the target."""
         following = await self._following(task)
         async with self._reads:
-            there, is_cut, last, end = await numbers_there(self._at_target, task)
+            there, is_shorter, last, end = await numbers_there(self._at_target, task)
         here = task.acknowledged
-        expected = there if there is not None else -1 if is_cut else here.sequence
+        expected = there if there is not None else -1 if is_shorter else here.sequence
         if following not in (None, -1, expected):
             await self._await_replication(task, end)
-        if is_cut or there is None:  # in the latter case the next look need not read all this again
+        if is_shorter or there is None:  # in the latter case the next look need not read all this again
             here = replace(here, target_offset=end)
         if there is None and is_behind(following, here.sequence):  # others have written to the topic since
             there = following
-        if there is None and is_cut:
+        if there is None and is_shorter:
             await self._begin_again(task, "the target's partition has none of its records")
             return
         ahead = 0 if there is None else (there - here.sequence) & INT32_MAX

@@ -34,7 +34,7 @@ class There(NamedTuple):
 
     number: int | None
     """The one that follows its last batch; None without any."""
-    is_cut: bool
+    is_shorter: bool
     """The target's log ends before the progress's offset, and was read from its start."""
     last: Fingerprint | None
     """The last record."""
@@ -66,14 +66,14 @@ class TargetState:
 
 async def numbers_there(at_target: ClusterClient, task: PartitionTask) -> There:
     """What the target has of the task after its progress. Raises BrokerError, ApiError."""
-    progress, found, is_cut = task.acknowledged, None, False
+    progress, found, is_shorter = task.acknowledged, None, False
     last: Fingerprint | None = None
     offset = progress.target_offset
     while True:
         answer = await read(at_target, task.target, offset, SCAN_BYTES)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start = await offset_at(at_target, task.target, EARLIEST)
-            is_cut = is_cut or start < offset
+            is_shorter = is_shorter or start < offset
             offset = start
             continue
         before, data = offset, records_in(answer)
@@ -88,7 +88,7 @@ async def numbers_there(at_target: ClusterClient, task: PartitionTask) -> There:
             offset = header.next_offset
         last = last_record(ours) if ours is not None else last
         if offset == before or offset >= answer.high_watermark:
-            return There(found, is_cut, last, offset)
+            return There(found, is_shorter, last, offset)
 
 
 async def target_state_of(at_target: ClusterClient, task: PartitionTask) -> TargetState | None:

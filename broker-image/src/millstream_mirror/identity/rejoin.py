@@ -49,7 +49,7 @@ from ..kafka.topics import TOPIC_RESOURCE, configs_of, id_of
 from ..partitions.assignment import TRANSIENT
 from ..partitions.rejoined import Rejoined
 from .diverged_records import LONGEST_NAME, CannotRejoin, Mark, Room, SetAside
-from .truncate import DELETE_IT, Both, Cutter, is_same_log
+from .truncate import DELETE_IT, Both, Truncation, is_same_log
 
 TOPICS_AT_ONCE = 4
 PARTITIONS_AT_ONCE = 8
@@ -84,7 +84,7 @@ class Rejoiner:
         self._stamp = stamp
         self._leads = leads
         self._aside = SetAside(at_target, request_id)
-        self._cutter = Cutter(at_source, at_target, self._aside)
+        self._truncation = Truncation(at_source, at_target, self._aside)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[UUID, int]] = {}
         """Id and number of partitions of the source's topic for which a task runs."""
@@ -177,7 +177,7 @@ class Rejoiner:
         _check(both, len(topic.partitions), ours, theirs)
         if is_new:
             for partition in range(both.partitions):  # before producers lose the topic
-                await self._cutter.check(both, partition)
+                await self._truncation.check(both, partition)
             logger.info("topic %s: rejoins topic %s of the source: read-only from now on", name, topic.name)
             await self._set(name, {KEY: str(source), REJOINED: self._request_id})
         elif not is_known:  # another request had begun
@@ -191,7 +191,7 @@ class Rejoiner:
 
         async def join(partition: int) -> TruncatedPartitionResponse:
             async with limit:
-                return await self._cutter.join(both, partition, room)
+                return await self._truncation.join(both, partition, room)
 
         ends = await _all(join(partition) for partition in range(both.partitions))
         await self._lower_positions(name, [one.log_end_offset for one in ends])
@@ -200,7 +200,7 @@ class Rejoiner:
         )
         await self._stamp({(name, one.index): self._progress(both, one.log_end_offset) for one in ends})
         for before in ends:
-            now = await self._cutter.report(both, before.index)
+            now = await self._truncation.report(both, before.index)
             if not now.in_sync or not is_same_log(now, before):
                 raise CannotRejoin(f"partition {before.index} has changed: comparing the logs again")
         await self._check_source(both, is_new=False)

@@ -55,14 +55,14 @@ class Both:
     partitions: int
 
 
-class Cutter:
+class Truncation:
     """Raises BrokerError, ApiError, CannotRejoin."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient, aside: SetAside) -> None:
         self._at_source = at_source
         self._at_target = at_target
         self._aside = aside
-        self._cut: set[tuple[str, int, int]] = set()
+        self._truncated: set[tuple[str, int, int]] = set()
         """Logs that this worker has truncated: the topic's id, the partition, and the end."""
 
     async def check(self, both: Both, partition: int) -> None:
@@ -74,20 +74,20 @@ class Cutter:
         epoch = -1 if last is None else read_header(last).partition_leader_epoch
         here = TruncatedPartitionResponse(partition, 0, None, -1, start, end, epoch, end)
         # What an empty log has had shows only in its leader epochs, which `join` reads.
-        await self._common(both, here, is_cut=last is None)
+        await self._common(both, here, is_truncated=last is None)
 
     async def join(self, both: Both, partition: int, room: Room) -> TruncatedPartitionResponse:
         """Truncate the partition at the common offset; return its state once all possible leaders have it."""
         where = both.name, partition
         for _ in range(ROUNDS):
             here = await self.report(both, partition)
-            is_cut = (both.topic_id, partition, here.log_end_offset) in self._cut
+            is_truncated = (both.topic_id, partition, here.log_end_offset) in self._truncated
             if here.high_watermark < here.log_end_offset:
                 raise CannotRejoin(
                     f"partition {partition} ends at offset {here.log_end_offset}, and is replicated to"
                     f" {here.high_watermark}: waiting for its in-sync replicas"
                 )
-            offset, epoch = await self._common(both, here, is_cut=is_cut)
+            offset, epoch = await self._common(both, here, is_truncated=is_truncated)
             if (here.log_end_offset, here.last_epoch) == (offset, epoch):
                 if (level := await self._await_level(both, here)) is not None:
                     return level
@@ -106,7 +106,7 @@ class Cutter:
                     partition,
                 )
             await self._truncate(both, here, offset)
-            self._cut.add((both.topic_id, partition, offset))
+            self._truncated.add((both.topic_id, partition, offset))
         raise CannotRejoin(f"partition {partition} changes while it is compared: trying again")
 
     async def _await_level(
@@ -117,7 +117,8 @@ class Cutter:
         while not here.in_sync:
             if time.monotonic() > deadline:
                 raise CannotRejoin(
-                    f"partition {here.index}: a replica that may lead next is not cut yet: waiting for its broker"
+                    f"partition {here.index}: a replica that may lead next has not truncated its log yet: waiting"
+                    " for its broker"
                 )
             await asyncio.sleep(LEVEL_LOOK_S)
             now = await self.report(both, here.index)
@@ -127,11 +128,11 @@ class Cutter:
         return here
 
     async def _common(
-        self, both: Both, here: TruncatedPartitionResponse, *, is_cut: bool = False
+        self, both: Both, here: TruncatedPartitionResponse, *, is_truncated: bool = False
     ) -> tuple[int, int]:
         """The common offset, and the leader epoch of the last common batch (-1 if the target has none).
 
-        ``is_cut``: this worker has truncated it before, so the end of an empty log is known to be common.
+        ``is_truncated``: this worker has truncated it before, so the end of an empty log is known to be common.
         Raises CannotRejoin if there is no such offset, or if truncating there would not be safe.
         """
         theirs, ours = (both.source_topic, here.index), (both.name, here.index)
@@ -144,7 +145,7 @@ class Cutter:
                     f"partition {here.index} is empty and ends at offset {here.log_end_offset}, the source's at {end}:"
                     f" {DELETE_IT}"
                 )
-            is_known = here.log_end_offset <= start or (is_cut and here.last_epoch < 0)
+            is_known = here.log_end_offset <= start or (is_truncated and here.last_epoch < 0)
             if not is_known and await self._bound(both, here, epoch, end) < here.log_end_offset:
                 raise CannotRejoin(
                     f"partition {here.index} is empty and ends at offset {here.log_end_offset}, and it may never have"
@@ -234,12 +235,16 @@ class Cutter:
         if answer.error_code:
             self._at_target.forget_leaders(both.name)
             logger.warning(
-                "%s-%d: not cut at offset %d: %s", both.name, here.index, offset, answer.error_message
+                "%s-%d: truncation to offset %d failed: %s",
+                both.name,
+                here.index,
+                offset,
+                answer.error_message,
             )
             await asyncio.sleep(LEVEL_LOOK_S)
         elif offset < here.log_end_offset:
             logger.warning(
-                "%s-%d: cut from offset %d to %d", both.name, here.index, here.log_end_offset, offset
+                "%s-%d: truncated from offset %d to %d", both.name, here.index, here.log_end_offset, offset
             )
 
     async def _call(self, both: Both, asked: TruncatedPartition) -> TruncatedPartitionResponse:

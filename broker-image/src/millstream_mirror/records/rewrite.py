@@ -175,8 +175,8 @@ def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
 
 
 def needs_rebuilding(header: BatchHeader, position: int) -> bool:
-    is_cut = header.base_offset < position
-    return is_cut or _has_holes(header) or bool(header.attributes & (DELETE_HORIZON | LOG_APPEND_TIME))
+    begins_before = header.base_offset < position
+    return begins_before or _has_holes(header) or bool(header.attributes & (DELETE_HORIZON | LOG_APPEND_TIME))
 
 
 def _has_holes(header: BatchHeader) -> bool:
