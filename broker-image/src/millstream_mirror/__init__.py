@@ -41,7 +41,7 @@ The folders, from the top; each uses only those below it:
 
     main.py worker.py source.py   the command; all sources side by side, and HTTP; one source
     group_sync/    positions of consumer groups, translated to the target
-    identity/      mode Identity: the target's topics as replicas, their positions, promotions, topics that rejoin
+    identity/      mode Identity: the target's topics as replicas, their positions, promotions, resync
     selection/     topics that must not be mirrored: loops, other mirrors' topics, topics no longer selected
     aggregate/     mode Aggregate: numbered batches, positions after failures, what source and target have lost
     partitions/    one partition: assignment, waiting, sending; what is shown of it

@@ -31,8 +31,8 @@ from .group_sync.groups import LOOK_S, GroupSync
 from .identity.flow import CopyFlow
 from .identity.promoted import PromotedTopics
 from .identity.recovery import IdentityRecovery
-from .identity.rejoin import Rejoiner
 from .identity.replicas import ReplicaTopics
+from .identity.resync import Resync
 from .kafka.progress import Progress, ProgressStore
 from .kafka.topics import MirroredTopic, TargetTopics, id_of, is_same, select
 from .membership.member import GroupMembership, TaskName
@@ -112,7 +112,7 @@ class SourceMirror:
         self._rate = Rate()
         self._ready: list[MirroredTopic] = []
         self._changed = time.monotonic()
-        self._rejoiner: Rejoiner | None = None
+        self._resync: Resync | None = None
         self._waits = Waits()
         self._causes: dict[TaskName, Cause] = {}
         """Why partitions wait whose tasks are open, as far as leaders are the cause."""
@@ -145,14 +145,14 @@ class SourceMirror:
         topics: TargetTopics
         if config.mode is Mode.IDENTITY:
             if config.rejoin:
-                self._rejoiner = Rejoiner(
+                self._resync = Resync(
                     config.rejoin,
                     self._source,
                     self._target,
                     self._commit_now,
                     lambda: self.member.is_leader,
                 )
-            topics = ReplicaTopics(config, source, self._source, self._target, self._promoted, self._rejoiner)
+            topics = ReplicaTopics(config, source, self._source, self._target, self._promoted, self._resync)
             copies = IdentityRecovery(
                 self._source, self._target, self._store, counters, config.on_gap, origins
             )
@@ -185,8 +185,8 @@ class SourceMirror:
                     running.create_task(self._copy_positions_on())
                 await self._flow.failure
         finally:
-            if self._rejoiner is not None:
-                await self._rejoiner.close()
+            if self._resync is not None:
+                await self._resync.close()
             for client in self._clients:
                 await client.close()
 
@@ -206,7 +206,7 @@ class SourceMirror:
         problems = [Problem("NameTaken", self.member.conflict)] if self.member.conflict else []
         problems += [Problem(task.reason, task.error) for task in tasks if task.reason]
         problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
-        problems += [Problem("Rejoining", words) for words in self._topics.rejoining.values()]
+        problems += [Problem("Rejoining", words) for words in self._topics.resyncing.values()]
         problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
         waiting = self._observed().since(LONG_S, time.monotonic())
         problems += [Problem(PARTITION_WAITING, words) for words in messages(waiting)]
@@ -235,7 +235,7 @@ class SourceMirror:
             self.source.max_bytes_per_second,
             self._rate.per_second(),
             by_topic(tasks, self._flow.written, now),
-            [] if self._rejoiner is None else self._rejoiner.set_aside,
+            [] if self._resync is None else self._resync.diverged,
             self._promoted.names,
             min((task.seen_ms for task in tasks), default=0),
             self._wanted,

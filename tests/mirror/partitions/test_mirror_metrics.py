@@ -10,6 +10,7 @@ import pytest
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
+from millstream_mirror.partitions.diverged_partition import DivergedPartition
 from millstream_mirror.partitions.stats import MOST_TOPICS, Counters, SourceStatus, TopicStatus, page
 from millstream_process.loop import stalls
 
@@ -41,12 +42,17 @@ async def test_each_topic_has_its_own_until_there_are_too_many() -> None:
     assert min(seconds.values()) == 500, "the topics that are furthest behind"
 
 
-async def test_renamed_counter_keeps_former_name() -> None:
+async def test_renamed_metric_keeps_former_name() -> None:
     counters = Counters(renumbered_partitions=3)
-    source = SourceStatus("west", True, [], 0, 0, 0.0, "", counters, target={"reachable": True})
+    diverged = [DivergedPartition("t", 0, 5, 4), DivergedPartition("t", 1, 2, 3)]
+    source = SourceStatus(
+        "west", True, [], 0, 0, 0.0, "", counters, target={"reachable": True}, diverged=diverged
+    )
     text = page([source], stalls()).text().decode()
     for name in ("renumbered_partitions", "renumbered_lanes"):
         assert values(text, f"millstream_mirror_{name}_total") == {'source="west"': 3}
+    for name in ("diverged_records", "set_aside_records"):
+        assert values(text, f"millstream_mirror_{name}") == {'source="west",topic="t"': 7}
 
 
 def test_what_a_worker_counts(

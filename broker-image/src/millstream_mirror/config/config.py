@@ -11,7 +11,7 @@ An error names the field, its value and what is allowed:
     naming: "Both" is not allowed: expected Same or Prefixed
 
 A source and the target may have `tls` and `sasl` (credentials.py), a source `maxBytesPerSecond` and `rack`. With mode
-Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the target replicas (identity/rejoin.py).
+Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the target replicas (identity/resync.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .patterns import Pattern
 
 MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
-SET_ASIDE = ".set-aside"
+SET_ASIDE_SUFFIX = ".set-aside"
 """Ends the name of a topic of records that were set aside (identity/diverged_records.py)."""
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 _INTERNAL = re.compile(r"__.*")
@@ -103,7 +103,7 @@ class MirrorConfig:
         Internal topics never are; nor, with mode Identity, records that one cluster set aside: the other may need a
         topic of that name for its own.
         """
-        if _INTERNAL.fullmatch(topic) or (self.mode is Mode.IDENTITY and topic.endswith(SET_ASIDE)):
+        if _INTERNAL.fullmatch(topic) or (self.mode is Mode.IDENTITY and topic.endswith(SET_ASIDE_SUFFIX)):
             return False
         return _matches(topic, self.include, self.exclude)
 

@@ -43,7 +43,7 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..config.config import SET_ASIDE
+from ..config.config import SET_ASIDE_SUFFIX
 from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read
 from ..kafka.placement import placement_at_once
 from ..kafka.producer_ids import new_producer
@@ -71,8 +71,8 @@ MORE_BYTES = 1024 * 1024
 logger = logging.getLogger(__name__)
 
 
-class CannotRejoin(Exception):
-    """A topic cannot rejoin as things are; the message says why, and what to do."""
+class CannotResync(Exception):
+    """A topic cannot be resynced as things are; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ def mark_of(record: Record, header: BatchHeader) -> Mark | None:
     return Mark(topic_id, partition, offset, epoch, common, number, request_id, producer, next_sequence)
 
 
-class SetAside:
-    """Raises BrokerError, ApiError, CannotRejoin."""
+class DivergedRecords:
+    """Raises BrokerError, ApiError, CannotResync."""
 
     def __init__(self, at_target: ClusterClient, request_id: str) -> None:
         self._at_target = at_target
@@ -130,7 +130,7 @@ class SetAside:
 
     async def prepare(self, topic: str, room: Room) -> None:
         """Create the set-aside topic; or check that the existing one loses no records, and add missing partitions."""
-        name = topic + SET_ASIDE
+        name = topic + SET_ASIDE_SUFFIX
         present = await self.partitions([topic])
         if topic not in present:
             most = min(room.max_message_bytes + MORE_BYTES, INT32_MAX)
@@ -141,19 +141,19 @@ class SetAside:
             (result,) = (await self._at_target.call_controller(create_topics.API, request)).topics
             if result.error_code and result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 error = ErrorCode.of(result.error_code)
-                raise CannotRejoin(f"topic {name} cannot be created: {result.error_message or error.message}")
+                raise CannotResync(f"topic {name} cannot be created: {result.error_message or error.message}")
             logger.info("topic %s: created with %d partitions%s", name, room.partitions, placed.later)
             return
         config = await configs_of(self._at_target, name)
         if wrong := [
             f"{key}={config.get(key)}" for key, value in FOREVER.items() if config.get(key) != value
         ]:
-            raise CannotRejoin(
+            raise CannotResync(
                 f"topic {name} would lose records by {', '.join(wrong)}: set"
                 f" {', '.join(f'{key}={value}' for key, value in FOREVER.items())}"
             )
         if config.get(KEY):
-            raise CannotRejoin(f"topic {name} is a read-only mirror of {config[KEY]}: promote or delete it")
+            raise CannotResync(f"topic {name} is a read-only mirror of {config[KEY]}: promote or delete it")
         if present[topic] < room.partitions:
             (there,) = (await self._at_target.metadata([name])).topics
             placed = await placement_at_once(self._at_target, factor_of(there))
@@ -165,12 +165,12 @@ class SetAside:
 
     async def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """Number of partitions of the set-aside topics that exist, by topic."""
-        names = [topic + SET_ASIDE for topic in topics]
+        names = [topic + SET_ASIDE_SUFFIX for topic in topics]
         if not names:
             return {}
         found = (await self._at_target.metadata(names)).topics
         return {
-            (topic.name or "").removesuffix(SET_ASIDE): len(topic.partitions)
+            (topic.name or "").removesuffix(SET_ASIDE_SUFFIX): len(topic.partitions)
             for topic in found
             if not topic.error_code
         }
@@ -181,7 +181,7 @@ class SetAside:
         return None if found is None else found[1]
 
     async def _last(self, topic: str, partition: int) -> tuple[Record, Mark] | None:
-        where = topic + SET_ASIDE, partition
+        where = topic + SET_ASIDE_SUFFIX, partition
         end = await offset_at(self._at_target, where, LATEST)
         if end <= await offset_at(self._at_target, where, EARLIEST):
             return None
@@ -205,10 +205,10 @@ class SetAside:
         else:
             producer = await new_producer(self._at_target)
             mark = Mark(topic_id, partition, common - 1, -1, common, 0, self._request_id, producer)
-        writer = _Writer(self._at_target, (topic + SET_ASIDE, partition), mark)
+        writer = _Writer(self._at_target, (topic + SET_ASIDE_SUFFIX, partition), mark)
         async for header, batch in self._batches(where, mark.offset + 1, end, epoch):
             if header.is_control:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"{topic}-{partition}: the batch at offset {header.base_offset} is of a transaction, and cannot be"
                     f" set aside: delete topic {topic} in the target to mirror the source's from its start"
                 )
@@ -255,7 +255,7 @@ class SetAside:
 
 
 def _copy(record: Record, header: BatchHeader, mark: Mark) -> Record:
-    """The copy of a record to set aside, with its mark in the headers."""
+    """The copy of a diverged record, with its mark in the headers."""
     timestamp = header.max_timestamp if header.is_log_append_time else record.timestamp
     return Record(record.key, record.value, timestamp, (*record.headers, *mark.headers()))
 
@@ -311,7 +311,7 @@ class _Writer:
         answer = response.responses[0].partition_responses[0]
         error = ErrorCode.of(answer.error_code)
         if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-            raise CannotRejoin(
+            raise CannotResync(
                 f"a record with its headers is too large for topic {topic}: raise its max.message.bytes"
             )
         if error not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):

@@ -1,8 +1,8 @@
 """Topics of the target that were replicas of this mirror and have been promoted.
 
-A mirror stores progress only for its replicas, and for topics that rejoin. So if it has progress for an ordinary topic,
-under the topic's present id, the topic was promoted, or somebody ended its rejoining. The target keeps this progress
-without the worker and the MirrorMaker, as long as positions of other groups (offsets.retention.minutes).
+A mirror stores progress only for its replicas, and for topics that are resynced. So if it has progress for an ordinary
+topic, under the topic's present id, the topic was promoted, or somebody ended its resync. The target keeps this
+progress without the worker and the MirrorMaker, as long as positions of other groups (offsets.retention.minutes).
 """
 
 from __future__ import annotations

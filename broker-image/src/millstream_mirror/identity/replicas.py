@@ -3,7 +3,7 @@
 A missing topic is created with the source's number of partitions, its configuration, and ``millstream.mirror.source``,
 which makes it read-only and names the source's topic by its id. A topic without this setting, or with another source,
 belongs to someone else or was promoted (promoted.py): the worker leaves it alone and reports it, unless it may rejoin
-(rejoin.py). Each round compares partitions and configuration, so the target follows within seconds, and changes of
+(resync.py). Each round compares partitions and configuration, so the target follows within seconds, and changes of
 settings in the target are undone. Settings that concern only the target's brokers are not copied.
 """
 
@@ -39,7 +39,7 @@ from ..config.config_values import parsed
 from ..kafka.topics import SET_ON_TOPIC, TOPIC_RESOURCE, MirroredTopic, TargetTopics, id_of
 from .promoted import PromotedTopics
 from .recovery import replaced
-from .rejoin import Rejoiner
+from .resync import Resync
 
 CONFIG_S = 2.0
 """How often configurations are compared; a new topic is compared at once."""
@@ -77,18 +77,18 @@ class ReplicaTopics(TargetTopics):
         at_source: ClusterClient,
         at_target: ClusterClient,
         promoted: PromotedTopics,
-        rejoiner: Rejoiner | None = None,
+        resync: Resync | None = None,
     ) -> None:
-        """``rejoiner`` makes ordinary topics of the target replicas; without it, they are left alone."""
+        """``resync`` makes ordinary topics of the target replicas; without, they are left alone."""
         super().__init__(config, source, at_source, at_target)
-        self._rejoiner = rejoiner
+        self._resync = resync
         self._promoted = promoted
         self._compared_at = -CONFIG_S
         self._checked: dict[str, MirrorSource] = {}
         """The source of each topic of the target, as of the last comparison."""
-        self._rejoining: dict[str, MetadataResponseTopic] = {}
+        self._resyncing: dict[str, MetadataResponseTopic] = {}
         self._left: set[str] = set()
-        """Ordinary topics that were replicas under the present request: they do not rejoin."""
+        """Ordinary topics that were replicas under the present request: they are not resynced."""
 
     async def ensure(self, topics: Collection[MetadataResponseTopic]) -> list[MirroredTopic]:
         self.problems, self.replaced = {}, set()
@@ -105,14 +105,14 @@ class ReplicaTopics(TargetTopics):
             await self._create(missing)
             present = await self._present(wanted)
         ours = await self._ours({name: topic for name, topic in wanted.items() if name in present})
-        if self._rejoiner is not None:
-            self._rejoiner.want(self._rejoining)
-            self.rejoining = {
+        if self._resync is not None:
+            self._resync.want(self._resyncing)
+            self.resyncing = {
                 name: f"topic {name}: rejoins the source, and is not its replica yet"
-                for name in sorted(self._rejoining.keys() - self._left)
+                for name in sorted(self._resyncing.keys() - self._left)
             }
-            self.problems |= self._rejoiner.problems
-            await self._rejoiner.remember({name: self._target_ids[name] for name in ours})
+            self.problems |= self._resync.problems
+            await self._resync.remember({name: self._target_ids[name] for name in ours})
         small = {
             name: len(topic.partitions)
             for name, topic in ours.items()
@@ -174,15 +174,15 @@ class ReplicaTopics(TargetTopics):
                     await self._alter(some)
             self._compared_at = now
         ours = {}
-        self._rejoining = {}
+        self._resyncing = {}
         ordinary = [name for name in present if name not in self._checked]
         promoted = await self._promoted.find({name: self._target_ids[name] for name in ordinary})
         for name, topic in present.items():
             source_of_it, wanted = self._checked.get(name), self._source_of(topic)
             if source_of_it == wanted:
                 ours[name] = topic
-            elif self._rejoiner is not None and source_of_it in (None, wanted._replace(rejoins=True)):
-                self._rejoining[name] = topic
+            elif self._resync is not None and source_of_it in (None, wanted._replace(rejoins=True)):
+                self._resyncing[name] = topic
             elif source_of_it == wanted._replace(rejoins=True):
                 self._refuse(
                     name,

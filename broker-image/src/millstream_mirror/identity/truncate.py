@@ -1,4 +1,4 @@
-"""Identity mode, one partition that rejoins: find the last common offset, set aside the records after it, truncate.
+"""Identity mode, resync of one partition: find the last common offset, copy the records after it, truncate.
 
 The target's topic is read-only meanwhile. Each round reads both logs again, and the target truncates its log only if
 it has not changed since (MirrorTruncate). So a round that is abandoned, or overtaken by another worker, leaves nothing
@@ -30,10 +30,10 @@ from millstream_kafka.protocol.offset_for_leader_epoch import (
 )
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..config.config import SET_ASIDE
+from ..config.config import SET_ASIDE_SUFFIX
 from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read
 from ..records.common_offset import CommonOffset
-from .diverged_records import CannotRejoin, Room, SetAside
+from .diverged_records import CannotResync, DivergedRecords, Room
 
 LEVEL_LOOK_S, LEVEL_S = 0.05, 10.0
 """How often to check replicas that still have to truncate, and the time after which that is an error."""
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A topic of the target, and the source's topic that it rejoins."""
+    """A topic of the target, and the source's topic with which it is resynced."""
 
     name: str
     topic_id: str
@@ -56,17 +56,17 @@ class Both:
 
 
 class Truncation:
-    """Raises BrokerError, ApiError, CannotRejoin."""
+    """Raises BrokerError, ApiError, CannotResync."""
 
-    def __init__(self, at_source: ClusterClient, at_target: ClusterClient, aside: SetAside) -> None:
+    def __init__(self, at_source: ClusterClient, at_target: ClusterClient, diverged: DivergedRecords) -> None:
         self._at_source = at_source
         self._at_target = at_target
-        self._aside = aside
+        self._diverged = diverged
         self._truncated: set[tuple[str, int, int]] = set()
         """Logs that this worker has truncated: the topic's id, the partition, and the end."""
 
     async def check(self, both: Both, partition: int) -> None:
-        """Raise CannotRejoin if the partition cannot rejoin, as far as that shows while producers write to it."""
+        """Raise CannotResync if the partition cannot be resynced, as far as that shows while producers write to it."""
         where = both.name, partition
         start = await offset_at(self._at_target, where, EARLIEST)
         end = await offset_at(self._at_target, where, LATEST)
@@ -83,7 +83,7 @@ class Truncation:
             here = await self.report(both, partition)
             is_truncated = (both.topic_id, partition, here.log_end_offset) in self._truncated
             if here.high_watermark < here.log_end_offset:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"partition {partition} ends at offset {here.log_end_offset}, and is replicated to"
                     f" {here.high_watermark}: waiting for its in-sync replicas"
                 )
@@ -93,8 +93,8 @@ class Truncation:
                     return level
                 continue
             if offset < here.log_end_offset:
-                await self._aside.prepare(both.name, room)
-                count = await self._aside.copy(
+                await self._diverged.prepare(both.name, room)
+                count = await self._diverged.copy(
                     where, both.topic_id, offset, here.log_end_offset, here.leader_epoch
                 )
                 logger.warning(
@@ -102,21 +102,21 @@ class Truncation:
                     *where,
                     offset,
                     count,
-                    both.name + SET_ASIDE,
+                    both.name + SET_ASIDE_SUFFIX,
                     partition,
                 )
             await self._truncate(both, here, offset)
             self._truncated.add((both.topic_id, partition, offset))
-        raise CannotRejoin(f"partition {partition} changes while it is compared: trying again")
+        raise CannotResync(f"partition {partition} changes while it is compared: trying again")
 
     async def _await_level(
         self, both: Both, here: TruncatedPartitionResponse
     ) -> TruncatedPartitionResponse | None:
-        """The state once all replicas that may lead next have it; None if it changes. Raises CannotRejoin."""
+        """The state once all replicas that may lead next have it; None if it changes. Raises CannotResync."""
         deadline = time.monotonic() + LEVEL_S
         while not here.in_sync:
             if time.monotonic() > deadline:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"partition {here.index}: a replica that may lead next has not truncated its log yet: waiting"
                     " for its broker"
                 )
@@ -133,7 +133,7 @@ class Truncation:
         """The common offset, and the leader epoch of the last common batch (-1 if the target has none).
 
         ``is_truncated``: this worker has truncated it before, so the end of an empty log is known to be common.
-        Raises CannotRejoin if there is no such offset, or if truncating there would not be safe.
+        Raises CannotResync if there is no such offset, or if truncating there would not be safe.
         """
         theirs, ours = (both.source_topic, here.index), (both.name, here.index)
         epoch = await self._source_epoch(both, here.index)
@@ -141,19 +141,19 @@ class Truncation:
         end = await offset_at(self._at_source, theirs, LATEST)
         if here.log_start_offset == here.log_end_offset:  # nothing to compare, and nothing to lose
             if here.log_end_offset > end:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"partition {here.index} is empty and ends at offset {here.log_end_offset}, the source's at {end}:"
                     f" {DELETE_IT}"
                 )
             is_known = here.log_end_offset <= start or (is_truncated and here.last_epoch < 0)
             if not is_known and await self._bound(both, here, epoch, end) < here.log_end_offset:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"partition {here.index} is empty and ends at offset {here.log_end_offset}, and it may never have"
                     f" had the source's records before that, from offset {start} on: {DELETE_IT}"
                 )
             return here.log_end_offset, -1
         if start >= here.log_end_offset:
-            raise CannotRejoin(
+            raise CannotResync(
                 f"partition {here.index} has no offset in common with the source: it ends at {here.log_end_offset}, and"
                 f" the source has deleted everything before {start}: {DELETE_IT}"
             )
@@ -167,7 +167,7 @@ class Truncation:
                 await _batch_at(self._at_source, theirs, offset, epoch),
             )
         if not search.is_found:
-            raise CannotRejoin(
+            raise CannotResync(
                 f"partition {here.index} has no record in common with the source, of offsets {search.offset} to"
                 f" {min(end, here.log_end_offset) - 1}: exclude it, or {DELETE_IT}"
             )
@@ -189,7 +189,7 @@ class Truncation:
     async def _check_epochs(
         self, here: TruncatedPartitionResponse, theirs: TopicPartition, offset: int, end: int, epoch: int
     ) -> None:
-        """Raise CannotRejoin unless the source's next records have higher leader epochs than those to be truncated.
+        """Raise CannotResync unless the source's next records have higher leader epochs than those to be truncated.
 
         They have, if the source was promoted from a replica. Then no epoch stands for records of both logs, and epochs
         alone tell each follower what to truncate, even one that returns later.
@@ -197,18 +197,18 @@ class Truncation:
         following = await _batch_at(self._at_source, theirs, offset, epoch) if offset < end else None
         source_epoch = epoch if following is None else read_header(following).partition_leader_epoch
         if source_epoch <= here.last_epoch:
-            raise CannotRejoin(
+            raise CannotResync(
                 f"partition {here.index} parted from the source at offset {offset}, and the source's leader epoch"
                 f" there, {source_epoch}, is not above the target's, {here.last_epoch}: {DELETE_IT}"
             )
 
     async def _source_epoch(self, both: Both, partition: int) -> int:
-        """The leader epoch of the source's partition. Raises CannotRejoin if the source's topic was recreated."""
+        """The leader epoch of the source's partition. Raises CannotResync if the source's topic was recreated."""
         (topic,) = (await self._at_source.metadata([both.source_topic])).topics
         if topic.error_code:
             raise ApiError(ErrorCode.of(topic.error_code), f"topic {both.source_topic} in the source")
         if topic.topic_id != both.source.topic_id:
-            raise CannotRejoin(f"topic {both.source_topic} was deleted and created again in the source")
+            raise CannotResync(f"topic {both.source_topic} was deleted and created again in the source")
         for one in topic.partitions:
             if one.partition_index == partition and one.leader_id >= 0:
                 return one.leader_epoch
@@ -256,7 +256,7 @@ class Truncation:
 
 
 def is_same_log(one: TruncatedPartitionResponse, other: TruncatedPartitionResponse) -> bool:
-    """Whether two reports of a log that only rejoins show the same end."""
+    """Whether two reports of a log that is only resynced show the same end."""
     return (one.log_end_offset, one.last_epoch) == (other.log_end_offset, other.last_epoch)
 
 

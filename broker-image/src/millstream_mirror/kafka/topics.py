@@ -188,7 +188,7 @@ class TargetTopics:
         """The reason why a topic could not be created, by name."""
         self.replaced: set[str] = set()
         """Topics that wait because they were deleted and created again in the source."""
-        self.rejoining: dict[str, str] = {}
+        self.resyncing: dict[str, str] = {}
         """Messages about topics that are to become replicas, and are not yet."""
         self._placements = Placements(at_target)
         self._waiting: set[str] = set()

@@ -14,8 +14,8 @@ from millstream_process.loop import Stalls
 from millstream_process.metrics import Labels, Metric, Page, bounded
 
 from ..kafka.progress import Gap
+from .diverged_partition import DivergedPartition
 from .partition_task import PartitionTask, Written
-from .rejoined import Rejoined
 from .waiting import LONG_S
 
 SOURCE = ("source",)
@@ -26,7 +26,7 @@ PER_TOPIC = f", by topic of the target; beyond {MOST_TOPICS} topics the rest cou
 GAPS = 10
 PROBLEMS = 10
 """Limit of problems per reason."""
-SET_ASIDE = 100
+DIVERGED_PARTITIONS = 100
 """Limit of partitions in the status of a source."""
 GAP_SHOWN_MS = 24 * 3600 * 1000
 
@@ -201,8 +201,8 @@ class SourceStatus:
     """Records and bytes a second."""
     by_topic: Mapping[str, TopicStatus] = field(default_factory=dict)
     """By topic of the target."""
-    set_aside: Sequence[Rejoined] = ()
-    """Records set aside when topics rejoined; known to the worker that leads the group."""
+    diverged: Sequence[DivergedPartition] = ()
+    """Diverged records of topics that were resynced; known to the worker that leads the group."""
     promoted: Sequence[str] = ()
     """Topics of the target that are left alone because they were promoted."""
     seen_ms: int = 0
@@ -234,7 +234,7 @@ class SourceStatus:
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],
             "replaced": list(self.replaced),
-            "setAside": [one.as_json() for one in self.set_aside[:SET_ASIDE]],
+            "setAside": [one.as_json() for one in self.diverged[:DIVERGED_PARTITIONS]],
             "problems": [problem.as_json() for problem in bounded_problems(self.problems)],
             "matched": self.matched,
             "unmatched": list(self.unmatched),
@@ -386,11 +386,18 @@ TABLE = (
         TOPIC,
     ),
     Metric(
+        "millstream_mirror_diverged_records",
+        "gauge",
+        "records",
+        "Records that only the target had when its topic was resynced with the source, and that are in TOPIC.set-aside;"
+        f" from the worker that leads the group{PER_TOPIC}.",
+        TOPIC,
+    ),
+    Metric(
         "millstream_mirror_set_aside_records",
         "gauge",
         "records",
-        "Records that only the target had when its topic rejoined the source, and that are in TOPIC.set-aside; from the"
-        f" worker that leads the group{PER_TOPIC}.",
+        "Former name of `millstream_mirror_diverged_records`, for one release.",
         TOPIC,
     ),
     Metric(
@@ -478,13 +485,14 @@ def _add_topics(page: Page, sources: Sequence[SourceStatus]) -> None:
             }
             values |= {(source.name, *topic): value for topic, value in bounded(found, MOST_TOPICS).items()}
         page.add(f"millstream_mirror_{name}", values)
-    aside: dict[Labels, float] = {}
+    diverged: dict[Labels, float] = {}
     for source in sources:
         of_topics: dict[Labels, float] = {}
-        for one in source.set_aside:
+        for one in source.diverged:
             of_topics[one.topic,] = of_topics.get((one.topic,), 0) + one.records
-        aside |= {(source.name, *topic): value for topic, value in bounded(of_topics, MOST_TOPICS).items()}
-    page.add("millstream_mirror_set_aside_records", aside)
+        diverged |= {(source.name, *topic): value for topic, value in bounded(of_topics, MOST_TOPICS).items()}
+    for name in ("diverged_records", "set_aside_records"):  # the second is the former name
+        page.add(f"millstream_mirror_{name}", diverged)
     behind: dict[Labels, float] = {}
     for source in sources:
         latest = sorted(source.by_topic.items(), key=lambda one: (-one[1].lag_seconds, one[0]))

@@ -13,7 +13,7 @@ records.
 So the search may skip: it gallops back from the bound, since logs usually diverge near their end, and then bisects.
 It compares about 2·log2(n) batches of n, however large they are. If equality is not monotone after all (one of the logs
 was compacted once), the offset found may be too low, never too high, because it always follows an equal batch. Then
-more records are set aside than needed, and none is lost.
+more records are copied than needed, and none is lost.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
         }
         for partition in (0, 1)
     ]
-    assert f'millstream_mirror_set_aside_records{{source="other",topic="{topic}"}} 30' in worker.get(
+    assert f'millstream_mirror_diverged_records{{source="other",topic="{topic}"}} 30' in worker.get(
         "/metrics"
     )
     assert f"{topic}-0: the last common offset is 50: 15 records that only the target has" in worker.said()

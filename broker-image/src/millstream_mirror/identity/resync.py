@@ -2,7 +2,7 @@
 
 This is the way back after a failover: the old source follows the new one from the last common offset. For each topic:
 
-    1. compare both logs to see whether the topic can rejoin at all; then set `millstream.mirror.source=…/rejoin`:
+    1. compare both logs to see whether the topic can be resynced at all; then set `millstream.mirror.source=…/rejoin`:
        from now on nobody writes to it, neither clients nor a mirror
     2. wait until every broker of the target knows the setting. `millstream.mirror.rejoined` contains the request: after
        somebody promotes the topic or gives up, brokers refuse to let it rejoin under the same request
@@ -15,7 +15,7 @@ This is the way back after a failover: the old source follows the new one from t
 
 Each step checks the present state and does what is missing, so a worker may be killed at any point. Only the leader of
 the workers' group does this. If two workers do it, the target truncates a log only if it is as the sender saw it. A
-topic rejoins once per request: if it is promoted later, it stays promoted.
+topic is resynced once per request: if it is promoted later, it stays promoted.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from millstream_kafka.protocol.mirror_truncate import TruncatedPartitionResponse
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..config.config import GROUP_PREFIX, SET_ASIDE
+from ..config.config import GROUP_PREFIX, SET_ASIDE_SUFFIX
 from ..kafka.group_offsets import Position, commit, groups_in, positions_of
 from ..kafka.progress import Progress, target_number
 from ..kafka.topics import TOPIC_RESOURCE, configs_of, id_of
 from ..partitions.assignment import TRANSIENT
-from ..partitions.rejoined import Rejoined
-from .diverged_records import LONGEST_NAME, CannotRejoin, Mark, Room, SetAside
+from ..partitions.diverged_partition import DivergedPartition
+from .diverged_records import LONGEST_NAME, CannotResync, DivergedRecords, Mark, Room
 from .truncate import DELETE_IT, Both, Truncation, is_same_log
 
 TOPICS_AT_ONCE = 4
@@ -66,8 +66,8 @@ T = TypeVar("T")
 Stamp = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
-class Rejoiner:
-    """Rejoins the topics of one source. Errors of a topic are in ``problems``; it retries."""
+class Resync:
+    """Resyncs the topics of one source (`spec.rejoin`). Errors of a topic are in ``problems``; it retries."""
 
     def __init__(
         self,
@@ -83,27 +83,27 @@ class Rejoiner:
         self._at_target = at_target
         self._stamp = stamp
         self._leads = leads
-        self._aside = SetAside(at_target, request_id)
-        self._truncation = Truncation(at_source, at_target, self._aside)
+        self._diverged = DivergedRecords(at_target, request_id)
+        self._truncation = Truncation(at_source, at_target, self._diverged)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[UUID, int]] = {}
         """Id and number of partitions of the source's topic for which a task runs."""
         self._topics_at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
         self.problems: dict[str, str] = {}
-        """The reason why a topic does not rejoin, by name."""
-        self.reports: dict[str, list[Rejoined]] = {}
-        """Records set aside, by topic of the target, for the topics checked so far."""
+        """The reason why a topic is not resynced, by name."""
+        self.reports: dict[str, list[DivergedPartition]] = {}
+        """Diverged records, by topic of the target, for the topics checked so far."""
 
     @property
-    def set_aside(self) -> list[Rejoined]:
-        """Records set aside, of all topics."""
+    def diverged(self) -> list[DivergedPartition]:
+        """Diverged records, of all topics."""
         return [one for name in sorted(self.reports) for one in self.reports[name]]
 
     async def close(self) -> None:
         await supervision.cancel(self._tasks.values())
 
     def want(self, topics: Mapping[str, MetadataResponseTopic]) -> None:
-        """Make these topics rejoin, by name in the target, and no others."""
+        """Resync these topics, by name in the target, and no others."""
         wanted = topics if self._leads() else {}
         seen = {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
         for name in [name for name in self._tasks if self._seen.get(name) != seen.get(name)]:
@@ -112,10 +112,10 @@ class Rejoiner:
         self.problems = {name: problem for name, problem in self.problems.items() if name in wanted}
         for name, topic in wanted.items():
             if name not in self._tasks or self._tasks[name].done():
-                self._tasks[name] = supervision.run("topics that rejoin", self._rejoin_on(name, topic))
+                self._tasks[name] = supervision.run("resync of topics", self._resync_until_done(name, topic))
 
     async def remember(self, topics: Mapping[str, str]) -> None:
-        """Find the records set aside from these topics of the target (name to id), by this worker or another.
+        """Find the diverged records of these topics of the target (name to id), by this worker or another.
 
         Errors wait for the next round: they must not keep records from being mirrored."""
         if not self._leads():
@@ -123,32 +123,32 @@ class Rejoiner:
         self.reports = {name: found for name, found in self.reports.items() if name in topics}
         unknown = topics.keys() - self.reports.keys()
         with contextlib.suppress(*TRANSIENT):
-            present = await self._aside.partitions(sorted(unknown))
+            present = await self._diverged.partitions(sorted(unknown))
             for name in unknown:
                 self.reports[name] = await self._marks(name, topics[name], present.get(name, 0))
 
-    async def _marks(self, name: str, topic_id: str, partitions: int) -> list[Rejoined]:
+    async def _marks(self, name: str, topic_id: str, partitions: int) -> list[DivergedPartition]:
         limit = asyncio.Semaphore(PARTITIONS_AT_ONCE)
 
         async def last(partition: int) -> Mark | None:
             async with limit:
-                return await self._aside.last(name, partition)
+                return await self._diverged.last(name, partition)
 
         marks = await _all(last(partition) for partition in range(partitions))
         return [
-            Rejoined(name, partition, mark.common, mark.number)
+            DivergedPartition(name, partition, mark.common, mark.number)
             for partition, mark in enumerate(marks)
             if mark is not None and mark.topic_id == topic_id
         ]
 
-    async def _rejoin_on(self, name: str, topic: MetadataResponseTopic) -> None:
+    async def _resync_until_done(self, name: str, topic: MetadataResponseTopic) -> None:
         while True:
             try:
                 async with self._topics_at_once:
-                    await self._rejoin(name, topic)
+                    await self._resync_topic(name, topic)
                 self.problems.pop(name, None)
                 return
-            except CannotRejoin as error:
+            except CannotResync as error:
                 problem = f"topic {name}: {error}"
             except (*TRANSIENT, ValueError) as error:
                 problem = f"topic {name}: rejoining: {error}"
@@ -157,8 +157,8 @@ class Rejoiner:
             self.problems[name] = problem
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    async def _rejoin(self, name: str, topic: MetadataResponseTopic) -> None:
-        """Raises CannotRejoin, BrokerError, ApiError."""
+    async def _resync_topic(self, name: str, topic: MetadataResponseTopic) -> None:
+        """Raises CannotResync, BrokerError, ApiError."""
         source = MirrorSource(self._at_source.cluster_id or "", topic.topic_id, rejoins=True)
         (there,) = (await self._at_target.metadata([name])).topics
         if there.error_code:
@@ -169,7 +169,7 @@ class Rejoiner:
             return
         is_new, is_known = not ours.get(KEY), ours.get(REJOINED) == self._request_id
         if is_new and is_known:
-            raise CannotRejoin(
+            raise CannotResync(
                 "was promoted or given up under this request before, and is left alone: exclude it, or change"
                 " spec.rejoin.requestId to make it a replica again"
             )
@@ -196,13 +196,13 @@ class Rejoiner:
         ends = await _all(join(partition) for partition in range(both.partitions))
         await self._lower_positions(name, [one.log_end_offset for one in ends])
         self.reports[name] = await self._marks(
-            name, both.topic_id, (await self._aside.partitions([name])).get(name, 0)
+            name, both.topic_id, (await self._diverged.partitions([name])).get(name, 0)
         )
         await self._stamp({(name, one.index): self._progress(both, one.log_end_offset) for one in ends})
         for before in ends:
             now = await self._truncation.report(both, before.index)
             if not now.in_sync or not is_same_log(now, before):
-                raise CannotRejoin(f"partition {before.index} has changed: comparing the logs again")
+                raise CannotResync(f"partition {before.index} has changed: comparing the logs again")
         await self._check_source(both, is_new=False)
         await self._set(name, {KEY: str(source._replace(rejoins=False))})
         shown = ", ".join(f"{one.index}: {one.log_end_offset}" for one in ends)
@@ -223,7 +223,7 @@ class Rejoiner:
         )
 
     async def _check_source(self, both: Both, *, is_new: bool) -> None:
-        """Raise CannotRejoin if the source's topic becomes a replica, too: each would wait for the other's records.
+        """Raise CannotResync if the source's topic becomes a replica, too: each would wait for the other's records.
 
         Each mirror reads the other's topic once its own is read-only, so at least one sees that.
         ``is_new``: nothing was truncated, so the target's topic becomes writable again.
@@ -239,17 +239,17 @@ class Rejoiner:
                 continue
             if is_new:
                 await self._set(both.name, {KEY: None})
-            raise CannotRejoin(
+            raise CannotResync(
                 f"in the source it becomes a read-only mirror, of {theirs}, at the same time: remove one of the two"
                 " MirrorMakers, and change spec.rejoin.requestId of the other"
             )
 
     async def _check_coordinators(self) -> None:
-        """Raise CannotRejoin if groups are not listed, whose positions may be beyond the new end."""
+        """Raise CannotResync if groups are not listed, whose positions may be beyond the new end."""
         for topic in (await self._at_target.metadata([GROUPS_TOPIC])).topics:
             lost = [one.partition_index for one in topic.partitions if one.leader_id < 0]
             if lost and not topic.error_code:
-                raise CannotRejoin(
+                raise CannotResync(
                     f"{GROUPS_TOPIC}-{lost[0]} in the target has no leader, so the positions of its groups are not"
                     " known: start its brokers"
                 )
@@ -268,13 +268,13 @@ class Rejoiner:
             raise ApiError(error, f"setting {told}: {answer.error_message or error.message}")
 
     async def _await_all_brokers(self, both: Both) -> None:
-        """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotRejoin."""
+        """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotResync."""
         await self._at_target.metadata([])
         deadline = time.monotonic() + KNOWN_S
         for node in list(self._at_target.brokers):
             while (await configs_of(self._at_target, both.name, node)).get(KEY) != str(both.source):
                 if time.monotonic() > deadline:
-                    raise CannotRejoin(f"broker {node} does not know that it is read-only: waiting for it")
+                    raise CannotResync(f"broker {node} does not know that it is read-only: waiting for it")
                 await asyncio.sleep(KNOWN_LOOK_S)
 
     # ---- groups
@@ -282,7 +282,7 @@ class Rejoiner:
     async def _lower_positions(self, name: str, ends: Sequence[int]) -> None:
         """Move positions beyond the ends back to them, because other records will have these offsets.
 
-        Otherwise a group would skip the source's records there. Raises BrokerError, ApiError, CannotRejoin.
+        Otherwise a group would skip the source's records there. Raises BrokerError, ApiError, CannotResync.
         """
         await self._at_target.metadata([])
         limit = asyncio.Semaphore(GROUPS_AT_ONCE)
@@ -299,7 +299,7 @@ class Rejoiner:
                     return
                 for (_, partition), error in (await commit(self._at_target, group, wanted)).items():
                     if error is not ErrorCode.NONE:
-                        raise CannotRejoin(
+                        raise CannotResync(
                             f"group {group} has a position behind the end of partition {partition}, and it cannot be"
                             f" moved: {error.message}: stop the group's consumers in the target"
                         )
@@ -310,23 +310,23 @@ class Rejoiner:
 
 
 def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
-    """Raise CannotRejoin for topics that cannot be compared, or whose records could not be set aside."""
+    """Raise CannotResync for topics that cannot be compared, or whose diverged records could not be copied."""
     if theirs.get(KEY):
-        raise CannotRejoin(
+        raise CannotResync(
             f"in the source it is itself a read-only mirror, of {theirs[KEY]}: promote it there first"
         )
-    if len(both.name) + len(SET_ASIDE) > LONGEST_NAME:
-        raise CannotRejoin(
-            f"its name is longer than {LONGEST_NAME - len(SET_ASIDE)} characters, so there is no name for a topic for"
-            f" records to be set aside: {DELETE_IT}"
+    if len(both.name) + len(SET_ASIDE_SUFFIX) > LONGEST_NAME:
+        raise CannotResync(
+            f"its name is longer than {LONGEST_NAME - len(SET_ASIDE_SUFFIX)} characters, so there is no name for"
+            f" a topic for diverged records: {DELETE_IT}"
         )
     if both.partitions > source_partitions:
-        raise CannotRejoin(
+        raise CannotResync(
             f"it has {both.partitions} partitions in the target and {source_partitions} in the source: {DELETE_IT}"
         )
     for side, config in (("target", ours), ("source", theirs)):
         if "compact" in config.get("cleanup.policy", ""):
-            raise CannotRejoin(
+            raise CannotResync(
                 f"it is compacted (cleanup.policy={config['cleanup.policy']} in the {side}), so batches of equal logs"
                 f" may differ: {DELETE_IT}"
             )

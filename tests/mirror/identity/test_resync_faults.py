@@ -25,7 +25,7 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import Record
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.mirror_source import KEY
-from millstream_mirror.config.config import SET_ASIDE
+from millstream_mirror.config.config import SET_ASIDE_SUFFIX
 from millstream_mirror.identity.diverged_records import AS_THEY_ARE, FOREVER
 
 pytestmark = [
@@ -81,7 +81,7 @@ def fail_over(
 
 
 def make_set_aside(west: InProcessCluster, topic: str) -> None:
-    new = NewTopic(topic + SET_ASIDE, PARTITIONS, 3, config={**FOREVER, **AS_THEY_ARE})
+    new = NewTopic(topic + SET_ASIDE_SUFFIX, PARTITIONS, 3, config={**FOREVER, **AS_THEY_ARE})
     admin(west).create_topics([new])[new.topic].result(30)
     west.await_in_sync(new.topic)
 

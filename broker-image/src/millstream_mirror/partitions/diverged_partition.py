@@ -1,15 +1,15 @@
-"""Records that only the target had when a partition rejoined its source, for the status."""
+"""Records that only the target had when a partition was resynced with its source, for the status."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..config.config import SET_ASIDE
+from ..config.config import SET_ASIDE_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Rejoined:
+class DivergedPartition:
     """Records of a partition that only the target had, and their copies."""
 
     topic: str
@@ -24,5 +24,5 @@ class Rejoined:
             "partition": self.partition,
             "commonOffset": self.offset,
             "records": self.records,
-            "copiedTo": self.topic + SET_ASIDE,
+            "copiedTo": self.topic + SET_ASIDE_SUFFIX,
         }
