@@ -38,14 +38,14 @@ class Electing(ClusterClient):
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", timeout=1.0, retry_backoff=0.01)
-        self.asked, self.elected, self.is_deleted = 0, False, False
+        self.requested, self.elected, self.is_deleted = 0, False, False
         self.is_asked = asyncio.Event()
 
     async def _any_connection(self) -> Any:
         return None
 
     async def _call(self, *_: Any) -> Any:
-        self.asked += 1
+        self.requested += 1
         self.is_asked.set()
         leaders = {LED: 1, LEADERLESS: 1 if self.elected else -1}
         partitions = [MetadataResponsePartition(0, number, leader) for number, leader in leaders.items()]
@@ -64,7 +64,7 @@ class Ready(Recovery):
 
 
 class Sends(NumberingFlow):
-    """Notes what is sent, and how often the target was asked for leaders before."""
+    """Notes what is sent, and how often the target has looked up leaders before."""
 
     def __init__(self, target: Electing) -> None:
         self.target = target
@@ -78,7 +78,7 @@ class Sends(NumberingFlow):
         return task
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
-        self.sent += [(task.partition, self.target.asked) for task, _, _ in parts]
+        self.sent += [(task.partition, self.target.requested) for task, _, _ in parts]
 
 
 def a_task(partition: int) -> PartitionTask:
@@ -103,8 +103,8 @@ def fetched(*partitions: int) -> FetchResponse:
 async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
     flow = Sends(target := Electing())
     leaderless, led = flow.opened(LEADERLESS), flow.opened(LED)
-    asked = {one.source: (0, -1) for one in (leaderless, led)}
-    await flow._forward(fetched(LEADERLESS, LED), asked)
+    requested = {one.source: (0, -1) for one in (leaderless, led)}
+    await flow._forward(fetched(LEADERLESS, LED), requested)
     assert flow.sent == [(LED, 1)], "sent after one look at the leaders"
     assert led.in_flight
     assert not led.failed
@@ -112,7 +112,7 @@ async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other
     assert leaderless.error == f"{TOPIC}-{LEADERLESS}: no leader in the target"
     target.elected = True
     await flow._recover(leaderless)
-    await flow._forward(fetched(LEADERLESS), asked)
+    await flow._forward(fetched(LEADERLESS), requested)
     assert [partition for partition, _ in flow.sent] == [LED, LEADERLESS]
     await target.close()
 
@@ -148,11 +148,14 @@ async def test_a_task_is_not_fetched_before_its_leader_in_the_target_is_known() 
     task = a_task(LEADERLESS)
     task.fail("no leader")
     task.recovering = True
-    recovery, asked = asyncio.create_task(flow._recover(task)), asyncio.create_task(target.is_asked.wait())
-    await asyncio.wait([recovery, asked], return_when=asyncio.FIRST_COMPLETED)
+    recovery, requested = (
+        asyncio.create_task(flow._recover(task)),
+        asyncio.create_task(target.is_asked.wait()),
+    )
+    await asyncio.wait([recovery, requested], return_when=asyncio.FIRST_COMPLETED)
     assert task.recovering
     assert not task.may_fetch(1 << 20)
     target.elected = True
-    await asyncio.gather(recovery, asked)
+    await asyncio.gather(recovery, requested)
     assert task.may_fetch(1 << 20)
     await target.close()

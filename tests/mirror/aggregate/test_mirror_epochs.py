@@ -39,8 +39,8 @@ def end_of(broker: Peer, topic: str, epoch: int) -> tuple[int, int]:
 
     async def ask() -> tuple[int, int]:
         async with ClusterClient(broker.bootstrap) as cluster:
-            asked = OffsetForLeaderTopic(topic, [OffsetForLeaderPartition(0, -1, epoch)])
-            request = OffsetForLeaderEpochRequest(topics=[asked])
+            requested = OffsetForLeaderTopic(topic, [OffsetForLeaderPartition(0, -1, epoch)])
+            request = OffsetForLeaderEpochRequest(topics=[requested])
             response = await cluster.call_leader(topic, 0, offset_for_leader_epoch.API, request)
             answer = response.topics[0].partitions[0]
             assert not answer.error_code

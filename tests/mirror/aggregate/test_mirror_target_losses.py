@@ -51,15 +51,15 @@ async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> 
     create(east, topic, 4)
     unopened, failed, skips, idle = (task(topic, 21, number) for number in range(4))
     unopened.recovering, failed.failed, skips.skip_to = True, True, 5
-    idle.saw(0)
+    idle.observe_end(0)
     async with ClusterClient(east.bootstrap) as client:
         assert await found(client, unopened, failed, skips, idle) == {idle: 0}
         idle.lost(0)
         assert await found(client, idle) == {}
     assert idle.error == f"{topic}-3: the target has lost records: its log ends at offset 0, and ended at 21"
     assert idle.target_missing
-    idle.saw(0)
-    assert idle.is_unseen(1), "nobody knows yet how many records are missing"
+    idle.observe_end(0)
+    assert idle.is_lag_unknown(1), "nobody knows yet how many records are missing"
 
 
 async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(east: BrokerProcess) -> None:

@@ -46,8 +46,8 @@ def test_patterns_that_match_no_name() -> None:
 
 
 def test_a_request_to_rejoin() -> None:
-    asked = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
-    assert parse(json.dumps(asked)).rejoin == "2026-11-25"
+    requested = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
+    assert parse(json.dumps(requested)).rejoin == "2026-11-25"
     assert parse(json.dumps(GOOD)).rejoin == ""
 
 

@@ -22,7 +22,7 @@ WHOLE = Progress(
     ("a", "b"),
     first=4,
     source_end=120,
-    seen_ms=88,
+    observed_ms=88,
     is_deselected=True,
     groups=(("abcdefgh", 7), ("ijklmnop", 0)),
 )

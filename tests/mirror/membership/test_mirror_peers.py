@@ -75,16 +75,16 @@ async def test_only_a_process_that_was_there_can_have_ended(answer: bytes | None
 
 @pytest.mark.parametrize("successor", [True, False])
 async def test_a_process_has_ended_when_nobody_or_another_listens(successor: bool) -> None:
-    asked = asyncio.Event()
+    requested = asyncio.Event()
 
     def instance() -> Response:
-        asked.set()
+        requested.set()
         return Response(b"this")
 
     server = HttpServer({"/instance": instance})
     port = await server.start("127.0.0.1", fixed_port())
     watching = asyncio.create_task(has_ended(Peer("a", "127.0.0.1", port, "this")))
-    await asked.wait()
+    await requested.wait()
     await server.close()
     if successor:
         server = HttpServer({"/instance": lambda: Response(b"that")})

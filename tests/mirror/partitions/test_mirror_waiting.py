@@ -99,11 +99,11 @@ def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
     task.fail("refused", side="source")
     task.rewind(progress)
     assert cause_of(task) == failed("source", "refused"), "it may be refused again"
-    task.saw(10)
+    task.observe_end(10)
     assert cause_of(task) is None, "the source has answered"
     task.fail("refused")
     task.rewind(progress)
-    task.saw(10)
+    task.observe_end(10)
     assert cause_of(task) == failed("target", "refused"), "the source's answer says nothing about the target"
     task.fail("too large", reason=RECORD_TOO_LARGE)
     assert cause_of(task) is None, "it has a reason of its own"

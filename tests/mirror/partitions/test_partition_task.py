@@ -11,7 +11,7 @@ from millstream_kafka.batch import INT32_MAX, advance_sequence
 from millstream_mirror.kafka.progress import LastBatch, Progress
 from millstream_mirror.partitions.partition_task import (
     RECORD_TOO_LARGE,
-    UNSEEN_MS,
+    UNKNOWN_AFTER_MS,
     PartitionTask,
     SentRequest,
 )
@@ -66,17 +66,17 @@ def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
     of = task()
     of.fail("the batch is too large", reason=RECORD_TOO_LARGE)
     of.rewind(of.acknowledged)
-    of.saw(110)
+    of.observe_end(110)
     assert (of.error, of.reason) == ("the batch is too large", RECORD_TOO_LARGE)
     sent = of.send(batches(of, 10))
-    of.saw(110)
+    of.observe_end(110)
     of.succeeded(sent, 0)
     assert (of.error, of.reason) == ("", "")
     of.fail("the target is away")
-    of.saw(110)
+    of.observe_end(110)
     assert of.error == "the target is away", "nothing was fetched since"
     of.rewind(of.acknowledged)
-    of.saw(110)
+    of.observe_end(110)
     assert of.error == ""
 
 
@@ -102,7 +102,7 @@ def test_positions_are_those_behind_what_the_target_has() -> None:
 def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
     of = PartitionTask("t", 0, "t", replace(START, is_new=True), committed=START)
     of.recovering = False
-    of.saw(110)
+    of.observe_end(110)
     sent = of.send(batches(of, 10))
     assert of.acknowledged.is_new
     of.succeeded(sent, 0)
@@ -110,7 +110,7 @@ def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
     committed = of.to_commit()
     assert committed is not None
     assert not committed.is_new
-    of.saw(200)
+    of.observe_end(200)
     assert not of.acknowledged.is_new
 
 
@@ -172,11 +172,11 @@ def test_a_task_that_never_catches_up_is_behind_by_its_oldest_missing_record(
     now = 1_000_000.0
     monkeypatch.setattr("millstream_mirror.partitions.partition_task.time.time", lambda: now)
     of = task()
-    of.saw(100)
+    of.observe_end(100)
     for second in range(100):
         now += 1
         sent = of.send(batches(of, 10))
-        of.saw(of.position + 10)  # ten records arrive before the last ten are acknowledged
+        of.observe_end(of.position + 10)  # ten records arrive before the last ten are acknowledged
         of.succeeded(sent, 10 * second)
         assert (of.lag, of.lag_seconds(int(now * 1000))) == (10, 0)
         now += 1
@@ -186,13 +186,13 @@ def test_a_task_that_never_catches_up_is_behind_by_its_oldest_missing_record(
 def test_the_lag_is_unknown_once_the_source_says_nothing_about_it() -> None:
     """As when the source's broker is out of reach: that all was mirrored a minute ago says nothing about now."""
     of = task()
-    assert of.is_unseen(0), "it was never seen"
-    of.saw(100)
-    now = of.seen_ms
-    assert not of.is_unseen(now + UNSEEN_MS)
-    assert of.is_unseen(now + UNSEEN_MS + 1)
-    of.saw(200)
-    assert not of.is_unseen(now + 10 * UNSEEN_MS), "it is behind in any case"
-    of.saw(100)
+    assert of.is_lag_unknown(0), "it was never seen"
+    of.observe_end(100)
+    now = of.observed_ms
+    assert not of.is_lag_unknown(now + UNKNOWN_AFTER_MS)
+    assert of.is_lag_unknown(now + UNKNOWN_AFTER_MS + 1)
+    of.observe_end(200)
+    assert not of.is_lag_unknown(now + 10 * UNKNOWN_AFTER_MS), "it is behind in any case"
+    of.observe_end(100)
     of.reason = RECORD_TOO_LARGE
-    assert not of.is_unseen(now + 10 * UNSEEN_MS), "it is known why it waits"
+    assert not of.is_lag_unknown(now + 10 * UNKNOWN_AFTER_MS), "it is known why it waits"

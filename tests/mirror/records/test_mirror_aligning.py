@@ -27,7 +27,7 @@ class World:
     def next_offset(self) -> int:
         alignment = Alignment(START, (known(one) for one in self.target))
         for record in self.source:
-            alignment.see(record.offset, known(record))
+            alignment.add(record.offset, known(record))
         return alignment.next_offset
 
     @property
@@ -112,22 +112,22 @@ def test_timestamps_count_unless_the_target_has_set_its_own(is_stamped: bool) ->
     alignment = Alignment(
         START, [Fingerprint.of(record("x", "v", START, timestamp=8), is_stamped=is_stamped)]
     )
-    alignment.see(START, known(record("x", "v", START)))
+    alignment.add(START, known(record("x", "v", START)))
     assert alignment.next_offset == (START + 1 if is_stamped else START)
 
 
 @pytest.mark.parametrize("other", [("y", "v"), ("x", "w")])
 def test_another_record_is_none_of_those_that_were_sent(other: tuple[str, str]) -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
-    alignment.see(START, known(record(*other, START)))
+    alignment.add(START, known(record(*other, START)))
     assert alignment.is_over
-    alignment.see(START + 1, known(record("x", "v", START + 1)))
+    alignment.add(START + 1, known(record("x", "v", START + 1)))
     assert alignment.next_offset == START
 
 
 def test_headers_count() -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
-    alignment.see(START, known(record("x", "v", START)._replace(headers=())))
+    alignment.add(START, known(record("x", "v", START)._replace(headers=())))
     assert alignment.next_offset == START
 
 

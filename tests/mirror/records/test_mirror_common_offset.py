@@ -37,12 +37,12 @@ class Log:
 
 
 def search(one: Log, other: Log, bound: int) -> tuple[CommonOffset, int]:
-    found, asked = CommonOffset(max(one.start, other.start), bound), 0
-    while (offset := found.asks) is not None:
+    found, requested = CommonOffset(max(one.start, other.start), bound), 0
+    while (offset := found.next_offset) is not None:
         assert max(one.start, other.start) <= offset < bound
-        found.told(one.at(offset), other.at(offset))
-        asked += 1
-    return found, asked
+        found.compare(one.at(offset), other.at(offset))
+        requested += 1
+    return found, requested
 
 
 def logs(
@@ -65,10 +65,10 @@ def test_it_is_where_the_logs_part(
     common: list[tuple[int, int]], mine: list[tuple[int, int]], theirs: list[tuple[int, int]]
 ) -> None:
     one, other, parted = logs(common, mine, theirs)
-    found, asked = search(one, other, min(one.end, other.end))
+    found, requested = search(one, other, min(one.end, other.end))
     assert (found.offset, found.is_found) == (parted, bool(common))
     assert found.epoch == (0 if common else -1)
-    assert asked <= 2 * math.log2(max(one.end, other.end, 1) + 1) + 3
+    assert requested <= 2 * math.log2(max(one.end, other.end, 1) + 1) + 3
 
 
 @given(SHAPES.filter(len), SHAPES, SHAPES, st.data())

@@ -81,19 +81,19 @@ def test_both_sides_of_a_session_always_know_the_same_partitions() -> None:
     dice = random.Random(3)
     session, there = FetchSession(), dict[tuple[str, int], tuple[int, int]]()
     for _ in range(2000):
-        asked = {
+        requested = {
             (topic, index): (dice.randrange(3), 0)
             for topic in "abc"
             for index in range(4)
             if dice.random() < 0.8
         }
-        request = session.request(asked, 1 << 20, "")
+        request = session.request(requested, 1 << 20, "")
         if request.session_epoch == 0:
             there = {}
         for one in forgotten(request):
             del there[one]
         there |= named(request)
-        assert there == asked
+        assert there == requested
         if (chance := dice.random()) < 0.05:
             session.answered(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         else:

@@ -44,7 +44,7 @@ the target's batches first."""
 LAST_EPOCH = 32767
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
 """How often a task that waits checks whether the target's topic is deleted, or the source has its records again."""
-UNSEEN_S = 60.0
+UNREPLICATED_S = 60.0
 """How long to wait for records that the target's leader has and does not return: followers leave its ISR before."""
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class AggregateRecovery(Recovery):
             task.is_compacted = task.topic in compacted
             task.suspicious = task.suspicious or (task.must_compare and task.is_compacted)
             with at("source"):
-                task.saw(await offset_at(self._at_source, task.source, LATEST))
+                task.observe_end(await offset_at(self._at_source, task.source, LATEST))
             task.recovering = False
             return task
 
@@ -296,7 +296,7 @@ class AggregateRecovery(Recovery):
         elif ahead < HALF_OF_SEQUENCES and task.is_compacted:
             await self._align(task, "its source is compacted")
         elif ahead < HALF_OF_SEQUENCES:
-            logger.info("%s: the target has %d records more than the progress says", task, ahead)
+            logger.info("%s: the target has %d records more than the progress counts", task, ahead)
             task.rewind(here)
             task.skip_to, task.last_there, task.skip_end = there, last, end
         else:
@@ -319,8 +319,8 @@ class AggregateRecovery(Recovery):
         answer = await read(self._at_target, task.target, end + 1, 1)
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return  # its log ends there
-        task.unseen_since = task.unseen_since or time.monotonic()
-        if time.monotonic() < task.unseen_since + UNSEEN_S:
+        task.unreplicated_since = task.unreplicated_since or time.monotonic()
+        if time.monotonic() < task.unreplicated_since + UNREPLICATED_S:
             raise not_replicated_yet("target", task.target, end)
 
     async def _align(self, task: PartitionTask, why: str) -> None:
@@ -346,7 +346,7 @@ class AggregateRecovery(Recovery):
             await self._pass_gap(task)
             return
         logger.info(
-            "%s: %s: the target has %d records more than the progress says: continuing from offset %d",
+            "%s: %s: the target has %d records more than the progress counts: continuing from offset %d",
             *(task, why, in_target.count, offset),
         )
         self._counters.repeated_records += in_target.count

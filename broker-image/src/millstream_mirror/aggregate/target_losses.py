@@ -56,9 +56,11 @@ class TargetLosses:
     async def _look_at(self, node: int, tasks: Mapping[TopicPartition, PartitionTask]) -> None:
         with contextlib.suppress(BrokerError, ApiError):
             for some in in_parts(tasks, lambda _: 1, PARTITIONS_AT_ONCE):
-                asked = {where: tasks[where].acknowledged for where in some if tasks[where].is_idle}
-                out = await self._out_of_range(node, {where: asked[where].target_offset for where in asked})
-                if not (out := out & asked.keys()):
+                requested = {where: tasks[where].acknowledged for where in some if tasks[where].is_idle}
+                out = await self._out_of_range(
+                    node, {where: requested[where].target_offset for where in requested}
+                )
+                if not (out := out & requested.keys()):
                     continue
                 # It may also have deleted older records: then it begins, and ends, after this offset.
                 ends = await offsets_at(self._at_target, node, out, LATEST)
@@ -66,8 +68,8 @@ class TargetLosses:
                     {
                         tasks[where]: end.offset
                         for where, end in ends.items()
-                        if where in out and not end.error_code and end.offset < asked[where].target_offset
-                        if tasks[where].is_idle and tasks[where].acknowledged is asked[where]
+                        if where in out and not end.error_code and end.offset < requested[where].target_offset
+                        if tasks[where].is_idle and tasks[where].acknowledged is requested[where]
                     }
                 )
             await self._compare_numbers(node, tasks.values())
@@ -77,17 +79,17 @@ class TargetLosses:
     async def _compare_numbers(self, node: int, tasks: Collection[PartitionTask]) -> None:
         """Raises BrokerError, ApiError."""
         connection = await self._at_target.connection(node)
-        asked = {
+        requested = {
             Producer(task.target, here.producer_id, here.producer_epoch): (task, here)
             for task in tasks
             if task.is_idle and self._compared.get(task) is not connection
             if (here := task.acknowledged).sequence
         }
-        if not asked:
+        if not requested:
             return
         behind = {}
-        for producer, number in (await next_numbers(self._at_target, node, asked)).items():
-            task, here = asked[producer]
+        for producer, number in (await next_numbers(self._at_target, node, requested)).items():
+            task, here = requested[producer]
             self._compared[task] = connection
             if is_behind(number, here.sequence):
                 behind[producer.target] = task, here

@@ -139,7 +139,7 @@ async def next_source_offset(
         before, data = position, records_in(answer)
         aborted = answer.aborted_transactions or ()
         async for record in in_turns(records_to_mirror(data, position, aborted)):
-            alignment.see(record.offset, Fingerprint.of(record))
+            alignment.add(record.offset, Fingerprint.of(record))
         async for _, header in in_turns(iter_batches(data)):
             is_compacted = is_compacted or header.base_offset > position or may_be_compacted(header)
             position = max(position, header.next_offset)
@@ -181,7 +181,7 @@ async def next_offset_of_rest(
     if is_compacted:
         alignment = Alignment(start, in_target.records)
         for offset, known in records:
-            alignment.see(offset, known)
+            alignment.add(offset, known)
         return alignment.next_offset if alignment.next_offset > start else None
     # As many as would be left if the deleted offsets had each been a record's. With holes among them, more are left.
     least = in_target.count - (records[0][0] - task.acknowledged.offset)

@@ -21,8 +21,10 @@ class Pattern:
         try:
             self._compiled: Any = re2.compile(text, _QUIET)
         except re2.error as error:
-            said = error.args[0]
-            raise ValueError(said.decode(errors="replace") if isinstance(said, bytes) else said) from None
+            reason = error.args[0]
+            raise ValueError(
+                reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+            ) from None
 
     def matches(self, name: str) -> bool:
         """Whether it matches the whole name."""

@@ -115,7 +115,7 @@ class IdentityRecovery(Recovery):
                 *(0, target, 0, 0, 0, name.topic_id, cluster_id, known.caught_up_ms, known.gap),
                 first=0,
                 source_end=known.source_end,
-                seen_ms=known.seen_ms,
+                observed_ms=known.observed_ms,
                 is_new=known.is_new or known.producer_id != target,
                 groups=known.groups if known.producer_id == target else (),
             )
@@ -274,8 +274,8 @@ class IdentityRecovery(Recovery):
         """Raise MustWait unless the source has the target's last epoch up to the target's end."""
         ours, last = there.log_end_offset, there.last_epoch
         if last >= 0 and (epoch[0] != last or epoch[1] < ours):
-            said = f"has no epoch {last}" if epoch[0] != last else f"ends epoch {last} at offset {epoch[1]}"
-            raise _diverged(task, f"ends at offset {ours} with leader epoch {last}, the source {said}")
+            source = f"has no epoch {last}" if epoch[0] != last else f"ends epoch {last} at offset {epoch[1]}"
+            raise _diverged(task, f"ends at offset {ours} with leader epoch {last}, the source {source}")
         if last < 0 and ours > end:
             raise _diverged(task, f"ends at offset {ours}, the source at {end}")
 
@@ -308,7 +308,7 @@ class IdentityRecovery(Recovery):
         """Continue at the target's end. Raises MustWait."""
         ours = there.log_end_offset
         task.target_start, task.source_start = there.log_start_offset, start
-        task.saw(end)
+        task.observe_end(end)
         progress = replace(task.acknowledged, offset=max(ours, start), target_offset=ours)
         if 0 < ours < start:
             task.acknowledged = replace(task.acknowledged, offset=ours, target_offset=ours)

@@ -56,7 +56,7 @@ PARTITIONS_AT_ONCE = 8
 GROUPS_AT_ONCE = 16
 LOOK_AGAIN_S = 2.0
 KNOWN_LOOK_S, KNOWN_S = 0.05, 5.0
-"""How often to ask a broker whether it knows a setting, and the time after which that is an error."""
+"""How often to check whether a broker knows a setting, and the time after which that is an error."""
 SET, DELETE = 0, 1
 GROUPS_TOPIC = "__consumer_offsets"
 
@@ -86,7 +86,7 @@ class Resync:
         self._diverged = DivergedRecords(at_target, request_id)
         self._truncation = Truncation(at_source, at_target, self._diverged)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._seen: dict[str, tuple[UUID, int]] = {}
+        self._running_for: dict[str, tuple[UUID, int]] = {}
         """Id and number of partitions of the source's topic for which a task runs."""
         self._topics_at_once = asyncio.Semaphore(TOPICS_AT_ONCE)
         self.problems: dict[str, str] = {}
@@ -105,10 +105,10 @@ class Resync:
     def want(self, topics: Mapping[str, MetadataResponseTopic]) -> None:
         """Resync these topics, by name in the target, and no others."""
         wanted = topics if self._leads() else {}
-        seen = {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
-        for name in [name for name in self._tasks if self._seen.get(name) != seen.get(name)]:
+        running_for = {name: (topic.topic_id, len(topic.partitions)) for name, topic in wanted.items()}
+        for name in [name for name in self._tasks if self._running_for.get(name) != running_for.get(name)]:
             self._tasks.pop(name).cancel()
-        self._seen = seen
+        self._running_for = running_for
         self.problems = {name: problem for name, problem in self.problems.items() if name in wanted}
         for name, topic in wanted.items():
             if name not in self._tasks or self._tasks[name].done():
@@ -264,8 +264,8 @@ class Resync:
         (answer,) = (await self._at_target.call_any(incremental_alter_configs.API, request)).responses
         if answer.error_code:
             error = ErrorCode.of(answer.error_code)
-            told = ", ".join(f"{key}={value or ''}" for key, value in settings.items())
-            raise ApiError(error, f"setting {told}: {answer.error_message or error.message}")
+            shown = ", ".join(f"{key}={value or ''}" for key, value in settings.items())
+            raise ApiError(error, f"setting {shown}: {answer.error_message or error.message}")
 
     async def _await_all_brokers(self, both: Both) -> None:
         """Wait until no broker of the target accepts clients' records. Raises BrokerError, ApiError, CannotResync."""

@@ -161,8 +161,8 @@ class Truncation:
         if bound < 0:
             bound = min(end, here.log_end_offset)
         search = CommonOffset(max(start, here.log_start_offset), bound)
-        while (offset := search.asks) is not None:
-            search.told(
+        while (offset := search.next_offset) is not None:
+            search.compare(
                 await _batch_at(self._at_target, ours, offset, here.leader_epoch),
                 await _batch_at(self._at_source, theirs, offset, epoch),
             )
@@ -228,10 +228,10 @@ class Truncation:
 
     async def _truncate(self, both: Both, here: TruncatedPartitionResponse, offset: int) -> None:
         """Truncate the log there unless it has changed; the caller checks the result. Raises BrokerError."""
-        asked = TruncatedPartition(
+        requested = TruncatedPartition(
             here.index, here.leader_epoch, here.log_end_offset, here.last_epoch, offset
         )
-        answer = await self._call(both, asked)
+        answer = await self._call(both, requested)
         if answer.error_code:
             self._at_target.forget_leaders(both.name)
             logger.warning(
@@ -247,11 +247,11 @@ class Truncation:
                 "%s-%d: truncated from offset %d to %d", both.name, here.index, here.log_end_offset, offset
             )
 
-    async def _call(self, both: Both, asked: TruncatedPartition) -> TruncatedPartitionResponse:
+    async def _call(self, both: Both, requested: TruncatedPartition) -> TruncatedPartitionResponse:
         request = MirrorTruncateRequest(
-            both.source.cluster_id, [TruncatedTopic(both.name, both.source.topic_id, [asked])]
+            both.source.cluster_id, [TruncatedTopic(both.name, both.source.topic_id, [requested])]
         )
-        response = await self._at_target.call_leader(both.name, asked.index, mirror_truncate.API, request)
+        response = await self._at_target.call_leader(both.name, requested.index, mirror_truncate.API, request)
         return response.topics[0].partitions[0]
 
 
@@ -280,8 +280,8 @@ async def _end_of(
 
     Raises BrokerError, ApiError."""
     topic, partition = where
-    asked = OffsetForLeaderPartition(partition, leader_epoch, epoch)
-    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic, [asked])])
+    requested = OffsetForLeaderPartition(partition, leader_epoch, epoch)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic, [requested])])
     response = await cluster.call_leader(topic, partition, offset_for_leader_epoch.API, request)
     answer = response.topics[0].partitions[0]
     if answer.error_code:

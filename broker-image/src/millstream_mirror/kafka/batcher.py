@@ -1,4 +1,4 @@
-"""Questions of many tasks, asked in one request."""
+"""Lookups of many tasks in one request."""
 
 from __future__ import annotations
 

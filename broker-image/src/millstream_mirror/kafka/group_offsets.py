@@ -41,7 +41,7 @@ class Position:
 async def groups_in(cluster: ClusterClient) -> list[ListedGroup]:
     """The groups that the known brokers coordinate. Raises BrokerError, ApiError.
 
-    A broker that still loads groups responds with an error and the groups loaded so far: it is asked again for two
+    A broker that still loads groups responds with an error and the groups loaded so far: it is queried again for two
     seconds, as loading takes milliseconds where the first group of a cluster begins.
     """
     answers = await asyncio.gather(*(_groups_of(cluster, node) for node in list(cluster.brokers)))

@@ -42,7 +42,7 @@ async def offset_at(cluster: ClusterClient, where: TopicPartition, timestamp: in
 async def offsets_at(
     cluster: ClusterClient, node: int, partitions: Collection[TopicPartition], timestamp: int
 ) -> dict[TopicPartition, ListOffsetsPartitionResponse]:
-    """What one broker says about partitions that it leads, each perhaps with an error. Raises BrokerError."""
+    """What one broker reports about partitions that it leads, each perhaps with an error. Raises BrokerError."""
     topics: dict[str, ListOffsetsTopic] = {}
     for topic, partition in partitions:
         one = ListOffsetsPartition(partition, timestamp=timestamp)
@@ -69,10 +69,10 @@ async def read(
     """Fetch about ``size`` bytes once; the response may be OFFSET_OUT_OF_RANGE. Raises BrokerError, ApiError.
 
     ``epoch`` is the leader epoch; a leader of another epoch responds with an error. -1 means any.
-    ``is_committed``: up to the end of finished transactions, and the response says which were aborted.
+    ``is_committed``: up to the end of finished transactions, and the response lists which were aborted.
     """
     topic, partition = where
-    asked = FetchPartition(
+    requested = FetchPartition(
         partition, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=size
     )
     request = FetchRequest(
@@ -80,7 +80,7 @@ async def read(
         min_bytes=0,
         max_bytes=size,
         isolation_level=1 if is_committed else 0,
-        topics=[FetchTopic(topic, partitions=[asked])],
+        topics=[FetchTopic(topic, partitions=[requested])],
     )
     response = await cluster.call_leader(topic, partition, fetch.BY_NAME, request)
     if not response.responses:  # Kafka, while a quota is exceeded

@@ -85,7 +85,7 @@ class Progress:
     """The source offset of the record with number 0; -1 in progress of older releases."""
     source_end: int = -1
     """The end of the source's log, as last seen; -1 if unknown. A promotion without the source reports it."""
-    seen_ms: int = 0
+    observed_ms: int = 0
     """When that end was first seen."""
     is_deselected: bool = False
     """The mirror's patterns no longer select the topic (selection/deselected.py)."""
@@ -107,7 +107,7 @@ class Progress:
         gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
         origins = {"origins": self.origins} if self.origins else {}
         left = {"left": True} if self.is_deselected else {}
-        source = {"source": [self.source_end, self.seen_ms]} if self.source_end >= 0 else {}
+        source = {"source": [self.source_end, self.observed_ms]} if self.source_end >= 0 else {}
         last = {"last": self.last} if self.last else {}
         target = {"target": self.target_id} if self.target_id else {}
         new = {"new": True} if self.is_new else {}
@@ -151,7 +151,7 @@ class Progress:
             if stored["v"] != _VERSION:
                 raise ValueError(f"version {stored['v']}")
             producer_id, epoch, sequence = stored["producer"]
-            source_end, seen_ms = stored.get("source", (-1, 0))
+            source_end, observed_ms = stored.get("source", (-1, 0))
             origins = stored.get("origins", [])
             if not isinstance(origins, list) or len(origins) > MAX_ORIGINS:
                 raise ValueError(f"origins: a list of at most {MAX_ORIGINS} cluster ids is allowed")
@@ -168,7 +168,7 @@ class Progress:
                 tuple(_text("origins", one) for one in origins),
                 _number("first", stored.get("first", -1), 63),
                 _number("source", source_end, 63),
-                _number("source", seen_ms, 63),
+                _number("source", observed_ms, 63),
                 stored.get("left", False) is True,
                 LastBatch(*(_number("last", one, 63) for one in stored["last"]))
                 if "last" in stored

@@ -101,7 +101,7 @@ async def configs_of(cluster: ClusterClient, topic: str, node: int | None = None
 
 
 async def compacted(cluster: ClusterClient, topics: Collection[str]) -> set[str]:
-    """Those that are compacted, as far as the cluster says. Raises BrokerError."""
+    """Those that are compacted, as far as the cluster reports. Raises BrokerError."""
     if not topics:
         return set()
     resources = [DescribeConfigsResource(TOPIC_RESOURCE, topic, [CLEANUP_POLICY]) for topic in topics]

@@ -166,8 +166,8 @@ class GroupMembership:
     async def look(self) -> None:
         """Find out to whom the group belongs, before this worker joins.
 
-        If the target does not respond, or the group rebalances (then the coordinator does not tell what its members
-        are), joining will tell.
+        If the target does not respond, or the group rebalances (then the coordinator does not report what its members
+        are), joining shows it.
         """
         if (here := self._doorplate.owner) is None:
             return

@@ -192,7 +192,7 @@ class AssignedTasks:
                     self._waiting.pop(self._names[task.source], None)
             opened(tasks)
 
-        pause, said = BACKOFF_S, ""
+        pause, reported = BACKOFF_S, ""
         while names:
             try:
                 waiting = await self._recovery.open(names, noted, connect)
@@ -200,9 +200,9 @@ class AssignedTasks:
                 cause = failed(self._recovery.side_of(error), f"cannot be opened: {error}")
                 waiting = dict.fromkeys(names, cause)
             self._waiting = waiting
-            if (error_now := self.error) and error_now != said:
+            if (error_now := self.error) and error_now != reported:
                 self._failure(error_now)
-            said = error_now
+            reported = error_now
             if names := list(waiting):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)

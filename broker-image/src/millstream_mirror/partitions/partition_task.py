@@ -19,9 +19,9 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Gap, LastBatch, Progress
 from ..records.aligning import Fingerprint
+from ..records.log_ends import LogEnds
 from ..records.offset_map import OffsetMap, Span, spans_of
 from ..records.rewrite import Outgoing
-from ..records.seen_ends import SeenEnds
 
 HALF_OF_SEQUENCES = 1 << 30
 ONE_BY_ONE_AT_ONCE = 128
@@ -37,7 +37,7 @@ MISMATCH = "the last record in the target is another one than the source's"
 SOURCE_ENDS = "the target has more of it than the source"
 """Why a task compares records: those of source and target differ at the same number, or the source has fewer."""
 
-UNSEEN_MS = 30_000
+UNKNOWN_AFTER_MS = 30_000
 """Every response of the source about a task shows its end, even one without news, which comes every second."""
 
 Side = Literal["source", "target", ""]
@@ -85,7 +85,7 @@ class PartitionTask:
     """Set while its position is being looked up; the task does not fetch then."""
     suspicious: bool = False
     """The target refused a number as out of order: compare with its log before sending again."""
-    unseen_since: float = 0.0
+    unreplicated_since: float = 0.0
     """Since when the target's leader has records that it does not return yet (monotonic clock); 0 if it has none."""
     refused_at: int | None = None
     """The acknowledged number at the time when the target refused the next one."""
@@ -123,9 +123,9 @@ class PartitionTask:
     """The source's high watermark when it was first seen: a new task that has this is new no more."""
     moved_ms: int = 0
     """When the source's high watermark was first seen at its present value."""
-    seen_ms: int = 0
+    observed_ms: int = 0
     """When the high watermark was last seen."""
-    ends: SeenEnds = field(default_factory=SeenEnds)
+    ends: LogEnds = field(default_factory=LogEnds)
     caught_up_ms: int = 0
     """When the oldest record that is missing in the target was first seen; the present if none is."""
     leader: int = -1
@@ -174,13 +174,13 @@ class PartitionTask:
         """The age of the oldest record that is missing, in seconds since it was first seen."""
         return max(0.0, (now_ms - self.caught_up_ms) / 1000) if self.lag else 0.0
 
-    def is_unseen(self, now_ms: int) -> bool:
+    def is_lag_unknown(self, now_ms: int) -> bool:
         """Whether its lag is unknown: the source's end was never seen, or, if it was reached, not for a while."""
         if self.reason or self.replaced or self.stopped_at is not None:
             return False
         if not self.lag and self.failed and self.target_missing:
             return True  # it has lost records, and finds out how many
-        return not self.seen_ms or (not self.lag and now_ms - self.seen_ms > UNSEEN_MS)
+        return not self.observed_ms or (not self.lag and now_ms - self.observed_ms > UNKNOWN_AFTER_MS)
 
     @property
     def has_to_act(self) -> bool:
@@ -228,7 +228,7 @@ class PartitionTask:
         self.position, self.sequence, self.left_out = to.offset, to.sequence, None
         self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
         self.must_compare = False
-        self.unseen_since = 0.0
+        self.unreplicated_since = 0.0
         self.misfits = self.other_id = ""
         self.skip_to = self.last_there = None
         self.probing = True
@@ -358,20 +358,20 @@ class PartitionTask:
         self.in_flight.remove(sent)
         self.bytes_in_flight -= sent.size
 
-    def saw(self, high_watermark: int) -> None:
+    def observe_end(self, high_watermark: int) -> None:
         """Note the end of the source's log.
 
         The source's past errors are over then, and the target's once it has all of the log.
         """
-        self.seen_ms = int(time.time() * 1000)
+        self.observed_ms = int(time.time() * 1000)
         if self.new_until < 0:
             self.new_until = high_watermark
         if high_watermark != self.high_watermark:
             is_first = self.high_watermark < 0
-            self.high_watermark, self.moved_ms = high_watermark, self.seen_ms
+            self.high_watermark, self.moved_ms = high_watermark, self.observed_ms
             # What has arrived before the worker did is as old as the progress.
             is_older = is_first and bool(self.lag)
-            self.ends.saw(high_watermark, self.caught_up_ms if is_older else self.seen_ms)
+            self.ends.observe(high_watermark, self.caught_up_ms if is_older else self.observed_ms)
         self._note_lag()
         if not self.is_stopped and (self._is_over() or not (self.lag or self.in_flight)):
             self.error = self.reason = ""
@@ -394,7 +394,7 @@ class PartitionTask:
         before, now = self.committed, self.acknowledged
         end, moved_ms = self.high_watermark, self.moved_ms
         if end < 0:
-            end, moved_ms = now.source_end, now.seen_ms
+            end, moved_ms = now.source_end, now.observed_ms
         if (
             before is not None
             and (before.offset, before.sequence, before.source_end) == (now.offset, now.sequence, end)
@@ -407,5 +407,5 @@ class PartitionTask:
             caught_up_ms=self.caught_up_ms,
             origins=self.origins,
             source_end=end,
-            seen_ms=moved_ms,
+            observed_ms=moved_ms,
         )

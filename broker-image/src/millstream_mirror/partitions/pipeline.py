@@ -47,7 +47,7 @@ FETCH_TIMEOUT_S = 10.0
 FULL_LOOK_S = 0.02
 """How long other tasks wait for a task that has too much in flight."""
 REPLICA_S = 300.0
-"""How long a task fetches from a follower before it asks its leader again, as in Kafka's consumers."""
+"""How long a task fetches from a follower before it queries its leader again, as in Kafka's consumers."""
 IDLE_LOOK_S = 1.0
 """How often to mark tasks that a fetch session leaves out as still caught up."""
 PRODUCE_TIMEOUT_MS = 30_000
@@ -233,7 +233,7 @@ class Flow(ABC):
     async def _pump(self, node: int) -> None:
         pause = BACKOFF_S
         session = FetchSession(is_wanted=self._bytes_per_second is None)
-        seen_at = 0.0
+        observed_at = 0.0
         while True:
             tasks, full = await self._tasks_to_fetch(node)
             if self._rack:
@@ -249,7 +249,7 @@ class Flow(ABC):
                     continue
                 allowed = min(allowed, reserved)
                 tasks.sort(key=lambda task: task.turn)
-            asked = {task.source: (task.position, task.source_epoch) for task in tasks}
+            requested = {task.source: (task.position, task.source_epoch) for task in tasks}
             # A task that skips must not be sent to a follower, which may lack records that the target has.
             rack = "" if not self._rack or any(task.skip_to is not None for task in tasks) else self._rack
             used = allowed  # if the fetch fails, the broker may have sent this many bytes
@@ -264,7 +264,7 @@ class Flow(ABC):
                 api, ids = by_id_or_name(connection.version(fetch.API), topics)
                 # Full tasks may fetch again long before the others have news.
                 wait_ms = 0 if full else FETCH_WAIT_MS
-                request = session.request(asked, allowed, rack, ids, few, wait_ms=wait_ms)
+                request = session.request(requested, allowed, rack, ids, few, wait_ms=wait_ms)
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 refused = session.answered(response)
@@ -296,10 +296,12 @@ class Flow(ABC):
                 await asyncio.sleep(BACKOFF_S)
                 continue
             if is_partial:
-                if is_due := begun - seen_at >= IDLE_LOOK_S:
-                    seen_at = begun
-                self._see_the_rest(tasks if is_due else [task for task in tasks if task.has_to_act], response)
-            await self._forward(response, asked)
+                if is_due := begun - observed_at >= IDLE_LOOK_S:
+                    observed_at = begun
+                self._handle_unlisted(
+                    tasks if is_due else [task for task in tasks if task.has_to_act], response
+                )
+            await self._forward(response, requested)
 
     async def _tasks_to_fetch(self, node: int) -> tuple[list[PartitionTask], list[PartitionTask]]:
         """The tasks that this broker leads and that may fetch, and those that have too much in flight.
@@ -315,7 +317,7 @@ class Flow(ABC):
                 return tasks, full
             await self._progress.wait(left)
 
-    def _see_the_rest(self, tasks: Sequence[PartitionTask], response: FetchResponse) -> None:
+    def _handle_unlisted(self, tasks: Sequence[PartitionTask], response: FetchResponse) -> None:
         """Handle tasks that the response leaves out: it confirms that they have no news."""
         there = partitions_in(response)
         for task in tasks:
@@ -325,7 +327,7 @@ class Flow(ABC):
                 data = PartitionData(task.partition, 0, task.high_watermark)
                 response.responses.append(FetchableTopicResponse(task.topic, partitions=[data]))
             else:
-                task.saw(task.high_watermark)
+                task.observe_end(task.high_watermark)
 
     def _reserve(self, bytes_per_second: Callable[[int], float]) -> int:
         """Number of bytes to fetch now; 0 means none."""
@@ -378,11 +380,11 @@ class Flow(ABC):
         await self._progress.wait(BACKOFF_S)
 
     async def _forward(
-        self, response: FetchResponse, asked: Mapping[TopicPartition, tuple[int, int]]
+        self, response: FetchResponse, requested: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
         """Number the fetched batches and send them; other tasks wait for responses.
 
-        ``asked`` has the offset and the leader epoch of each fetch.
+        ``requested`` has the offset and the leader epoch of each fetch.
 
         A task's batches stay in order, although this awaits between numbering and sending them. Only the pump that
         fetches a task hands it to another one, or a recovery, which begins with nothing in flight; after that a task
@@ -396,11 +398,11 @@ class Flow(ABC):
             for data in topic.partitions:
                 where = (topic.topic, data.partition_index)
                 task = self.tasks.get(where)
-                if task is None or where not in asked:
+                if task is None or where not in requested:
                     continue
-                position, epoch = asked[where]
+                position, epoch = requested[where]
                 if task.source_epoch == epoch and not data.error_code and data.high_watermark >= 0:
-                    task.saw(data.high_watermark)  # in any case: a fetch session reports it once
+                    task.observe_end(data.high_watermark)  # in any case: a fetch session reports it once
                 if (task.position, task.source_epoch) != (position, epoch):
                     continue
                 if not task.may_fetch(TASK_BYTES):
@@ -432,7 +434,7 @@ class Flow(ABC):
             await asyncio.sleep(0)  # lets the requests be written, in this order
 
     def _is_leader_due(self, task: PartitionTask) -> bool:
-        """Whether to ask the leader again which replica is the nearest."""
+        """Whether to query the leader again which replica is the nearest."""
         if not task.replica_until or time.monotonic() < task.replica_until:
             return False
         self._move_back(task)

@@ -205,7 +205,7 @@ class SourceStatus:
     """Diverged records of topics that were resynced; known to the worker that leads the group."""
     promoted: Sequence[str] = ()
     """Topics of the target that are left alone because they were promoted."""
-    seen_ms: int = 0
+    observed_ms: int = 0
     """Time up to which all tasks knew the ends of the source's logs."""
     wanted: int | None = None
     """Partitions that all workers together have to mirror; None if that is not known yet."""
@@ -242,7 +242,7 @@ class SourceStatus:
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,
             "promoted": list(self.promoted),
-            "seenMs": self.seen_ms,
+            "seenMs": self.observed_ms,
         }
 
 

@@ -68,7 +68,7 @@ class Alignment:
         """No further record is among those sent."""
         return self._is_over
 
-    def see(self, offset: int, record: Fingerprint) -> None:
+    def add(self, offset: int, record: Fingerprint) -> None:
         """The source's next record."""
         if self._is_over:
             return

@@ -1,8 +1,8 @@
 """Finds the last common offset of two logs: before it both have the same batches, byte for byte. No I/O.
 
     search = CommonOffset(start, bound)
-    while (offset := search.asks) is not None:
-        search.told(first batch that ends after the offset in the one log, and in the other)
+    while (offset := search.next_offset) is not None:
+        search.compare(first batch that ends after the offset in the one log, and in the other)
 
 Equality is monotone: if two logs share a batch, they share all batches before it. A batch contains its offset and the
 leader epoch under which it was appended. One leader appended it after the log that it had, and replicas and identity
@@ -24,7 +24,8 @@ Batch = bytes | memoryview
 
 
 class CommonOffset:
-    """``offset`` is the common offset once ``asks`` is None; ``epoch`` is the leader epoch of the last common batch.
+    """``offset`` is the common offset once ``next_offset`` is None; ``epoch`` is the leader epoch of the last common
+    batch.
 
     ``is_found`` is False if no batch is equal; then ``offset`` is the start of the search.
     """
@@ -38,7 +39,7 @@ class CommonOffset:
         self._step = 1
 
     @property
-    def asks(self) -> int | None:
+    def next_offset(self) -> int | None:
         """The offset to compare next; None at the end of the search."""
         if self.offset >= self._bound:
             return None
@@ -46,15 +47,15 @@ class CommonOffset:
             return (self.offset + self._bound) // 2
         return max(self.offset, self._bound - self._step)
 
-    def told(self, one: Batch | None, other: Batch | None) -> None:
-        """Pass the first whole batch of each log that ends after ``asks``, or None if there is none."""
-        asked = self.asks
-        assert asked is not None
+    def compare(self, one: Batch | None, other: Batch | None) -> None:
+        """Pass the first whole batch of each log that ends after ``next_offset``, or None if there is none."""
+        requested = self.next_offset
+        assert requested is not None
         headers = [read_header(batch) for batch in (one, other) if batch is not None]
         if one is not None and other is not None and one == other:
             self.offset, self.epoch = headers[0].next_offset, headers[0].partition_leader_epoch
             self.is_found = True
             return
         # Common batches end before both: a common batch that ends later would have come first in both logs.
-        self._bound = min([asked, *(header.base_offset for header in headers)])
+        self._bound = min([requested, *(header.base_offset for header in headers)])
         self._step *= 2

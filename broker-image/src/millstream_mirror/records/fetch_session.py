@@ -31,7 +31,7 @@ from millstream_kafka.topic_partition import TopicPartition
 FETCH_WAIT_MS = 250
 PARTITION_BYTES = 1024 * 1024
 NO_SESSION = -1
-Asked = tuple[int, int]
+FetchPosition = tuple[int, int]
 """Offset to fetch from, and leader epoch."""
 
 
@@ -52,7 +52,7 @@ class FetchSession:
 
     def request(
         self,
-        asked: Mapping[TopicPartition, Asked],
+        requested: Mapping[TopicPartition, FetchPosition],
         max_bytes: int,
         rack: str,
         ids: Mapping[str, uuid.UUID] | None = None,
@@ -73,7 +73,7 @@ class FetchSession:
         of_partition = min(PARTITION_BYTES, max_bytes)
         few = least or {}
         wanted = {
-            where: (*one, min(of_partition, few.get(where, of_partition))) for where, one in asked.items()
+            where: (*one, min(of_partition, few.get(where, of_partition))) for where, one in requested.items()
         }
         held, self._held = self._held, wanted
         named: Mapping[TopicPartition, tuple[int, int, int]] = wanted

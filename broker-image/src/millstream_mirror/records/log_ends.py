@@ -14,7 +14,7 @@ MOST = 256
 """Of each task; more are merged in pairs, so a task that is far behind knows the times less exactly."""
 
 
-class SeenEnds:
+class LogEnds:
     """Not mirrored yet: the source's ends, in their order, each with the time when it was first seen."""
 
     __slots__ = ("_ends", "_spacing")
@@ -23,7 +23,7 @@ class SeenEnds:
         self._ends: deque[tuple[int, int]] = deque()
         self._spacing = LEAST_MS
 
-    def saw(self, end: int, now_ms: int) -> None:
+    def observe(self, end: int, now_ms: int) -> None:
         """Note the end of the source's log; if it is lower than before, its last records are gone."""
         while self._ends and self._ends[-1][0] > end:
             self._ends.pop()

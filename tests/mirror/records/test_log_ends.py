@@ -7,42 +7,42 @@ from bisect import bisect_right
 
 import pytest
 
-from millstream_mirror.records.seen_ends import MOST, SeenEnds
+from millstream_mirror.records.log_ends import MOST, LogEnds
 
 
 def test_a_task_that_never_catches_up_is_behind_by_what_is_missing() -> None:
-    ends = SeenEnds()
+    ends = LogEnds()
     for second in range(1000):
-        ends.saw(100 * (second + 1), 1000 * second)
+        ends.observe(100 * (second + 1), 1000 * second)
         assert ends.behind_since(100 * second) == 1000 * second
 
 
 def test_a_task_that_has_everything_is_not_behind() -> None:
-    ends = SeenEnds()
+    ends = LogEnds()
     assert ends.behind_since(0) is None
-    ends.saw(10, 5)
+    ends.observe(10, 5)
     assert ends.behind_since(9) == 5
     assert ends.behind_since(10) is None
-    ends.saw(10, 9)
+    ends.observe(10, 9)
     assert ends.behind_since(10) is None
 
 
 def test_records_that_the_source_lost_are_not_missing() -> None:
-    ends = SeenEnds()
-    ends.saw(1000, 5)
-    ends.saw(991, 900)
+    ends = LogEnds()
+    ends.observe(1000, 5)
+    ends.observe(991, 900)
     assert ends.behind_since(990) == 900
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_times_are_never_too_late_and_few_are_kept(seed: int) -> None:
     some = random.Random(seed)
-    ends, seen = SeenEnds(), [(0, 0)]
+    ends, seen = LogEnds(), [(0, 0)]
     now = end = offset = 0
     for _ in range(5000):
         now += some.randrange(1, 400)
         end += some.randrange(0, 20)
-        ends.saw(end, now)
+        ends.observe(end, now)
         if end > seen[-1][0]:
             seen.append((end, now))
         offset = min(end, offset + some.randrange(0, 19))
