@@ -24,7 +24,7 @@ commit: one group for each source, ``millstream-mirror.NAME.SOURCE``, whose memb
 two MirrorMakers of one name meet in it, the older one owns it (membership/ownership.py).
 
 A source topic with cleanup.policy=compact may lose records between a crash and the restart, so that numbers do not tell
-what was sent. Before a task of such a topic sends again, it looks at what it has in the target, and compares records
+what was sent. Before a task of such a topic sends again, it reads what it has in the target, and compares records
 with the source's, by their contents (records/aligning.py).
 
 A source may lose records that were mirrored, and give their offsets to others. A task waits if its source does not have

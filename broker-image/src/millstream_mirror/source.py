@@ -27,7 +27,7 @@ from .aggregate.flow import NumberingFlow
 from .aggregate.recovery import AggregateRecovery
 from .aggregate.target_losses import TargetLosses
 from .config.config import MirrorConfig, Mode, Naming, Source
-from .group_sync.groups import LOOK_S, GroupSync
+from .group_sync.groups import SYNC_S, GroupSync
 from .identity.flow import CopyFlow
 from .identity.promoted import PromotedTopics
 from .identity.recovery import IdentityRecovery
@@ -36,7 +36,7 @@ from .identity.resync import Resync
 from .kafka.progress import Progress, ProgressStore
 from .kafka.topics import MirroredTopic, TargetTopics, id_of, is_same, select
 from .membership.member import GroupMembership, TaskName
-from .membership.peer_liveness import Doorplate
+from .membership.peer_liveness import WorkerEndpoint
 from .partitions.assignment import TRANSIENT, Recovery
 from .partitions.pipeline import DRAIN_S, Flow
 from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
@@ -50,9 +50,9 @@ REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
 """Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
-OTHER_MIRRORS_S = 30.0
+OTHER_MIRRORS_CHECK_S = 30.0
 WATCH_S = 2.0
-LOSSES_LOOK_S = 10.0
+LOSSES_CHECK_S = 10.0
 UNMATCHED = 100  # patterns in a status
 CONNECT_TIMEOUT_S = 3.0
 
@@ -64,7 +64,7 @@ class MirrorRefused(Exception):
 
 
 class SourceMirror:
-    def __init__(self, config: MirrorConfig, source: Source, doorplate: Doorplate) -> None:
+    def __init__(self, config: MirrorConfig, source: Source, endpoint: WorkerEndpoint) -> None:
         self.config = config
         self.source = source
         self._counters = Counters()
@@ -100,7 +100,7 @@ class SourceMirror:
         self._deselected_noted = -1
         """The generation of the group in which this worker has marked them."""
         self._other_mirrors = OtherMirrorFinder(self._target, group_id)
-        self._others_checked_at = -OTHER_MIRRORS_S
+        self._others_checked_at = -OTHER_MIRRORS_CHECK_S
         self._doubled: dict[str, str] = {}
         """The group of the other mirror that copies a topic, too, by topic."""
         self._left_out: dict[str, str] = {}
@@ -128,7 +128,7 @@ class SourceMirror:
         )
         self._groups_error = ""
         self.member = GroupMembership(
-            joining, group_id, doorplate, assigned=self._flow.start, revoked=self._revoked
+            joining, group_id, endpoint, assigned=self._flow.start, revoked=self._revoked
         )
 
     def _parts(
@@ -173,13 +173,13 @@ class SourceMirror:
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
         try:
-            await self.member.look()
+            await self.member.find_owner()
             await self._refresh()  # otherwise the first assignment would be empty
             async with asyncio.TaskGroup() as running:
                 running.create_task(self._refresh_on())
                 running.create_task(self._commit_on())
                 running.create_task(self._watch_on())
-                running.create_task(self._look_for_losses_on())
+                running.create_task(self._check_for_losses_on())
                 running.create_task(self.member.run())
                 if self.config.groups_include:
                     running.create_task(self._copy_positions_on())
@@ -351,7 +351,7 @@ class SourceMirror:
         """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""
         names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
         known = {topic.target_topic for topic in self._ready}
-        if names.keys() <= known and time.monotonic() - self._others_checked_at < OTHER_MIRRORS_S:
+        if names.keys() <= known and time.monotonic() - self._others_checked_at < OTHER_MIRRORS_CHECK_S:
             return set()
         ids = {name: id_of(topic) for name, topic in names.items()}
         found = await self._other_mirrors.find(self._source.cluster_id or "", ids)
@@ -376,9 +376,9 @@ class SourceMirror:
 
     async def _copy_positions_on(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SYNC_S)
             try:
-                await self._groups.look()
+                await self._groups.sync()
                 self._groups_error = ""
             except TRANSIENT as error:
                 self._groups_error = f"consumer groups: {error}"
@@ -396,11 +396,11 @@ class SourceMirror:
                 causes = await self._recovery.causes(open_ones) if open_ones else {}
             self._causes = causes
 
-    async def _look_for_losses_on(self) -> None:
+    async def _check_for_losses_on(self) -> None:
         while True:
-            await asyncio.sleep(LOSSES_LOOK_S)
+            await asyncio.sleep(LOSSES_CHECK_S)
             with contextlib.suppress(*TRANSIENT):
-                await self._losses.look(self._flow.tasks.values())
+                await self._losses.check(self._flow.tasks.values())
 
     @property
     def _reaches_both(self) -> bool:

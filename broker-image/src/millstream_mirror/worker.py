@@ -11,7 +11,7 @@ from millstream_process.loop import stalls
 
 from .config.config import MirrorConfig
 from .membership.ownership import Owner
-from .membership.peer_liveness import Doorplate
+from .membership.peer_liveness import WorkerEndpoint
 from .partitions.stats import page, status_json
 from .source import SourceMirror
 
@@ -19,22 +19,22 @@ from .source import SourceMirror
 class MirrorWorker:
     def __init__(self, config: MirrorConfig, owner: Owner | None = None) -> None:
         self.config = config
-        self.doorplate = Doorplate(config.http_host, config.http_port, config.target, owner)
-        self.sources = [SourceMirror(config, source, self.doorplate) for source in config.sources]
+        self.endpoint = WorkerEndpoint(config.http_host, config.http_port, config.target, owner)
+        self.sources = [SourceMirror(config, source, self.endpoint) for source in config.sources]
         self._http = HttpServer(
             {
                 "/healthz": self._healthz,
                 "/readyz": self._readyz,
                 "/metrics": self._metrics,
                 "/status": self._status,
-                "/instance": lambda: Response(self.doorplate.instance.encode()),
+                "/instance": lambda: Response(self.endpoint.instance.encode()),
             }
         )
 
     async def start(self) -> str:
         """Listen; return the ready line. Raises OSError."""
         host, port = self.config.http_host, self.config.http_port
-        port = self.doorplate.port = await self._http.start(host, port)
+        port = self.endpoint.port = await self._http.start(host, port)
         return f"ready: mirror={self.config.name} http={host_port(host, port)}"
 
     async def run(self) -> None:

@@ -30,7 +30,7 @@ def task(topic: str, target_offset: int, partition: int = 0) -> PartitionTask:
 async def found(client: ClusterClient, *tasks: PartitionTask) -> dict[PartitionTask, int]:
     """The tasks that have lost records, and where their logs end."""
     lost: dict[PartitionTask, int] = {}
-    await TargetLosses(client, client, lost.update).look(tasks)
+    await TargetLosses(client, client, lost.update).check(tasks)
     return lost
 
 
@@ -87,6 +87,6 @@ async def test_a_broker_that_is_gone_holds_up_no_other(east: BrokerProcess) -> N
     one, other = task(topic, 21), task(away, 21)
     told: asyncio.Queue[dict[PartitionTask, int]] = asyncio.Queue()
     async with ClusterClient(east.bootstrap, timeout=3600.0) as client, Stale(east.bootstrap) as stale:
-        look = asyncio.create_task(TargetLosses(client, stale, told.put_nowait).look([one, other]))
+        look = asyncio.create_task(TargetLosses(client, stale, told.put_nowait).check([one, other]))
         assert await told.get() == {one: 0}
         look.cancel()  # it would look for the other broker for an hour

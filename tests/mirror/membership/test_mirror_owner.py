@@ -21,7 +21,7 @@ from millstream_mirror.membership.ownership import (
     owner_from,
     owner_in_environment,
 )
-from millstream_mirror.membership.peer_liveness import Doorplate, owner_in
+from millstream_mirror.membership.peer_liveness import WorkerEndpoint, owner_in
 
 pytestmark = pytest.mark.process
 
@@ -48,9 +48,9 @@ def test_a_worker_learns_its_mirror_maker_from_its_environment() -> None:
 
 async def test_members_say_for_whom_they_work() -> None:
     owner = Owner("2026-01-01T00:00:00Z", "u", "prod")
-    assert owner_in(await Doorplate("127.0.0.1", 1, "h:1", owner).encoded()) == owner
-    assert owner_in(await Doorplate("0.0.0.0", 1, "no-such-host.invalid:1", owner).encoded()) == owner
-    assert owner_in(await Doorplate("127.0.0.1", 1, "h:1").encoded()) is None
+    assert owner_in(await WorkerEndpoint("127.0.0.1", 1, "h:1", owner).encoded()) == owner
+    assert owner_in(await WorkerEndpoint("0.0.0.0", 1, "no-such-host.invalid:1", owner).encoded()) == owner
+    assert owner_in(await WorkerEndpoint("127.0.0.1", 1, "h:1").encoded()) is None
     assert owner_from(owner.as_json()) == owner
 
 

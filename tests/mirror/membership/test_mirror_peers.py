@@ -17,8 +17,8 @@ from millstream_harness.serving import serving
 from millstream_mirror.membership.peer_liveness import (
     MOST_WATCHED,
     PAUSE_S,
-    Doorplate,
     Peer,
+    WorkerEndpoint,
     has_ended,
     next_after,
     peers_of,
@@ -32,8 +32,8 @@ FLOOD = 16 * 1024 * 1024
 
 
 async def test_where_members_listen_is_in_their_metadata() -> None:
-    here = Doorplate("127.0.0.1", 9404, "127.0.0.1:9092")
-    anywhere = Doorplate("0.0.0.0", 9405, "127.0.0.1:9092")
+    here = WorkerEndpoint("127.0.0.1", 9404, "127.0.0.1:9092")
+    anywhere = WorkerEndpoint("0.0.0.0", 9405, "127.0.0.1:9092")
     said = {
         "a": await here.encoded(),
         "older": b"",
@@ -50,7 +50,7 @@ async def test_where_members_listen_is_in_their_metadata() -> None:
         Peer("a", "127.0.0.1", 9404, here.instance),
         Peer("b", "127.0.0.1", 9405, anywhere.instance),
     ]
-    nowhere = Doorplate("0.0.0.0", 9405, "no-such-host.invalid:9092")
+    nowhere = WorkerEndpoint("0.0.0.0", 9405, "no-such-host.invalid:9092")
     assert peers_of({"nowhere": await nowhere.encoded()}) == []
 
 

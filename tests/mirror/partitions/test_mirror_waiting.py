@@ -26,7 +26,7 @@ from millstream_mirror.aggregate.flow import NumberingFlow
 from millstream_mirror.config.config import parse
 from millstream_mirror.kafka.progress import Gap, Progress
 from millstream_mirror.membership.member import TaskName
-from millstream_mirror.membership.peer_liveness import Doorplate
+from millstream_mirror.membership.peer_liveness import WorkerEndpoint
 from millstream_mirror.partitions import pipeline as flow
 from millstream_mirror.partitions.assignment import Recovery
 from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, PartitionTask, Side
@@ -135,7 +135,7 @@ async def test_waits_do_not_count_through_an_outage_of_a_whole_cluster(
 ) -> None:
     monkeypatch.setattr(source, "time", clock := Clock())
     config = parse(json.dumps(CONFIG))
-    mirror = source.SourceMirror(config, config.sources[0], Doorplate("127.0.0.1", 3, config.target))
+    mirror = source.SourceMirror(config, config.sources[0], WorkerEndpoint("127.0.0.1", 3, config.target))
     sides = {"source": mirror._reachability, "target": mirror._target_reachability}
     for side in sides.values():
         side.found()

@@ -25,13 +25,13 @@ from millstream_kafka.client import ClusterClient, RequestTimedOut
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..kafka.batcher import Together
+from ..kafka.batcher import RequestBatcher
 from ..kafka.log_reader import EARLIEST, headers_in, may_be_compacted, offset_at, read
 from ..kafka.progress import LastBatch
 from ..kafka.topics import is_same, leaders_of
 from ..partitions.partition_task import PartitionTask, Side
 
-LEADER_LOOK_S, LEADER_LOOK_MAX_S = 0.1, 1.0
+LEADER_CHECK_S, LEADER_CHECK_MAX_S = 0.1, 1.0
 AT_ONCE = 32
 """Reads from one broker; over a slow link, one."""
 SLOW_S = 60.0
@@ -57,7 +57,7 @@ class History:
     def __init__(self, at_source: ClusterClient) -> None:
         """No one else uses ``at_source``: reads of whole batches would hold up other requests."""
         self._at_source = at_source
-        self._led = Together(self._ask_leaders)
+        self._led = RequestBatcher(self._ask_leaders)
         self._limits: dict[int, asyncio.Semaphore] = {}
         self._one_by_one: dict[int, asyncio.Lock] = {}
         self._slow_until: dict[int, float] = {}
@@ -75,13 +75,13 @@ class History:
 
         Waits for a leader. False if the source's topic has another id than before.
         """
-        pause = LEADER_LOOK_S
+        pause = LEADER_CHECK_S
         while True:
             compared_at = time.monotonic()
             if (led := await self._led.get(task.source)) is not None:
                 break
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LEADER_LOOK_MAX_S)
+            pause = min(pause * 2, LEADER_CHECK_MAX_S)
         if not is_same(led.topic_id, task.acknowledged.topic_id):
             return False
         async with self._turn(led.leader):

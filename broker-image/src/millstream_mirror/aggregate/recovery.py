@@ -16,7 +16,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..config.config import OnGap
 from ..kafka import topics
-from ..kafka.batcher import Together
+from ..kafka.batcher import RequestBatcher
 from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read
 from ..kafka.producer_ids import new_producer
 from ..kafka.progress import Gap, Progress, ProgressStore
@@ -42,7 +42,7 @@ STALE_MS = 12 * 3600 * 1000
 """The target may forget producers after a day (producer.id.expiration.ms): progress older than this is checked against
 the target's batches first."""
 LAST_EPOCH = 32767
-LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 2.0, 30.0
+RETRY_S, RETRY_MAX_S = 2.0, 30.0
 """How often a task that waits checks whether the target's topic is deleted, or the source has its records again."""
 UNREPLICATED_S = 60.0
 """How long to wait for records that the target's leader has and does not return: followers leave its ISR before."""
@@ -78,7 +78,7 @@ class AggregateRecovery(Recovery):
         self._counters = counters
         self._comparing = comparing
         self._history = History(comparing)
-        self._next_numbers: dict[int, Together[Producer, int | None]] = {}
+        self._next_numbers: dict[int, RequestBatcher[Producer, int | None]] = {}
         """By broker of the target, so that one which does not respond holds up no task of the others."""
         self._reads = asyncio.Semaphore(CALLS_AT_ONCE)
         """Tasks that read the target's records, or compare them."""
@@ -127,7 +127,7 @@ class AggregateRecovery(Recovery):
         tasks |= await self._begin(new, cluster_id, waiting)
         compacted = await topics.compacted(self._at_source, {task.topic for task in tasks.values()})
 
-        async def look(name: TaskName) -> PartitionTask:
+        async def compare(name: TaskName) -> PartitionTask:
             task = tasks[name]
             task.is_compacted = task.topic in compacted
             task.suspicious = task.suspicious or (task.must_compare and task.is_compacted)
@@ -136,7 +136,7 @@ class AggregateRecovery(Recovery):
             task.recovering = False
             return task
 
-        return [*(await each(tasks, look, waiting)).values()], waiting
+        return [*(await each(tasks, compare, waiting)).values()], waiting
 
     async def _begin(
         self, names: Sequence[TaskName], cluster_id: str, waiting: dict[TaskName, Cause]
@@ -193,7 +193,7 @@ class AggregateRecovery(Recovery):
         Waits while the source lacks records that were mirrored, until it has them again, or the target deleted the
         progress with the topic.
         """
-        pause = LOOK_AGAIN_S
+        pause = RETRY_S
         while True:
             try:
                 if task.reason == DIVERGED and not await self._store.read([task.target]):
@@ -212,7 +212,7 @@ class AggregateRecovery(Recovery):
                 if task.reason != DIVERGED:
                     raise
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LOOK_AGAIN_MAX_S)
+            pause = min(pause * 2, RETRY_MAX_S)
         if task.reason == DIVERGED:
             task.error = task.reason = ""
 
@@ -263,7 +263,7 @@ class AggregateRecovery(Recovery):
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{task}: {problem or 'no leader in the target'}")
         node, here = leaders[task.target], task.acknowledged
         if node not in self._next_numbers:
-            self._next_numbers[node] = Together(partial(next_numbers, self._at_target, node))
+            self._next_numbers[node] = RequestBatcher(partial(next_numbers, self._at_target, node))
         producer = Producer(task.target, here.producer_id, here.producer_epoch)
         return await self._next_numbers[node].get(producer)
 
@@ -276,7 +276,7 @@ class AggregateRecovery(Recovery):
         expected = there if there is not None else -1 if is_shorter else here.sequence
         if following not in (None, -1, expected):
             await self._await_replication(task, end)
-        if is_shorter or there is None:  # in the latter case the next look need not read all this again
+        if is_shorter or there is None:  # in the latter case the next comparison need not read all this again
             here = replace(here, target_offset=end)
         if there is None and is_behind(following, here.sequence):  # others have written to the topic since
             there = following
@@ -334,7 +334,7 @@ class AggregateRecovery(Recovery):
             in_target = await target_state_of(self._at_target, task)
         if in_target is None and why in (MISMATCH, SOURCE_ENDS) and not task.is_compacted:
             if why == SOURCE_ENDS and not await self._history.ends_before(task.source, task.position + 1):
-                task.misfits, task.suspicious = "", True  # the next look counts again
+                task.misfits, task.suspicious = "", True  # the next comparison counts again
                 raise not_replicated_yet("source", task.source, task.position)
             raise Diverged(f"{why}, and there are too many records to compare them")
         if in_target is None:
@@ -378,7 +378,7 @@ class AggregateRecovery(Recovery):
         while True:
             if not await self._store.read([task.target]):
                 break
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         await self._begin_again(task, "the copy of the old topic was deleted")
         task.error = ""
 

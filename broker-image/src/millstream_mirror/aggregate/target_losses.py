@@ -33,7 +33,7 @@ Lost = Callable[[Mapping[PartitionTask, int]], None]
 
 
 class TargetLosses:
-    """Looks whether the target has lost records. One broker that does not respond holds up no other."""
+    """Checks whether the target has lost records. One broker that does not respond holds up no other."""
 
     def __init__(self, at_target: ClusterClient, producing: ClusterClient, lost: Lost) -> None:
         """``producing`` knows the leaders that acknowledged records: one that another client takes for the leader may
@@ -44,16 +44,16 @@ class TargetLosses:
         self._compared: WeakKeyDictionary[PartitionTask, Connection] = WeakKeyDictionary()
         """The connection over which the numbers of a task were last compared."""
 
-    async def look(self, tasks: Collection[PartitionTask]) -> None:
+    async def check(self, tasks: Collection[PartitionTask]) -> None:
         idle = {task.target: task for task in tasks if task.is_idle}
         leaders = (await leading(self._at_target, idle.keys())).leaders
         leaders |= self._producing.known_leaders(idle.keys())
         by_node: dict[int, dict[TopicPartition, PartitionTask]] = {}
         for where, node in leaders.items():
             by_node.setdefault(node, {})[where] = idle[where]
-        await asyncio.gather(*(self._look_at(node, of_node) for node, of_node in by_node.items()))
+        await asyncio.gather(*(self._check_at(node, of_node) for node, of_node in by_node.items()))
 
-    async def _look_at(self, node: int, tasks: Mapping[TopicPartition, PartitionTask]) -> None:
+    async def _check_at(self, node: int, tasks: Mapping[TopicPartition, PartitionTask]) -> None:
         with contextlib.suppress(BrokerError, ApiError):
             for some in in_parts(tasks, lambda _: 1, PARTITIONS_AT_ONCE):
                 requested = {where: tasks[where].acknowledged for where in some if tasks[where].is_idle}
@@ -119,7 +119,7 @@ class TargetLosses:
                 if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     found.add((of_topic.topic, answer.partition_index))
                 has_moved |= answer.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE)
-        if has_moved:  # the next look asks the new leaders
+        if has_moved:  # the next check goes to the new leaders
             self._forget_leaders()
         return found
 

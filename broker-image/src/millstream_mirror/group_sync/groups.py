@@ -30,7 +30,7 @@ from ..partitions.assignment import TRANSIENT
 from ..partitions.partition_task import PartitionTask
 from ..partitions.stats import Counters
 
-LOOK_S = 1.0
+SYNC_S = 1.0
 LIST_S = 5.0
 REPEAT_S = 3600.0
 TOO_FAR_S = 600.0
@@ -91,7 +91,7 @@ class GroupSync:
         self._too_far: dict[tuple[str, TopicPartition], tuple[Copied, str]] = {}
         """Positions that cannot be translated, and why."""
 
-    async def look(self) -> None:
+    async def sync(self) -> None:
         """Copy positions that changed since the last round; errors of a single group go to ``problems``.
 
         Raises BrokerError, ApiError if the groups cannot be listed."""

@@ -56,7 +56,7 @@ from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
 from .flow import ReplicaTask
 
-LOOK_AGAIN_S = 2.0
+RETRY_S = 2.0
 FETCHES_AT_ONCE = 32
 QUERY_TIMEOUT_MS = 5_000
 
@@ -95,8 +95,8 @@ class IdentityRecovery(Recovery):
         self._on_gap = on_gap
         self._origins = origins
         self._waiting: dict[ReplicaTask, asyncio.Future[Trouble | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._looks = supervision.Tasks()
+        self._comparing_all: asyncio.Task[None] | None = None
+        self._comparisons = supervision.Tasks()
 
     async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
         # Where a task continues, the target's log tells: what anybody else has committed there is of no importance.
@@ -122,7 +122,7 @@ class IdentityRecovery(Recovery):
             task = ReplicaTask(name.topic, name.partition, name.target_topic, progress)
             task.origins = self._origins(name.topic)
             tasks.append(task)
-        for task, problem in (await self._look(tasks)).items():
+        for task, problem in (await self._compare(tasks)).items():
             reason = ""
             if isinstance(problem, MustWait):
                 reason = problem.reason
@@ -138,7 +138,7 @@ class IdentityRecovery(Recovery):
         if task.repeats and not task.must_compare:
             task.rewind(task.acknowledged)
             return
-        while (problem := await self._look_together(task)) is not None:
+        while (problem := await self._compare_in_batch(task)) is not None:
             if not isinstance(problem, MustWait):
                 raise problem
             if task.error != str(problem):
@@ -146,22 +146,22 @@ class IdentityRecovery(Recovery):
             task.error, task.reason = str(problem), problem.reason
             if task.stopped_at is not None:
                 return
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         if task.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
             task.error = task.reason = ""
 
-    async def _look_together(self, task: ReplicaTask) -> Trouble | None:
-        """Like `_look`, but one run serves all tasks that arrive while leaders are looked up.
+    async def _compare_in_batch(self, task: ReplicaTask) -> Trouble | None:
+        """Like `_compare`, but one run serves all tasks that arrive while leaders are looked up.
 
         A task waits for no other leader's response. Raises BrokerError, ApiError.
         """
         waiting = self._waiting[task] = asyncio.get_running_loop().create_future()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_for_all())
+        if self._comparing_all is None or self._comparing_all.done():
+            self._comparing_all = asyncio.create_task(self._compare_all())
         problem: Trouble | None = await waiting
         return problem
 
-    async def _look_for_all(self) -> None:
+    async def _compare_all(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             try:
@@ -171,26 +171,26 @@ class IdentityRecovery(Recovery):
                 continue
             _settle(waiting, problems, problems)
             for tasks in groups:
-                self._looks.add(asyncio.create_task(self._look_for(tasks, under, waiting)))
+                self._comparisons.add(asyncio.create_task(self._compare_group(tasks, under, waiting)))
 
-    async def _look_for(
+    async def _compare_group(
         self,
         tasks: Mapping[ReplicaTask, Leaders],
         under: Mapping[TopicPartition, int],
         waiting: Mapping[ReplicaTask, asyncio.Future[Trouble | None]],
     ) -> None:
         try:
-            _settle(waiting, tasks, await self._look_at(tasks, under))
+            _settle(waiting, tasks, await self._check_at(tasks, under))
         except Exception as error:
             _settle(waiting, tasks, error)
         finally:
             for task in tasks:
                 waiting[task].cancel()  # unless it is done
 
-    async def _look(self, tasks: Sequence[ReplicaTask]) -> dict[ReplicaTask, Trouble]:
+    async def _compare(self, tasks: Sequence[ReplicaTask]) -> dict[ReplicaTask, Trouble]:
         """Make tasks ready to continue; return the problems of the others. Raises BrokerError, ApiError."""
         problems, groups, under = await self._by_leaders(tasks)
-        for found in await asyncio.gather(*(self._look_at(some, under) for some in groups)):
+        for found in await asyncio.gather(*(self._check_at(some, under) for some in groups)):
             problems |= found
         return problems
 
@@ -219,10 +219,10 @@ class IdentityRecovery(Recovery):
                 groups.setdefault(leaders, {})[task] = leaders
         return problems, list(groups.values()), under
 
-    async def _look_at(
+    async def _check_at(
         self, tasks: Mapping[ReplicaTask, Leaders], under: Mapping[TopicPartition, int]
     ) -> dict[ReplicaTask, Trouble]:
-        """Like `_look`, for tasks with the same leaders."""
+        """Like `_compare`, for tasks with the same leaders."""
         problems: dict[ReplicaTask, Trouble] = {}
         there: dict[ReplicaTask, MirrorPartitionResponse] = {}
         answers = await self._ask_target(tasks)

@@ -54,8 +54,8 @@ from .truncate import DELETE_IT, Both, Truncation, is_same_log
 TOPICS_AT_ONCE = 4
 PARTITIONS_AT_ONCE = 8
 GROUPS_AT_ONCE = 16
-LOOK_AGAIN_S = 2.0
-KNOWN_LOOK_S, KNOWN_S = 0.05, 5.0
+RETRY_S = 2.0
+KNOWN_CHECK_S, KNOWN_S = 0.05, 5.0
 """How often to check whether a broker knows a setting, and the time after which that is an error."""
 SET, DELETE = 0, 1
 GROUPS_TOPIC = "__consumer_offsets"
@@ -155,7 +155,7 @@ class Resync:
             if self.problems.get(name) != problem:
                 logger.warning("%s", problem)
             self.problems[name] = problem
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _resync_topic(self, name: str, topic: MetadataResponseTopic) -> None:
         """Raises CannotResync, BrokerError, ApiError."""
@@ -234,7 +234,7 @@ class Resync:
             while theirs := (await configs_of(self._at_source, both.source_topic, node)).get(KEY):
                 if time.monotonic() > deadline:
                     break
-                await asyncio.sleep(KNOWN_LOOK_S)  # the broker may not know yet that it was promoted
+                await asyncio.sleep(KNOWN_CHECK_S)  # the broker may not know yet that it was promoted
             if not theirs:
                 continue
             if is_new:
@@ -275,7 +275,7 @@ class Resync:
             while (await configs_of(self._at_target, both.name, node)).get(KEY) != str(both.source):
                 if time.monotonic() > deadline:
                     raise CannotResync(f"broker {node} does not know that it is read-only: waiting for it")
-                await asyncio.sleep(KNOWN_LOOK_S)
+                await asyncio.sleep(KNOWN_CHECK_S)
 
     # ---- groups
 

@@ -35,7 +35,7 @@ from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read
 from ..records.common_offset import CommonOffset
 from .diverged_records import CannotResync, DivergedRecords, Room
 
-LEVEL_LOOK_S, LEVEL_S = 0.05, 10.0
+LEVEL_CHECK_S, LEVEL_S = 0.05, 10.0
 """How often to check replicas that still have to truncate, and the time after which that is an error."""
 ROUNDS = 10
 """Rounds of comparing and truncating before the topic has to wait for a retry."""
@@ -120,7 +120,7 @@ class Truncation:
                     f"partition {here.index}: a replica that may lead next has not truncated its log yet: waiting"
                     " for its broker"
                 )
-            await asyncio.sleep(LEVEL_LOOK_S)
+            await asyncio.sleep(LEVEL_CHECK_S)
             now = await self.report(both, here.index)
             if not is_same_log(now, here):
                 return None
@@ -241,7 +241,7 @@ class Truncation:
                 offset,
                 answer.error_message,
             )
-            await asyncio.sleep(LEVEL_LOOK_S)
+            await asyncio.sleep(LEVEL_CHECK_S)
         elif offset < here.log_end_offset:
             logger.warning(
                 "%s-%d: truncated from offset %d to %d", both.name, here.index, here.log_end_offset, offset

@@ -10,7 +10,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Together(Generic[K, V]):
+class RequestBatcher(Generic[K, V]):
     """Collects the keys that tasks ask for while a request is under way, and asks for all of them in the next one."""
 
     def __init__(self, ask: Callable[[Collection[K]], Awaitable[Mapping[K, V]]]) -> None:

@@ -26,7 +26,7 @@ COMMIT_BYTES = 500_000
 RECORD_BYTES = 64
 """Of a position, beside its names and metadata."""
 LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-LOADING_S, LOADING_LOOK_S = 2.0, 0.05
+LOADING_S, LOADING_RETRY_S = 2.0, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def _groups_of(cluster: ClusterClient, node: int) -> list[ListedGroup]:
             return answer.groups
         if error not in LOADING or time.monotonic() >= deadline:
             raise ApiError(error, f"listing the groups of broker {node}")
-        await asyncio.sleep(LOADING_LOOK_S)
+        await asyncio.sleep(LOADING_RETRY_S)
 
 
 async def positions_of(cluster: ClusterClient, group: str) -> dict[TopicPartition, Position]:

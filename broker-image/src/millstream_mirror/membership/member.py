@@ -36,7 +36,7 @@ from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequ
 from ..kafka.group_offsets import is_moved
 from ..kafka.topics import MirroredTopic
 from .ownership import Owner, conflict, oldest, owner_from
-from .peer_liveness import Doorplate, Peer, PeerWatch, next_after, owner_in, peers_of
+from .peer_liveness import Peer, PeerWatch, WorkerEndpoint, next_after, owner_in, peers_of
 
 SESSION_TIMEOUT_MS = 6_000
 """The minimum that brokers allow, so that others soon take over from a lost worker."""
@@ -45,7 +45,7 @@ HEARTBEAT_S = 1.0
 PAUSE_S = 0.5
 STABLE = "Stable"
 OFFER_S = 3.0
-"""How long a new leader waits for the topics, if it could not look for them before it joined."""
+"""How long a new leader waits for the topics, if it could not find them before it joined."""
 LEAVE_TIMEOUT_S = 1.0
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -122,7 +122,7 @@ class GroupMembership:
         self,
         target: ClusterClient,
         group_id: str,
-        doorplate: Doorplate,
+        endpoint: WorkerEndpoint,
         *,
         assigned: Callable[[list[TaskName]], None],
         revoked: Callable[[bool], Awaitable[None]],
@@ -130,7 +130,7 @@ class GroupMembership:
         """Only this member uses ``target``: a JoinGroup blocks its connection until all members have joined."""
         self._target = target
         self.group_id = group_id
-        self._doorplate = doorplate
+        self._endpoint = endpoint
         self._watch = PeerWatch(self._remove)
         self._assigned = assigned
         self._revoked = revoked
@@ -141,7 +141,7 @@ class GroupMembership:
         self.error = ""
         self.conflict = ""
         """Why this worker gets no tasks, if the group belongs to another MirrorMaker."""
-        self._knows_owner = doorplate.owner is None
+        self._knows_owner = endpoint.owner is None
         self._dealt: tuple[MirroredTopic, ...] = ()
         self._topics: tuple[MirroredTopic, ...] = ()
         self._offered = asyncio.Event()
@@ -163,13 +163,13 @@ class GroupMembership:
         """Check the membership at once, because a commit was refused."""
         self._rejoin.set()
 
-    async def look(self) -> None:
+    async def find_owner(self) -> None:
         """Find out to whom the group belongs, before this worker joins.
 
         If the target does not respond, or the group rebalances (then the coordinator does not report what its members
         are), joining shows it.
         """
-        if (here := self._doorplate.owner) is None:
+        if (here := self._endpoint.owner) is None:
             return
         with contextlib.suppress(BrokerError, ApiError):
             request = DescribeGroupsRequest([self.group_id])
@@ -227,7 +227,7 @@ class GroupMembership:
             REBALANCE_TIMEOUT_MS,
             self.member_id,
             protocol_type="mirror",
-            protocols=[JoinGroupRequestProtocol("in-turn", await self._doorplate.encoded())],
+            protocols=[JoinGroupRequestProtocol("in-turn", await self._endpoint.encoded())],
         )
         timeout = (REBALANCE_TIMEOUT_MS + SESSION_TIMEOUT_MS) / 1000
         joined = await self._target.call_coordinator(self.group_id, join_group.API, request, timeout=timeout)
@@ -274,7 +274,7 @@ class GroupMembership:
         """
         owners = {member: owner_in(metadata) for member, metadata in members.items()}
         owner = oldest(owners.values())
-        if self._doorplate.owner not in (None, owner):
+        if self._endpoint.owner not in (None, owner):
             self.is_leader = False
             self._owned_by(owner)
             left, self.member_id = self.member_id, ""

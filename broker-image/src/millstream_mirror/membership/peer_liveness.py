@@ -57,7 +57,7 @@ class Peer:
             raise ValueError("its address is unknown")
 
 
-class Doorplate:
+class WorkerEndpoint:
     """This process's address and instance, and the MirrorMaker that it works for."""
 
     def __init__(self, host: str, port: int, target: str, owner: Owner | None = None) -> None:

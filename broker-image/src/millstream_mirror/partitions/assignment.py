@@ -44,7 +44,7 @@ class Recovery(ABC):
         self._at_source = at_source
         self._at_target = at_target
         self._target_ids: dict[str, str] = {}
-        """Ids of the target's topics, as of the last look before tasks open."""
+        """Ids of the target's topics, as looked up before tasks open."""
 
     async def open(
         self, names: Sequence[TaskName], opened: Opened, connect: Connect

@@ -102,7 +102,7 @@ class PartitionTask:
     """Another id under which the source's topic was seen; the task's recovery checks again."""
     target_missing: bool = False
     is_compacted: bool = False
-    """The source may take records out: before anything is sent again, look at what the target has."""
+    """The source may take records out: before anything is sent again, read what the target has."""
     misfits: str = ""
     """Why numbers do not tell what the target has, if they do not: compare the records."""
     skip_to: int | None = None

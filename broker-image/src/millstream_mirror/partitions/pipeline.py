@@ -33,7 +33,7 @@ from ..records.fetch_session import FETCH_WAIT_MS, FetchSession, by_id_or_name, 
 from ..records.rewrite import Outgoing
 from ..records.throttle import TokenBucket
 from ..records.window import Window
-from ..runtime.wakeup import Bell, wait_for
+from ..runtime.wakeup import Wakeup, wait_for
 from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, Recovery
 from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
@@ -44,11 +44,11 @@ TASK_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_BYTES = 32 * 1024 * 1024
 """With more bytes in flight than this in total, no task of the source fetches; on a slow link, the limit is lower."""
 FETCH_TIMEOUT_S = 10.0
-FULL_LOOK_S = 0.02
+FULL_WAIT_S = 0.02
 """How long other tasks wait for a task that has too much in flight."""
 REPLICA_S = 300.0
 """How long a task fetches from a follower before it queries its leader again, as in Kafka's consumers."""
-IDLE_LOOK_S = 1.0
+IDLE_UPDATE_S = 1.0
 """How often to mark tasks that a fetch session leaves out as still caught up."""
 PRODUCE_TIMEOUT_MS = 30_000
 DRAIN_S = 3.0
@@ -105,7 +105,7 @@ class Flow(ABC):
         """Connections to the source, and when they were first seen."""
         self._wake = asyncio.Event()
         """Wakes the supervisor: a task failed, or needs its leader."""
-        self._progress = Bell()
+        self._progress = Wakeup()
         """Wakes the pumps: a response has arrived, or a task is ready."""
 
     def start(self, names: list[TaskName]) -> None:
@@ -144,7 +144,7 @@ class Flow(ABC):
             )
             for node in {task.leader for task in tasks if task.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
-            self._progress.ring()
+            self._progress.wake()
             await wait_for(self._wake, BACKOFF_MAX_S if all_found else BACKOFF_S)
 
     def _add_tasks(self, tasks: list[PartitionTask]) -> None:
@@ -296,7 +296,7 @@ class Flow(ABC):
                 await asyncio.sleep(BACKOFF_S)
                 continue
             if is_partial:
-                if is_due := begun - observed_at >= IDLE_LOOK_S:
+                if is_due := begun - observed_at >= IDLE_UPDATE_S:
                     observed_at = begun
                 self._handle_unlisted(
                     tasks if is_due else [task for task in tasks if task.has_to_act], response
@@ -308,7 +308,7 @@ class Flow(ABC):
 
         Waits a little for these, so that the next fetch is for all, and requests to the target for many.
         """
-        until = time.monotonic() + FULL_LOOK_S
+        until = time.monotonic() + FULL_WAIT_S
         while True:
             here = [task for task in self.tasks.values() if task.leader == node]
             tasks = [task for task in here if task.may_fetch(TASK_BYTES)]
@@ -519,6 +519,6 @@ class Flow(ABC):
             raise
         finally:
             self._bytes_in_flight -= sum(sent.size for _, sent, _ in parts)
-            self._progress.ring()
+            self._progress.wake()
             if any(task.is_stopped for task, _, _ in parts):
                 self._wake.set()

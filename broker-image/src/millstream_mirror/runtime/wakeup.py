@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 
 
-class Bell:
+class Wakeup:
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake all tasks that wait now."""
         for one in self._waiting:
             _end(one)

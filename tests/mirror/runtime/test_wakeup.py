@@ -1,4 +1,4 @@
-"""A bell wakes those that wait, once, and lets nobody wait too long."""
+"""A wakeup wakes those that wait, once, and lets nobody wait too long."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import asyncio
 
 import pytest
 
-from millstream_mirror.runtime.wakeup import Bell
+from millstream_mirror.runtime.wakeup import Wakeup
 
 LONG_S = 3600.0
 
 
 async def test_all_that_wait_are_woken_and_those_that_come_later_are_not() -> None:
-    bell = Bell()
-    bell.ring()
-    waiting = [asyncio.create_task(bell.wait(LONG_S)) for _ in range(3)]
+    wakeup = Wakeup()
+    wakeup.wake()
+    waiting = [asyncio.create_task(wakeup.wait(LONG_S)) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting), "a ring before they came does not count"
-    bell.ring()
-    bell.ring()
+    wakeup.wake()
+    wakeup.wake()
     await asyncio.gather(*waiting)
-    later = asyncio.create_task(bell.wait(LONG_S))
+    later = asyncio.create_task(wakeup.wait(LONG_S))
     await asyncio.sleep(0)
     assert not later.done()
     later.cancel()
     with pytest.raises(asyncio.CancelledError):
         await later
-    bell.ring()
+    wakeup.wake()
 
 
 async def test_without_a_ring_the_wait_ends_by_itself() -> None:
-    await Bell().wait(0.001)
+    await Wakeup().wait(0.001)
