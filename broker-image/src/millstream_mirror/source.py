@@ -305,23 +305,28 @@ class SourceMirror:
                 raise
             found = await progress_of(self._target, self.config.group_of(self.source))
             begun = {
-                (topic, one.topic_id)
-                for (topic, _), one in found.items()
-                if not one.is_deselected
-                and is_same(one.cluster_id, self._source.cluster_id or "")
-                and self._target.cluster_id not in one.origins
+                (topic, progress.topic_id)
+                for (topic, _), progress in found.items()
+                if not progress.is_deselected
+                and is_same(progress.cluster_id, self._source.cluster_id or "")
+                and self._target.cluster_id not in progress.origins
             }
             names = {
-                (self.config.target_topic(self.source, one.name or ""), id_of(one)): one for one in topics
+                (self.config.target_topic(self.source, topic.name or ""), id_of(topic)): topic
+                for topic in topics
             }
-            return [one for key, one in names.items() if key in begun], error
-        return [one for one in topics if one.name not in self._left_out and one.name not in doubled], None
+            return [topic for key, topic in names.items() if key in begun], error
+        return [
+            topic for topic in topics if topic.name not in self._left_out and topic.name not in doubled
+        ], None
 
     async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
         """Find topics whose records come from the target, and the origins of the others."""
         found = await self._loops.feeds({topic.name or "": id_of(topic) for topic in topics})
         self._origins = {
-            topic: tuple(sorted({one for feed in feeds if not feed.is_promoted for one in feed.clusters}))
+            topic: tuple(
+                sorted({cluster for feed in feeds if not feed.is_promoted for cluster in feed.clusters})
+            )
             for topic, feeds in found.items()
         }
         for task in self._flow.tasks.values():

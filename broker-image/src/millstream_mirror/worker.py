@@ -63,6 +63,6 @@ class MirrorWorker:
     def _status(self) -> Response:
         members = (source.member.member_id for source in self.sources)
         status = status_json(
-            [source.status for source in self.sources], next((one for one in members if one), "")
+            [source.status for source in self.sources], next((member for member in members if member), "")
         )
         return Response(json.dumps(status).encode(), content_type="application/json")

@@ -83,8 +83,8 @@ class NumberingFlow(Flow):
             if rest is None:
                 self._misfits(task, "its numbers do not fit the source's offsets")
                 return []
-            self._counters.repeated_records += sum(one.records for one in batches) - sum(
-                one.records for one in rest
+            self._counters.repeated_records += sum(batch.records for batch in batches) - sum(
+                batch.records for batch in rest
             )
             batches = rest
         if not batches:

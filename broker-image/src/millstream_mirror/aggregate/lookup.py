@@ -107,10 +107,10 @@ class Lookup:
                 is_mine = header.producer_id == task.acknowledged.producer_id
                 if not is_mine or (not header.is_log_append_time and header.max_timestamp < record.timestamp):
                     continue
-                async for one in in_turns(read_records(data)):
-                    there = Fingerprint.of(one, is_stamped=header.is_log_append_time)
-                    if one.offset >= low and wanted.equals(there):
-                        return one.offset
+                async for record in in_turns(read_records(data)):
+                    there = Fingerprint.of(record, is_stamped=header.is_log_append_time)
+                    if record.offset >= low and wanted.equals(there):
+                        return record.offset
         return None
 
     async def _not_after(self, task: PartitionTask, record: Record, early: int | None) -> int | None:

@@ -89,7 +89,9 @@ class AggregateRecovery(Recovery):
         """Open tasks at their progress, or, without any, at the start of the source's partition."""
         stored = await self._store.read([(name.target_topic, name.partition) for name in names])
         if left := {
-            where: replace(one, is_deselected=False) for where, one in stored.items() if one.is_deselected
+            where: replace(progress, is_deselected=False)
+            for where, progress in stored.items()
+            if progress.is_deselected
         }:
             await self._commit(left)  # before sending, so that no other mirror takes them now
             stored |= left

@@ -109,8 +109,8 @@ class TargetLosses:
         """The partitions whose logs do not reach these offsets, or begin after them. Raises BrokerError, ApiError."""
         topics: dict[str, FetchTopic] = {}
         for (topic, partition), offset in offsets.items():
-            one = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1)
-            topics.setdefault(topic, FetchTopic(topic, partitions=[])).partitions.append(one)
+            requested = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1)
+            topics.setdefault(topic, FetchTopic(topic, partitions=[])).partitions.append(requested)
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1, topics=list(topics.values()))
         response = await self._at_target.call_node(node, fetch.BY_NAME, request)
         found, has_moved = set(), False

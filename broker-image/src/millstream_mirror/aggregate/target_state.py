@@ -214,13 +214,13 @@ async def next_numbers(
         except UnsupportedApi:  # Kafka before 2.8
             break
         for answered in response.topics:
-            for one in answered.partitions:
-                if one.error_code:
+            for of_partition in answered.partitions:
+                if of_partition.error_code:
                     continue
-                producer = by_target[answered.name, one.partition_index]
+                producer = by_target[answered.name, of_partition.partition_index]
                 numbers = {
                     (state.producer_id, state.producer_epoch): state.last_sequence
-                    for state in one.active_producers
+                    for state in of_partition.active_producers
                 }
                 last = numbers.get((producer.id, producer.epoch), -1)
                 found[producer] = advance_sequence(last, 1) if last >= 0 else -1

@@ -36,7 +36,10 @@ def _tls(field: str, value: Any) -> Tls:
     if not isinstance(verify, bool):
         raise wrong(f"{field}.verifyHostname", verify, "true or false")
     return Tls(
-        tuple(_file(f"{field}.caCertificates[{number}]", one) for number, one in enumerate(authorities)),
+        tuple(
+            _file(f"{field}.caCertificates[{number}]", authority)
+            for number, authority in enumerate(authorities)
+        ),
         _file(f"{field}.certificate", fields["certificate"]) if "certificate" in fields else None,
         _file(f"{field}.key", fields["key"]) if "key" in fields else None,
         verify,

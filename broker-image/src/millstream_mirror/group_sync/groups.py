@@ -108,18 +108,18 @@ class GroupSync:
         self.problems = {group: words for group, words in self.problems.items() if group in selected}
         since = now - KEPT_S if len(self._copied) < MOST_KEPT else now
         self._copied = {
-            key: one
-            for key, one in self._copied.items()
-            if key[1] in mine and (key[0] in selected or one.at > since)
+            key: copied
+            for key, copied in self._copied.items()
+            if key[1] in mine and (key[0] in selected or copied.at > since)
         }
         self._too_far = {
-            key: one
-            for key, one in self._too_far.items()
-            if key[0] in selected and now - one[0].at < TOO_FAR_S
+            key: found
+            for key, found in self._too_far.items()
+            if key[0] in selected and now - found[0].at < TOO_FAR_S
         }
         limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(group: str) -> None:
+        async def sync_group(group: str) -> None:
             async with limit:
                 try:
                     problem = await self._copy(group, tasks)
@@ -127,7 +127,7 @@ class GroupSync:
                     problem = f"group {group}: {error}"
                 self._note(group, problem)
 
-        await asyncio.gather(*map(one, self.groups))
+        await asyncio.gather(*map(sync_group, self.groups))
         if problem is not None:
             raise problem
 
@@ -187,8 +187,8 @@ class GroupSync:
 
     def _why_too_far(self, key: tuple[str, TopicPartition], task: PartitionTask, position: Position) -> str:
         """Why this position was not found before; empty if it was not searched for."""
-        one, why = self._too_far.get(key, (None, ""))
-        is_it = one is not None and (one.task, one.source.offset) == (_identity(task), position.offset)
+        known, why = self._too_far.get(key, (None, ""))
+        is_it = known is not None and (known.task, known.source.offset) == (_identity(task), position.offset)
         return why if is_it else ""
 
     async def _commit(
@@ -201,22 +201,22 @@ class GroupSync:
         there = await positions_of(self._at_target, group)
         present = self._tasks()
         wanted = {  # the next round translates the others: their tasks have moved, or the topic was created again
-            where: one
-            for where, one in wanted.items()
+            where: copied
+            for where, copied in wanted.items()
             if present.get((task := tasks[where]).source) is task
             and _is_certain(task)
-            and _identity(task) == one.task
+            and _identity(task) == copied.task
         }
         allowed = {
-            where: one
-            for where, one in wanted.items()
-            if self._may(group, tasks[where], one, there.get(where))
+            where: copied
+            for where, copied in wanted.items()
+            if self._may(group, tasks[where], copied, there.get(where))
         }
         for where in wanted.keys() - allowed.keys():  # retry only once the source's position changes
             self._copied[group, where] = wanted[where]
         if not allowed:
             return ""
-        translated = {where: self._translated(one) for where, one in allowed.items()}
+        translated = {where: self._translated(copied) for where, copied in allowed.items()}
         refused: ApiError | None = None
         for where, error in (await commit(self._at_target, group, translated)).items():
             if error is ErrorCode.NONE:
@@ -231,10 +231,12 @@ class GroupSync:
             raise refused
         return ""
 
-    def _translated(self, one: Copied) -> Position:
+    def _translated(self, copied: Copied) -> Position:
         """A replica has the source's leader epochs at the source's offsets; other topics have epochs of their own."""
-        is_same = self._keeps_epochs and one.target_offset == one.source.offset
-        return Position(one.target_offset, one.source.metadata, one.source.leader_epoch if is_same else -1)
+        is_same = self._keeps_epochs and copied.target_offset == copied.source.offset
+        return Position(
+            copied.target_offset, copied.source.metadata, copied.source.leader_epoch if is_same else -1
+        )
 
     def _may(self, group: str, task: PartitionTask, wanted: Copied, there: Position | None) -> bool:
         """Whether the mirror may set the position, which is ``there`` now."""

@@ -112,7 +112,7 @@ def mark_of(record: Record, header: BatchHeader) -> Mark | None:
     try:
         topic_id, *numbers, request_id = (found[PREFIX + name].decode() for name in FIELDS)
         partition, offset, epoch, common, number = map(int, numbers)
-        if not all(0 <= one <= INT64_MAX for one in (partition, offset, epoch, common, number)):
+        if not all(0 <= value <= INT64_MAX for value in (partition, offset, epoch, common, number)):
             return None
     except (KeyError, ValueError):
         return None

@@ -26,11 +26,15 @@ class PromotedTopics:
 
     async def find(self, ordinary: Mapping[str, str]) -> list[str]:
         """The promoted topics among these ordinary topics (name to id) of the target. Raises BrokerError, ApiError."""
-        new = {name: one for name, one in ordinary.items() if (name, one) not in self._known and one}
+        new = {
+            name: topic_id
+            for name, topic_id in ordinary.items()
+            if (name, topic_id) not in self._known and topic_id
+        }
         for name in await self._ours(new) if new else ():
             self._known.add((name, new[name]))
             logger.warning("topic %s: promoted: it is not mirrored any more", name)
-        self.names = sorted(name for name, one in ordinary.items() if (name, one) in self._known)
+        self.names = sorted(name for name, topic_id in ordinary.items() if (name, topic_id) in self._known)
         return self.names
 
     async def _ours(self, topics: Mapping[str, str]) -> list[str]:

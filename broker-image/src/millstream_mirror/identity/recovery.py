@@ -233,7 +233,7 @@ class IdentityRecovery(Recovery):
                 problems[task] = answer
         leaders = {task.source: tasks[task].source for task in there}
         epochs = await self._ask_epochs(
-            leaders, under, {task.source: one.last_epoch for task, one in there.items()}
+            leaders, under, {task.source: end.last_epoch for task, end in there.items()}
         )
         replicated = await self._ask_replicated({task: tasks[task] for task in there})
         starts = await self._ask_offsets(leaders, EARLIEST)
@@ -347,7 +347,7 @@ class IdentityRecovery(Recovery):
             cluster_id = by_target[keys[0]].acknowledged.cluster_id
             request = MirrorAppendRequest(cluster_id, QUERY_TIMEOUT_MS, list(topics.values()))
             response = await self._at_target.call_node(node, mirror_append.API, request)
-            return {(topic.name, one.index): one for topic in response.topics for one in topic.partitions}
+            return {(topic.name, end.index): end for topic in response.topics for end in topic.partitions}
 
         found: dict[ReplicaTask, MirrorPartitionResponse | Trouble] = {}
         leaders = {task.target: of_task.target for task, of_task in tasks.items()}
@@ -369,7 +369,8 @@ class IdentityRecovery(Recovery):
         async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
             answers = await offsets_at(self._at_target, node, keys, LATEST)
             return {
-                key: _refusal(key[0], one.error_code, "target") or one.offset for key, one in answers.items()
+                key: _refusal(key[0], offset.error_code, "target") or offset.offset
+                for key, offset in answers.items()
             }
 
         leaders = {task.target: of_task.target for task, of_task in tasks.items()}
@@ -394,10 +395,10 @@ class IdentityRecovery(Recovery):
             request = OffsetForLeaderEpochRequest(topics=list(topics.values()))
             response = await self._at_source.call_node(node, offset_for_leader_epoch.API, request)
             return {
-                (topic.topic, one.partition): _refusal(topic.topic, one.error_code)
-                or (one.leader_epoch, one.end_offset)
+                (topic.topic, answer.partition): _refusal(topic.topic, answer.error_code)
+                or (answer.leader_epoch, answer.end_offset)
                 for topic in response.topics
-                for one in topic.partitions
+                for answer in topic.partitions
             }
 
         return await _by_leader(leaders, [*leaders], ask)
@@ -409,7 +410,9 @@ class IdentityRecovery(Recovery):
 
         async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
             answers = await offsets_at(self._at_source, node, keys, timestamp)
-            return {key: _refusal(key[0], one.error_code) or one.offset for key, one in answers.items()}
+            return {
+                key: _refusal(key[0], offset.error_code) or offset.offset for key, offset in answers.items()
+            }
 
         return await _by_leader(leaders, [*leaders], ask)
 
@@ -421,12 +424,12 @@ def _settle(
 ) -> None:
     """Hand these tasks their problems, or None, or an error."""
     for task in tasks:
-        if (one := waiting[task]).done():
+        if (comparison := waiting[task]).done():
             continue
         if isinstance(found, Exception):
-            one.set_exception(found)
+            comparison.set_exception(found)
         else:
-            one.set_result(found.get(task))
+            comparison.set_result(found.get(task))
 
 
 def _check_replicated(
@@ -456,13 +459,13 @@ async def _by_leader(
         if key in leaders:
             by_node.setdefault(leaders[key], []).append(key)
 
-    async def one(node: int, of_node: list[TopicPartition]) -> None:
+    async def query(node: int, of_node: list[TopicPartition]) -> None:
         try:
             found.update(await ask(node, of_node))
         except BrokerError as error:
             found.update(dict.fromkeys(of_node, error))
 
-    await asyncio.gather(*(one(node, of_node) for node, of_node in by_node.items()))
+    await asyncio.gather(*(query(node, of_node) for node, of_node in by_node.items()))
     return found
 
 

@@ -232,10 +232,12 @@ class ReplicaTopics(TargetTopics):
             creations.append(placed[name].topic(name, len(topic.partitions), wanted))
         # If the target does not know a key, the next comparison sets the others.
         if refused := await self._call_create(creations):
-            for one in refused:
-                one.configs = [config for config in one.configs if config.name in (KEY, REJOINED)]
-            for one in await self._call_create(refused):
-                self._problem(one.name, "cannot be created: mode Identity needs a Millstream as the target")
+            for creation in refused:
+                creation.configs = [config for config in creation.configs if config.name in (KEY, REJOINED)]
+            for creation in await self._call_create(refused):
+                self._problem(
+                    creation.name, "cannot be created: mode Identity needs a Millstream as the target"
+                )
 
     async def _described(self, cluster: ClusterClient, topics: Collection[str]) -> dict[str, Configuration]:
         """The configurations of topics; topics that were deleted meanwhile are left out."""
@@ -250,8 +252,12 @@ class ReplicaTopics(TargetTopics):
             error = ErrorCode.of(result.error_code)
             if error is ErrorCode.NONE:
                 found[result.resource_name] = Configuration(
-                    {one.name: one.value for one in result.configs if _is_own(one) and one.value is not None},
-                    {one.name: one.config_type for one in result.configs},
+                    {
+                        entry.name: entry.value
+                        for entry in result.configs
+                        if _is_own(entry) and entry.value is not None
+                    },
+                    {entry.name: entry.config_type for entry in result.configs},
                 )
             elif error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise ApiError(error, f"configuration of topic {result.resource_name}")

@@ -97,7 +97,7 @@ class Resync:
     @property
     def diverged(self) -> list[DivergedPartition]:
         """Diverged records, of all topics."""
-        return [one for name in sorted(self.reports) for one in self.reports[name]]
+        return [partition for name in sorted(self.reports) for partition in self.reports[name]]
 
     async def close(self) -> None:
         await supervision.cancel(self._tasks.values())
@@ -194,18 +194,18 @@ class Resync:
                 return await self._truncation.join(both, partition, room)
 
         ends = await _all(join(partition) for partition in range(both.partitions))
-        await self._lower_positions(name, [one.log_end_offset for one in ends])
+        await self._lower_positions(name, [end.log_end_offset for end in ends])
         self.reports[name] = await self._marks(
             name, both.topic_id, (await self._diverged.partitions([name])).get(name, 0)
         )
-        await self._stamp({(name, one.index): self._progress(both, one.log_end_offset) for one in ends})
+        await self._stamp({(name, end.index): self._progress(both, end.log_end_offset) for end in ends})
         for before in ends:
             now = await self._truncation.report(both, before.index)
             if not now.in_sync or not is_same_log(now, before):
                 raise CannotResync(f"partition {before.index} has changed: comparing the logs again")
         await self._check_source(both, is_new=False)
         await self._set(name, {KEY: str(source._replace(rejoins=False))})
-        shown = ", ".join(f"{one.index}: {one.log_end_offset}" for one in ends)
+        shown = ", ".join(f"{end.index}: {end.log_end_offset}" for end in ends)
         logger.info("topic %s: now a replica of the source's from these offsets: %s", name, shown)
 
     def _progress(self, both: Both, offset: int) -> Progress:
@@ -247,7 +247,7 @@ class Resync:
     async def _check_coordinators(self) -> None:
         """Raise CannotResync if groups are not listed, whose positions may be beyond the new end."""
         for topic in (await self._at_target.metadata([GROUPS_TOPIC])).topics:
-            lost = [one.partition_index for one in topic.partitions if one.leader_id < 0]
+            lost = [partition.partition_index for partition in topic.partitions if partition.leader_id < 0]
             if lost and not topic.error_code:
                 raise CannotResync(
                     f"{GROUPS_TOPIC}-{lost[0]} in the target has no leader, so the positions of its groups are not"
@@ -305,7 +305,7 @@ class Resync:
                         )
                 logger.warning("group %s: positions in topic %s moved back to its end", group, name)
 
-        groups = [one.group_id for one in await groups_in(self._at_target)]
+        groups = [group.group_id for group in await groups_in(self._at_target)]
         await _all(lower(group) for group in groups if not group.startswith(GROUP_PREFIX))
 
 
@@ -335,7 +335,7 @@ def _check(both: Both, source_partitions: int, ours: Mapping[str, str], theirs: 
 async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
     """Await all of them to the end; raises the first error."""
     results = await asyncio.gather(*works, return_exceptions=True)
-    for one in results:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in results if not isinstance(one, BaseException)]
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -209,9 +209,9 @@ class Truncation:
             raise ApiError(ErrorCode.of(topic.error_code), f"topic {both.source_topic} in the source")
         if topic.topic_id != both.source.topic_id:
             raise CannotResync(f"topic {both.source_topic} was deleted and created again in the source")
-        for one in topic.partitions:
-            if one.partition_index == partition and one.leader_id >= 0:
-                return one.leader_epoch
+        for found in topic.partitions:
+            if found.partition_index == partition and found.leader_id >= 0:
+                return found.leader_epoch
         raise ApiError(
             ErrorCode.LEADER_NOT_AVAILABLE, f"{both.source_topic}-{partition} has no leader in the source"
         )
@@ -255,9 +255,9 @@ class Truncation:
         return response.topics[0].partitions[0]
 
 
-def is_same_log(one: TruncatedPartitionResponse, other: TruncatedPartitionResponse) -> bool:
+def is_same_log(log: TruncatedPartitionResponse, other: TruncatedPartitionResponse) -> bool:
     """Whether two reports of a log that is only resynced show the same end."""
-    return (one.log_end_offset, one.last_epoch) == (other.log_end_offset, other.last_epoch)
+    return (log.log_end_offset, log.last_epoch) == (other.log_end_offset, other.last_epoch)
 
 
 async def _batch_at(

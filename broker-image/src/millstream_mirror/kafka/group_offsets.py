@@ -113,9 +113,9 @@ async def _commit_part(
     generation: int,
 ) -> dict[TopicPartition, ErrorCode]:
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), one in positions:
+    for (topic, partition), position in positions:
         by_topic.setdefault(topic, []).append(
-            OffsetCommitRequestPartition(partition, one.offset, one.leader_epoch, one.metadata)
+            OffsetCommitRequestPartition(partition, position.offset, position.leader_epoch, position.metadata)
         )
     topics = [OffsetCommitRequestTopic(topic, partitions=of_topic) for topic, of_topic in by_topic.items()]
     request = OffsetCommitRequest(group, generation, member_id, topics=topics)

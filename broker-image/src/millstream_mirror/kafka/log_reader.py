@@ -45,8 +45,8 @@ async def offsets_at(
     """What one broker reports about partitions that it leads, each perhaps with an error. Raises BrokerError."""
     topics: dict[str, ListOffsetsTopic] = {}
     for topic, partition in partitions:
-        one = ListOffsetsPartition(partition, timestamp=timestamp)
-        topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(one)
+        requested = ListOffsetsPartition(partition, timestamp=timestamp)
+        topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(requested)
     response = await cluster.call_node(
         node, list_offsets.API, ListOffsetsRequest(-1, 0, list(topics.values()))
     )

@@ -140,7 +140,7 @@ class Progress:
 
     def with_committed(self, group: str, target_offset: int) -> Progress:
         key = group_key(group)
-        others = [one for one in self.groups if one[0] != key]
+        others = [committed for committed in self.groups if committed[0] != key]
         return replace(self, groups=(*others[1 - MOST_GROUPS :], (key, target_offset)))
 
     @classmethod
@@ -164,13 +164,13 @@ class Progress:
                 _text("topicId", stored["topicId"]),
                 _text("cluster", stored["cluster"]),
                 _number("at", stored["at"], 63),
-                Gap(*(_number("gap", one, 63) for one in stored["gap"])) if "gap" in stored else None,
-                tuple(_text("origins", one) for one in origins),
+                Gap(*(_number("gap", value, 63) for value in stored["gap"])) if "gap" in stored else None,
+                tuple(_text("origins", value) for value in origins),
                 _number("first", stored.get("first", -1), 63),
                 _number("source", source_end, 63),
                 _number("source", observed_ms, 63),
                 stored.get("left", False) is True,
-                LastBatch(*(_number("last", one, 63) for one in stored["last"]))
+                LastBatch(*(_number("last", value, 63) for value in stored["last"]))
                 if "last" in stored
                 else None,
                 _text("target", stored.get("target", "")),
@@ -273,7 +273,10 @@ class ProgressStore:
         self, progress: Mapping[TopicPartition, Progress], member_id: str, generation: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit as a member of the group; former members are refused. Returns each partition's error code."""
-        positions = {where: Position(one.offset, one.metadata()) for where, one in progress.items()}
+        positions = {
+            where: Position(of_partition.offset, of_partition.metadata())
+            for where, of_partition in progress.items()
+        }
         return await commit(self._target, self.group_id, positions, member_id, generation)
 
     def _check(self, code: int) -> None:

@@ -74,7 +74,7 @@ class MirroredTopic:
 
 def select(config: MirrorConfig, source: Source, cluster: MetadataResponse) -> list[MetadataResponseTopic]:
     """The source's topics to mirror."""
-    prefixes = tuple(f"{one.name}." for one in config.sources) if config.naming is Naming.PREFIXED else ()
+    prefixes = tuple(f"{other.name}." for other in config.sources) if config.naming is Naming.PREFIXED else ()
     return [
         topic
         for topic in cluster.topics
@@ -151,7 +151,9 @@ async def leading(cluster: ClusterClient, partitions: Set[TopicPartition]) -> Le
     if not (unknown := partitions - known.keys()):
         return Leading(known, set(), "")
     try:
-        found = {one.name: one for one in (await cluster.metadata({name for name, _ in unknown})).topics}
+        found = {
+            topic.name: topic for topic in (await cluster.metadata({name for name, _ in unknown})).topics
+        }
     except (BrokerError, ApiError, OSError) as error:
         return Leading(known, set(), str(error))
     absent = {(name, number) for name, number in unknown if name in found and _lacks(found[name], number)}
@@ -161,7 +163,7 @@ async def leading(cluster: ClusterClient, partitions: Set[TopicPartition]) -> Le
 def _lacks(topic: MetadataResponseTopic, number: int) -> bool:
     if topic.error_code:
         return topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return all(one.partition_index != number for one in topic.partitions)
+    return all(found.partition_index != number for found in topic.partitions)
 
 
 def id_of(topic: MetadataResponseTopic) -> str:
@@ -169,9 +171,9 @@ def id_of(topic: MetadataResponseTopic) -> str:
     return "" if topic.topic_id == ZERO_UUID else str(topic.topic_id)
 
 
-def is_same(one: str, other: str) -> bool:
+def is_same(topic_id: str, other: str) -> bool:
     """Whether two ids of topics or clusters are equal. Older clusters have none; an empty id equals any."""
-    return one == other or not one or not other
+    return topic_id == other or not topic_id or not other
 
 
 class TargetTopics:
@@ -241,13 +243,15 @@ class TargetTopics:
 
     async def _place(self, missing: Mapping[str, MetadataResponseTopic]) -> dict[str, Placement]:
         """Where missing topics get their replicas, without those that wait for brokers of the target."""
-        granted, waiting = await self._placements.of({name: factor_of(one) for name, one in missing.items()})
+        granted, waiting = await self._placements.of(
+            {name: factor_of(topic) for name, topic in missing.items()}
+        )
         for name, why in waiting.items():
             self.problems[name] = f"topic {name}: is not created yet: {why}"
             if name not in self._waiting:
                 logger.warning("%s", self.problems[name])
         self._waiting = {*waiting}
-        self._later = {name: one.later for name, one in granted.items()}
+        self._later = {name: placement.later for name, placement in granted.items()}
         return granted
 
     async def _create(self, missing: Mapping[str, MetadataResponseTopic]) -> None:
@@ -268,8 +272,8 @@ class TargetTopics:
             for name, topic in missing.items()
         ]
         if refused := await self._call_create(creations):
-            for one in refused:  # the target does not know a key or value: the topic matters more
-                one.configs = []
+            for creation in refused:  # the target does not know a key or value: the topic matters more
+                creation.configs = []
             await self._call_create(refused)
 
     async def _call_create(self, topics: list[CreatableTopic]) -> list[CreatableTopic]:
@@ -303,8 +307,8 @@ class TargetTopics:
 
     async def _grow(self, counts: Mapping[str, int]) -> None:
         placed, _ = await self._placements.of({name: factor_of(self._there[name]) for name in counts})
-        self._later = {name: one.later for name, one in placed.items()}
-        for some in in_parts(counts.items(), lambda one: one[1], PARTITIONS_AT_ONCE):
+        self._later = {name: placement.later for name, placement in placed.items()}
+        for some in in_parts(counts.items(), lambda count: count[1], PARTITIONS_AT_ONCE):
             await self._grow_some({name: count for name, count in some if name in placed}, placed)
 
     async def _grow_some(self, counts: Mapping[str, int], placed: Mapping[str, Placement]) -> None:

@@ -109,9 +109,9 @@ def decode(assignment: bytes) -> Assignment:
 
 def _task(topic: str, target_topic: str, topic_id: str, partition: int) -> TaskName:
     if not (_NAME.fullmatch(topic) and _NAME.fullmatch(target_topic)):
-        raise ValueError("the name of a topic is not one")
+        raise ValueError("a topic has an invalid name")
     if not isinstance(partition, int) or not 0 <= partition < 1 << 31:
-        raise ValueError(f"topic {topic}: the number of a partition is not one")
+        raise ValueError(f"topic {topic}: a partition has an invalid number")
     if topic_id:
         uuid.UUID(topic_id)
     return TaskName(topic, target_topic, topic_id, partition)
@@ -286,10 +286,14 @@ class GroupMembership:
                 await self._offered.wait()
         self._dealt = self._topics
         peers = peers_of(members)
-        dealt = deal(self._dealt, [member for member, one in owners.items() if one in (None, owner)])
+        dealt = deal(
+            self._dealt, [member for member, of_member in owners.items() if of_member in (None, owner)]
+        )
         given = {member: Assignment(tasks, peers) for member, tasks in dealt.items()}
         given |= {member: Assignment([], peers, owner) for member in members.keys() - dealt.keys()}
-        return [SyncGroupRequestAssignment(member, encode(one)) for member, one in given.items()]
+        return [
+            SyncGroupRequestAssignment(member, encode(assignment)) for member, assignment in given.items()
+        ]
 
     def _owned_by(self, owner: Owner | None) -> None:
         """``owner``: another MirrorMaker, or None."""

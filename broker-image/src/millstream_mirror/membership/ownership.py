@@ -59,7 +59,7 @@ def owner_from(fields: Any) -> Owner:
 
 def oldest(owners: Iterable[Owner | None]) -> Owner | None:
     """The owner of a group with members of these MirrorMakers; None if none of them has an identity."""
-    return min((one for one in owners if one is not None), default=None)
+    return min((owner for owner in owners if owner is not None), default=None)
 
 
 def conflict(group_id: str, owner: Owner) -> str:

@@ -106,7 +106,7 @@ def owner_in(metadata: bytes) -> Owner | None:
 
 def next_after(member_id: str, peers: Sequence[Peer]) -> list[Peer]:
     """The peers that this member watches; in a large group, each peer is watched by some members."""
-    others = sorted((peer for peer in peers if peer.member_id != member_id), key=lambda one: one.member_id)
+    others = sorted((peer for peer in peers if peer.member_id != member_id), key=lambda peer: peer.member_id)
     behind = sum(peer.member_id < member_id for peer in others)
     return [*others[behind:], *others[:behind]][:MOST_WATCHED]
 

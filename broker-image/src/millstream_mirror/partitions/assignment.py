@@ -56,7 +56,7 @@ class Recovery(ABC):
         """
         groups, waiting = await self._groups(names)
 
-        async def one(leaders: Leaders, of_leaders: list[TaskName]) -> None:
+        async def open_group(leaders: Leaders, of_leaders: list[TaskName]) -> None:
             if (cause := await self._reach(leaders)) is None:
                 try:
                     await connect(leaders.source)
@@ -70,7 +70,7 @@ class Recovery(ABC):
 
         async with asyncio.TaskGroup() as running:
             for leaders, of_leaders in groups.items():
-                running.create_task(one(leaders, of_leaders))
+                running.create_task(open_group(leaders, of_leaders))
         return waiting
 
     @abstractmethod
@@ -89,13 +89,13 @@ class Recovery(ABC):
         """Why these partitions wait, as far as leaders are the cause. Raises BrokerError, ApiError."""
         groups, waiting = await self._groups(names)
 
-        async def one(leaders: Leaders, of_leaders: list[TaskName]) -> None:
+        async def reach(leaders: Leaders, of_leaders: list[TaskName]) -> None:
             if (cause := await self._reach(leaders)) is not None:
                 waiting.update(dict.fromkeys(of_leaders, cause))
 
         async with asyncio.TaskGroup() as running:
             for leaders, of_leaders in groups.items():
-                running.create_task(one(leaders, of_leaders))
+                running.create_task(reach(leaders, of_leaders))
         return waiting
 
     def side_of(self, error: Exception) -> Side:
@@ -237,7 +237,7 @@ async def each(
     limit = asyncio.Semaphore(CALLS_AT_ONCE)
     done: dict[TaskName, PartitionTask] = {}
 
-    async def one(name: TaskName) -> None:
+    async def open_task(name: TaskName) -> None:
         async with limit:
             try:
                 done[name] = await work(name)
@@ -246,7 +246,7 @@ async def each(
             except ApiError as error:
                 waiting[name] = failed("", f"cannot be opened: {error}")
 
-    calls = [asyncio.create_task(one(name)) for name in names]
+    calls = [asyncio.create_task(open_task(name)) for name in names]
     try:
         await asyncio.gather(*calls)
     finally:

@@ -328,8 +328,10 @@ class PartitionTask:
         """Fail the task: later requests are void, even those with responses that waited for ``sent``."""
         self.failed = True
         self.error, self.side, self.reason = error, side, reason
-        for one in [one for one in self.in_flight if one is sent or one.target_offset is not None]:
-            self._drop(one)
+        for request in [
+            request for request in self.in_flight if request is sent or request.target_offset is not None
+        ]:
+            self._drop(request)
 
     def lost(self, end: int) -> None:
         """The target's log, which ends there, lacks acknowledged records."""

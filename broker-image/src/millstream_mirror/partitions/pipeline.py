@@ -363,9 +363,9 @@ class Flow(ABC):
 
         After a reconnect the source may have another history: tasks compare before they fetch.
         """
-        self._opened = {one: at for one, at in self._opened.items() if not one.is_closed}
+        self._opened = {known: at for known, at in self._opened.items() if not known.is_closed}
         where = connection.host, connection.port
-        open_before = (at for one, at in self._opened.items() if (one.host, one.port) == where)
+        open_before = (at for known, at in self._opened.items() if (known.host, known.port) == where)
         # One that replaces a connection before its session ends reaches the same process.
         opened = self._opened.setdefault(connection, next(open_before, time.monotonic()))
         outdated = [task for task in tasks if task.compared_at < opened]

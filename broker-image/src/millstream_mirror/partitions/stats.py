@@ -119,10 +119,10 @@ def bounded_problems(problems: Iterable[Problem]) -> list[Problem]:
     """The first ``PROBLEMS`` of each reason."""
     found: list[Problem] = []
     counts = Counter[str]()
-    for one in problems:
-        counts[one.reason] += 1
-        if counts[one.reason] <= PROBLEMS:
-            found.append(one)
+    for problem in problems:
+        counts[problem.reason] += 1
+        if counts[problem.reason] <= PROBLEMS:
+            found.append(problem)
     return found
 
 
@@ -147,7 +147,7 @@ def gaps_of(tasks: Iterable[PartitionTask], now_ms: int) -> list[PartitionGap]:
         for task in tasks
         if task.acknowledged.gap and now_ms - task.acknowledged.gap.at_ms < GAP_SHOWN_MS
     ]
-    passed.sort(key=lambda one: one.gap.at_ms, reverse=True)
+    passed.sort(key=lambda found: found.gap.at_ms, reverse=True)
     return [*stopped, *passed][:GAPS]
 
 
@@ -169,8 +169,8 @@ def by_topic(
         records, seconds = lags.get(task.target_topic, (0, 0.0))
         lags[task.target_topic] = records + task.lag, max(seconds, task.lag_seconds(now_ms))
     return {
-        topic: TopicStatus(one.records, one.bytes, *lags.get(topic, (0, 0.0)))
-        for topic, one in written.items()
+        topic: TopicStatus(counts.records, counts.bytes, *lags.get(topic, (0, 0.0)))
+        for topic, counts in written.items()
     }
 
 
@@ -234,7 +234,7 @@ class SourceStatus:
             "groups": self.groups,
             "gaps": [gap.as_json() for gap in self.gaps],
             "replaced": list(self.replaced),
-            "setAside": [one.as_json() for one in self.diverged[:DIVERGED_PARTITIONS]],
+            "setAside": [partition.as_json() for partition in self.diverged[:DIVERGED_PARTITIONS]],
             "problems": [problem.as_json() for problem in bounded_problems(self.problems)],
             "matched": self.matched,
             "unmatched": list(self.unmatched),
@@ -255,7 +255,9 @@ def status_json(sources: Sequence[SourceStatus], member: str) -> dict[str, Any]:
             "seconds": round(max((source.lag_seconds for source in sources), default=0.0), 3),
         },
         "sources": [source.as_json() for source in sources],
-        "target": next((one.target for one in sources if not one.target.get("reachable")), sources[0].target),
+        "target": next(
+            (source.target for source in sources if not source.target.get("reachable")), sources[0].target
+        ),
         "member": member,
     }
 
@@ -448,24 +450,24 @@ def page(sources: Sequence[SourceStatus], stalls: Stalls) -> Page:
     """The page for Prometheus."""
     page = Page(TABLE)
     page.add("millstream_mirror_info", {(__version__,): 1})
-    for name in (one.name for one in fields(Counters)):
-        values = {(one.name,): getattr(one.counters, name) for one in sources}
+    for name in (counter.name for counter in fields(Counters)):
+        values = {(source.name,): getattr(source.counters, name) for source in sources}
         page.add(f"millstream_mirror_{name}_total", values)
         if name in FORMER_NAMES:
             page.add(f"millstream_mirror_{FORMER_NAMES[name]}_total", values)
     for name, gauges in (
-        ("lag_records", {(one.name,): one.lag_records for one in sources}),
-        ("lag_seconds", {(one.name,): round(one.lag_seconds, 3) for one in sources}),
-        ("source_reachable", {(one.name,): one.reachable for one in sources}),
-        ("groups", {(one.name,): one.groups or 0 for one in sources}),
-        ("partitions", {(one.name,): one.tasks for one in sources}),
-        ("waiting_partitions", {(one.name,): one.waiting for one in sources}),
-        ("promoted_topics", {(one.name,): len(one.promoted) for one in sources}),
+        ("lag_records", {(source.name,): source.lag_records for source in sources}),
+        ("lag_seconds", {(source.name,): round(source.lag_seconds, 3) for source in sources}),
+        ("source_reachable", {(source.name,): source.reachable for source in sources}),
+        ("groups", {(source.name,): source.groups or 0 for source in sources}),
+        ("partitions", {(source.name,): source.tasks for source in sources}),
+        ("waiting_partitions", {(source.name,): source.waiting for source in sources}),
+        ("promoted_topics", {(source.name,): len(source.promoted) for source in sources}),
     ):
         page.add(f"millstream_mirror_{name}", gauges)
-    limits = {(one.name,): one.limit for one in sources if one.limit is not None}
+    limits = {(source.name,): source.limit for source in sources if source.limit is not None}
     page.add("millstream_mirror_limit_bytes_per_second", limits)
-    reached = {(one.name,): bool(one.target.get("reachable")) for one in sources}
+    reached = {(source.name,): bool(source.target.get("reachable")) for source in sources}
     page.add("millstream_mirror_target_reachable", reached)
     _add_topics(page, sources)
     page.add_histogram("millstream_loop_stall_seconds", {(): stalls.by_clock})
@@ -481,20 +483,22 @@ def _add_topics(page: Page, sources: Sequence[SourceStatus]) -> None:
         values: dict[Labels, float] = {}
         for source in sources:
             found: dict[Labels, float] = {
-                (topic,): getattr(one, field_name) for topic, one in source.by_topic.items()
+                (topic,): getattr(status, field_name) for topic, status in source.by_topic.items()
             }
             values |= {(source.name, *topic): value for topic, value in bounded(found, MOST_TOPICS).items()}
         page.add(f"millstream_mirror_{name}", values)
     diverged: dict[Labels, float] = {}
     for source in sources:
         of_topics: dict[Labels, float] = {}
-        for one in source.diverged:
-            of_topics[one.topic,] = of_topics.get((one.topic,), 0) + one.records
+        for partition in source.diverged:
+            of_topics[partition.topic,] = of_topics.get((partition.topic,), 0) + partition.records
         diverged |= {(source.name, *topic): value for topic, value in bounded(of_topics, MOST_TOPICS).items()}
     for name in ("diverged_records", "set_aside_records"):  # the second is the former name
         page.add(f"millstream_mirror_{name}", diverged)
     behind: dict[Labels, float] = {}
     for source in sources:
-        latest = sorted(source.by_topic.items(), key=lambda one: (-one[1].lag_seconds, one[0]))
-        behind |= {(source.name, topic): round(one.lag_seconds, 3) for topic, one in latest[:MOST_TOPICS]}
+        latest = sorted(source.by_topic.items(), key=lambda item: (-item[1].lag_seconds, item[0]))
+        behind |= {
+            (source.name, topic): round(status.lag_seconds, 3) for topic, status in latest[:MOST_TOPICS]
+        }
     page.add("millstream_mirror_topic_lag_seconds", behind)

@@ -55,9 +55,9 @@ class Alignment:
         self._sent = list(sent)
         self._places: dict[bytes, list[int]] = {}
         self._of_key: dict[bytes, list[int]] = {}
-        for place, one in enumerate(self._sent):
-            self._places.setdefault(one.digest, []).append(place)
-            self._of_key.setdefault(one.key, []).append(place)
+        for place, record in enumerate(self._sent):
+            self._places.setdefault(record.digest, []).append(place)
+            self._of_key.setdefault(record.key, []).append(place)
         self._place = 0
         self._is_over = not self._sent
         self._found: list[tuple[int, int]] = []
@@ -118,10 +118,10 @@ class Overlap:
 
     def with_end_of(self, sent: Sequence[Fingerprint], least: int) -> int | None:
         """The number of records, at least ``least``, and 0 only if no other fits; None if none does."""
-        are_stamped = any(one.timestamp is None for one in sent)
+        are_stamped = any(record.timestamp is None for record in sent)
 
-        def same(one: Fingerprint, other: Fingerprint) -> bool:
-            return one.digest == other.digest and (are_stamped or one.timestamp == other.timestamp)
+        def same(record: Fingerprint, other: Fingerprint) -> bool:
+            return record.digest == other.digest and (are_stamped or record.timestamp == other.timestamp)
 
         if not (left := self._left[: len(sent)]):
             return None if least > 0 else 0
@@ -133,10 +133,10 @@ class Overlap:
             length += same(left[index], left[length])
             borders.append(length)
         length = 0
-        for one in sent:
-            while length == len(left) or (length and not same(one, left[length])):
+        for record in sent:
+            while length == len(left) or (length and not same(record, left[length])):
                 length = borders[length - 1]
-            length += same(one, left[length])
+            length += same(record, left[length])
         found = None if least > 0 else 0
         while length >= max(least, 1):
             found, length = length, borders[length - 1]

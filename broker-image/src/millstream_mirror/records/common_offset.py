@@ -47,12 +47,12 @@ class CommonOffset:
             return (self.offset + self._bound) // 2
         return max(self.offset, self._bound - self._step)
 
-    def compare(self, one: Batch | None, other: Batch | None) -> None:
+    def compare(self, batch: Batch | None, other: Batch | None) -> None:
         """Pass the first whole batch of each log that ends after ``next_offset``, or None if there is none."""
         requested = self.next_offset
         assert requested is not None
-        headers = [read_header(batch) for batch in (one, other) if batch is not None]
-        if one is not None and other is not None and one == other:
+        headers = [read_header(found) for found in (batch, other) if found is not None]
+        if batch is not None and other is not None and batch == other:
             self.offset, self.epoch = headers[0].next_offset, headers[0].partition_leader_epoch
             self.is_found = True
             return

@@ -67,19 +67,22 @@ class FetchSession:
         """
         before = self._ids
         if before != (ids := ids or {}):
-            if bool(before) != bool(ids) or any(before.get(name, one) != one for name, one in ids.items()):
+            if bool(before) != bool(ids) or any(
+                before.get(name, topic_id) != topic_id for name, topic_id in ids.items()
+            ):
                 self._id, self._epoch = 0, self._begin
-            self._ids, self._names = ids, {one: name for name, one in ids.items()}
+            self._ids, self._names = ids, {topic_id: name for name, topic_id in ids.items()}
         of_partition = min(PARTITION_BYTES, max_bytes)
         few = least or {}
         wanted = {
-            where: (*one, min(of_partition, few.get(where, of_partition))) for where, one in requested.items()
+            where: (*position, min(of_partition, few.get(where, of_partition)))
+            for where, position in requested.items()
         }
         held, self._held = self._held, wanted
         named: Mapping[TopicPartition, tuple[int, int, int]] = wanted
         forgotten: Iterable[TopicPartition] = ()
         if self.is_partial:
-            named = {where: one for where, one in wanted.items() if held.get(where) != one}
+            named = {where: position for where, position in wanted.items() if held.get(where) != position}
             forgotten = held.keys() - wanted.keys()
         by_topic: dict[str, list[FetchPartition]] = {}
         for (topic, partition), (offset, epoch, size) in named.items():

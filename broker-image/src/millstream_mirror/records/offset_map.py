@@ -120,7 +120,7 @@ class OffsetMap:
             return None
         if offset >= self._end.offset:
             return self._end.target_offset
-        at = bisect_right(self._spans, offset, key=lambda one: one.offset) - 1
+        at = bisect_right(self._spans, offset, key=lambda span: span.offset) - 1
         if at < 0:
             return self._spans[0].target_offset
         span = self._spans[at]

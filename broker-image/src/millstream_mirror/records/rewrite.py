@@ -148,7 +148,9 @@ def ranges_to_mirror(
     for header, data in _batches_to_mirror(fetched, position, aborted):
         if _has_holes(header):
             yield from (
-                range(one.offset, one.offset + 1) for one in read_records(data) if one.offset >= position
+                range(record.offset, record.offset + 1)
+                for record in read_records(data)
+                if record.offset >= position
             )
         else:
             yield range(max(header.base_offset, position), header.next_offset)
@@ -169,7 +171,7 @@ def joined(fetched: memoryview, batches: list[Outgoing]) -> memoryview | bytes:
     end = first = batches[0].start
     for batch in batches:
         if batch.start != end or end < 0:
-            return b"".join(one.data for one in batches) if len(batches) > 1 else batch.data
+            return b"".join(part.data for part in batches) if len(batches) > 1 else batch.data
         end += len(batch.data)
     return fetched[first:end]
 
@@ -214,7 +216,7 @@ class _Aborted:
     """The batches of a fetch that belong to aborted transactions: from the first offset listed to the abort marker."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
-        self._ahead = deque(sorted(transactions, key=lambda one: one.first_offset))
+        self._ahead = deque(sorted(transactions, key=lambda transaction: transaction.first_offset))
         self._open: set[int] = set()
 
     def leaves_out(self, header: BatchHeader, data: memoryview) -> bool:

@@ -12,8 +12,8 @@ class Wakeup:
 
     def wake(self) -> None:
         """Wake all tasks that wait now."""
-        for one in self._waiting:
-            _end(one)
+        for waiting in self._waiting:
+            _end(waiting)
 
     async def wait(self, seconds: float) -> None:
         """Return when it rings next, or after this time."""

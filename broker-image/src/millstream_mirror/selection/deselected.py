@@ -42,9 +42,9 @@ class DeselectedTopics:
         """Mark them in their progress. Raises BrokerError, ApiError."""
         found = await progress_of(self._at_target, self._group_id)
         left = {
-            where: replace(one, is_deselected=True)
-            for where, one in found.items()
-            if not one.is_deselected and not self._selects(where[0])
+            where: replace(progress, is_deselected=True)
+            for where, progress in found.items()
+            if not progress.is_deselected and not self._selects(where[0])
         }
         if left:
             await self._commit(left)

@@ -45,7 +45,9 @@ class OtherMirrors:
         positions = dict(zip(groups, await asyncio.gather(*map(of, groups)), strict=True))
         self._known = {group for group in groups if positions[group] or group in listed}
         return {
-            group: _progress_in({where: one for where, one in positions[group].items() if where[0] in topics})
+            group: _progress_in(
+                {where: position for where, position in positions[group].items() if where[0] in topics}
+            )
             for group in groups
         }
 
