@@ -125,6 +125,7 @@ class SourceMirror:
             lambda: self._flow.tasks,
             self._counters,
             keeps_epochs=config.mode is Mode.IDENTITY,
+            unmatched_in=config.unmatched_groups,
         )
         self._groups_error = ""
         self.member = GroupMembership(
@@ -243,6 +244,7 @@ class SourceMirror:
             sum(task.acknowledged.is_new and task.lag > 0 for task in tasks),
             len(waiting),
             self._unmatched[:UNMATCHED],
+            None if self._groups.unmatched is None else self._groups.unmatched[:UNMATCHED],
         )
 
     # ---- the topics to mirror

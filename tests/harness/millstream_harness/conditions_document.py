@@ -108,7 +108,7 @@ REASONS: Final[dict[Reason, tuple[str, str, str]]] = {
     R.PARTITION_WAITING: ("MirrorMaker", "A partition has not been mirrored for 30 seconds or longer: its leader in the source or the target is missing or does not respond, or requests fail.", "The message names partitions, side and cause. Start or repair the broker ([more](../mirroring.md#when-a-partition-waits))."),
     R.MIRRORED_TWICE: ("MirrorMaker", "Another mirror copies the topic from the same source.", "Exclude it in one of the two, or delete the group that the message names ([why](../mirroring.md#when-two-mirrors-copy-one-topic))."),
     R.NAME_TAKEN: ("MirrorMaker", "An older MirrorMaker keeps its progress in the same group of the same target.", "Create this one under another name ([why](../mirroring.md#when-two-mirrors-have-one-name))."),
-    R.PATTERN_UNMATCHED: ("MirrorMaker", "A pattern of `topics.include` selects no topic of any source.", "Correct the pattern: it matches whole names; or create the topic."),
+    R.PATTERN_UNMATCHED: ("MirrorMaker", "A pattern of `topics.include` or `groups.include` selects no topic or group of any source.", "Correct the pattern: it matches whole names; or create the topic or group."),
     R.NO_TOPICS: ("MirrorMaker", "The patterns select no topic of a source.", "Correct `topics`; topics are copied when they exist."),
     R.CAUGHT_UP: ("MirrorMaker", "The target is at most ten seconds behind the sources.", "For a planned move, also wait until everything is copied: `millstream mirror wait`."),
     R.BEHIND: ("MirrorMaker", "The target is more than ten seconds behind a source, or a partition has not been caught up yet.", "Wait. If the lag grows, raise `replicas`."),

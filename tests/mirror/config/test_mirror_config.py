@@ -45,6 +45,12 @@ def test_patterns_that_match_no_name() -> None:
     assert config.unmatched([]) == ["ordrs", "orders", "a.*b"]
 
 
+def test_unmatched_groups_are_patterns_without_group() -> None:
+    config = parse(json.dumps({**GOOD, "groups": {"include": ["biling", "app-.*"]}}))
+    assert config.unmatched_groups(["billing", "app-1"]) == ["biling"]
+    assert config.unmatched_groups([]) == ["biling", "app-.*"]
+
+
 def test_a_request_to_rejoin() -> None:
     requested = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
     assert parse(json.dumps(requested)).rejoin == "2026-11-25"

@@ -173,6 +173,28 @@ def test_groups_are_selected_and_new_partitions_are_followed(
     assert 'millstream_mirror_groups{source="west"} 2' in mirror.get("/metrics")
 
 
+def test_group_pattern_without_group_is_reported(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
+    topic, group = unique("unmatched"), unique("app")
+    create(west, topic)
+    commit(west, group, topic, 0)
+    worker = start_mirror(
+        {"west": west.bootstrap},
+        east.bootstrap,
+        topics={"include": [topic]},
+        groups={"include": [group, f"{group}-late"]},
+    )
+
+    def unmatched() -> list[str] | None:
+        found: list[str] | None = worker.status()["sources"][0]["unmatchedGroups"]
+        return found
+
+    eventually(unmatched, lambda found: found == [f"{group}-late"], "the pattern without a group")
+    commit(west, f"{group}-late", topic, 0)
+    eventually(unmatched, lambda found: found == [], "no pattern, as the group exists")
+
+
 def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:

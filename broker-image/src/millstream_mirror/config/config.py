@@ -114,7 +114,11 @@ class MirrorConfig:
 
     def unmatched(self, topics: Collection[str]) -> list[str]:
         """The patterns of `topics.include` that match none of these names, as they are written."""
-        return [one.text for one in self.include if not any(map(one.matches, topics))]
+        return _unmatched(self.include, topics)
+
+    def unmatched_groups(self, groups: Collection[str]) -> list[str]:
+        """The patterns of `groups.include` that match none of these groups, as they are written."""
+        return _unmatched(self.groups_include, groups)
 
     def includes_group(self, group: str) -> bool:
         """Whether to copy the positions of a consumer group; those of a mirror's own never are."""
@@ -125,6 +129,10 @@ class MirrorConfig:
     def includes_config(self, key: str) -> bool:
         """Whether a topic of the target is created with the source's setting."""
         return _matches(key, self.configs_include, self.configs_exclude)
+
+
+def _unmatched(patterns: tuple[Pattern, ...], names: Collection[str]) -> list[str]:
+    return [pattern.text for pattern in patterns if not any(map(pattern.matches, names))]
 
 
 def _matches(name: str, include: tuple[Pattern, ...], exclude: tuple[Pattern, ...]) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from millstream_kafka.client import ClusterClient
@@ -73,8 +73,11 @@ class GroupSync:
         counters: Counters,
         *,
         keeps_epochs: bool = False,
+        unmatched_in: Callable[[Collection[str]], list[str]] = lambda groups: [],
     ) -> None:
-        """``keeps_epochs``: the target's topics have the source's leader epochs."""
+        """``keeps_epochs``: the target's topics have the source's leader epochs.
+
+        ``unmatched_in`` returns the patterns that match none of the selected groups."""
         self._includes = includes
         self._at_source = at_source
         self._at_target = at_target
@@ -84,6 +87,9 @@ class GroupSync:
         self._keeps_epochs = keeps_epochs
         self.groups: list[str] = []
         """Selected groups of the source."""
+        self.unmatched: list[str] | None = None
+        """Patterns that match no group of the source; None before the groups are listed."""
+        self._unmatched_in = unmatched_in
         self.problems: dict[str, str] = {}
         """The reason why a group's positions are not copied, by group."""
         self._listed = -LIST_S
@@ -99,8 +105,10 @@ class GroupSync:
         problem: Exception | None = None
         if now - self._listed >= LIST_S:
             try:
-                self.groups = await self._list()
-                self._listed = now
+                groups = await self._list()
+                if self.unmatched is None or groups != self.groups:
+                    self.unmatched = self._unmatched_in(groups)
+                self.groups, self._listed = groups, now
             except TRANSIENT as error:
                 problem = error  # the groups that are known do not wait for a broker that does not respond
         tasks = self._tasks()

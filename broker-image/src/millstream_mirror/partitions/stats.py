@@ -217,6 +217,8 @@ class SourceStatus:
     """This worker's partitions that have not been mirrored for a while (waiting.py)."""
     unmatched: Sequence[str] = ()
     """Patterns that match no topic of the source."""
+    unmatched_groups: Sequence[str] | None = None
+    """Patterns that match no group of the source; None before its groups are listed, and without `groups`."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -238,6 +240,7 @@ class SourceStatus:
             "problems": [problem.as_json() for problem in bounded_problems(self.problems)],
             "matched": self.matched,
             "unmatched": list(self.unmatched),
+            "unmatchedGroups": None if self.unmatched_groups is None else list(self.unmatched_groups),
             "rate": {"records": round(self.rate[0], 1), "bytes": round(self.rate[1])},
             "lastError": self.last_error,
             "missingRecords": self.counters.missing_records,

@@ -177,6 +177,35 @@ def test_a_pattern_that_matches_nothing_beside_others_is_named(
     assert not [one for one in later.conditions or () if one.type == "Warning"]
 
 
+@pytest.mark.parametrize(
+    ("unmatched", "named"),
+    [
+        pytest.param(
+            [("biling",)], 'spec.groups.include: "biling" matches no group of west;', id="one pattern"
+        ),
+        pytest.param([("b", "a")], '"a", "b" match no group of west;', id="two patterns"),
+        pytest.param([("a",), ("a", "b")], '"a" matches no group of west, north;', id="in no source"),
+        pytest.param([("a",), ()], "", id="in another source"),
+        pytest.param([()], "", id="all match"),
+        pytest.param([None], "", id="not listed yet"),
+    ],
+)
+def test_group_pattern_without_group_warns(unmatched: list[tuple[str, ...] | None], named: str) -> None:
+    reports = tuple(
+        SourceReport(name, reachable=True, matched=0, wanted=0, unmatched_groups=patterns)
+        for name, patterns in zip(("west", "north"), unmatched, strict=False)
+    )
+    mirror = a_mirror(
+        sources=[{"name": report.name, "bootstrap": "x:9092"} for report in reports],
+        groups={"include": ["a", "b", "biling"]},
+        naming="Prefixed",
+    )
+    status = plan.status_of(mirror, Workers(1, 1, (WorkerReport(sources=reports),)), NOW)
+    warnings = [condition for condition in status.conditions or () if condition.type == "Warning"]
+    assert [condition.reason for condition in warnings] == (["PatternUnmatched"] if named else [])
+    assert named in "".join(condition.message for condition in warnings)
+
+
 def test_rates_add_up_whatever_a_worker_says() -> None:
     rates = (WorkerRate(10.4, 1000), WorkerRate(5.2, 500), WorkerRate(float("inf"), 1), WorkerRate(-99, 0))
     reports = tuple(

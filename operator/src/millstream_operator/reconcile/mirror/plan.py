@@ -96,6 +96,8 @@ class SourceReport(msgspec.Struct, frozen=True, rename="camel"):
     """Topics that the patterns select; None before the first look."""
     unmatched: tuple[str, ...] = ()
     """Patterns that select no topic of the source."""
+    unmatched_groups: tuple[str, ...] | None = None
+    """Patterns that select no group of the source; None if they are not known."""
     rate: WorkerRate = WorkerRate()
     set_aside: tuple[SetAside, ...] = ()
     promoted: tuple[str, ...] = ()
@@ -493,27 +495,35 @@ def knows_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> bool:
 
 
 def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> Told | None:
-    """The patterns that select no topic of any source, if others select some (else the mirror has no topics)."""
+    """The patterns that select no topic of any source, if others select some (else the mirror has no topics), and those
+    that select no group."""
+    has_groups = bool(mirror.spec.groups and mirror.spec.groups.include)
     known = [
-        [one for one in _of_source(source.name, reports) if one.matched is not None]
+        [
+            report
+            for report in _of_source(source.name, reports)
+            if report.matched is not None and (report.unmatched_groups is not None or not has_groups)
+        ]
         for source in mirror.spec.sources
     ]
     if not all(known):
         before = (one for one in mirror.status.conditions or () if one.type == ConditionType.WARNING.value)
         is_present = any(one.observed_generation == mirror.metadata.generation for one in before)
         return condition_before(mirror, ConditionType.WARNING) if is_present else None
-    looks = [one for of_source in known for one in of_source]
-    if not any(one.matched for one in looks):
-        return None
-    patterns = set.intersection(*(set(one.unmatched) for one in looks))
-    if not patterns:
-        return None
-    named = shown(sorted(f'"{pattern}"' for pattern in patterns), MOST_NAMED)
+    present = [report for of_source in known for report in of_source]
+    unmatched = {"group": set.intersection(*(set(report.unmatched_groups or ()) for report in present))}
+    if any(report.matched for report in present):
+        unmatched["topic"] = set.intersection(*(set(report.unmatched) for report in present))
     sources = ", ".join(source.name for source in mirror.spec.sources)
-    words = (
-        f"spec.topics.include: {named} {'matches' if len(patterns) == 1 else 'match'} no topic of {sources};"
-        " patterns match whole names"
-    )
+    found = []
+    for kind, patterns in sorted(unmatched.items(), reverse=True):
+        if patterns:
+            named = shown(sorted(f'"{pattern}"' for pattern in patterns), MOST_NAMED)
+            verb = "matches" if len(patterns) == 1 else "match"
+            found.append(f"spec.{kind}s.include: {named} {verb} no {kind} of {sources}")
+    if not found:
+        return None
+    words = f"{'; '.join(found)}; patterns match whole names"
     return ConditionType.WARNING, True, Reason.PATTERN_UNMATCHED, words
 
 
