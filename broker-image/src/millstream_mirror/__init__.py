@@ -44,10 +44,10 @@ The folders, from the top; each uses only those below it:
     identity/      mode Identity: the target's topics as replicas, their positions, promotions, resync
     selection/     topics that must not be mirrored: loops, other mirrors' topics, topics no longer selected
     aggregate/     mode Aggregate: numbered batches, positions after failures, what source and target have lost
-    partitions/    one partition: assignment, waiting, sending; what is shown of it
+    partitions/    one partition: assignment, waiting, sending; what is shown of it; what differs by mode
     membership/    which worker has which partition; whose group it is; workers whose process has ended
     records/       batches to produce, maps of offsets, fetch sessions, limits; hardly any I/O
-    kafka/         logs, topics and groups of a cluster; what is committed as progress
+    kafka/         clients; logs, topics and groups of a cluster; what is committed as progress
     config/        mirror.json
     runtime/       long work in slices, and waking tasks that wait
 """

@@ -15,46 +15,43 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from millstream_kafka.client import BrokerError, ClusterClient, Security
+from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.metadata import MetadataResponse, MetadataResponseTopic
+from millstream_kafka.protocol.metadata import MetadataResponse
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from .aggregate.flow import NumberingFlow
-from .aggregate.recovery import AggregateRecovery
+from .aggregate.mode import AggregateMode
 from .aggregate.target_losses import TargetLosses
 from .config.config import MirrorConfig, Mode, Naming, Source
 from .group_sync.groups import SYNC_S, GroupSync
-from .identity.flow import CopyFlow
-from .identity.promoted import PromotedTopics
-from .identity.recovery import IdentityRecovery
-from .identity.replicas import ReplicaTopics
-from .identity.resync import Resync
+from .identity.mode import IdentityMode
+from .kafka.clients import connect
 from .kafka.progress import Progress, ProgressStore
-from .kafka.topics import MirroredTopic, TargetTopics, id_of, is_same, select
+from .kafka.topics import MirroredTopic, select
 from .membership.member import GroupMembership, TaskName
 from .membership.peer_liveness import WorkerEndpoint
-from .partitions.assignment import TRANSIENT, Recovery
-from .partitions.pipeline import DRAIN_S, Flow
+from .partitions.assignment import TRANSIENT
+from .partitions.mode import Context, MirrorMode
+from .partitions.pipeline import DRAIN_S
 from .partitions.stats import Counters, Problem, Rate, Reachability, SourceStatus, by_topic, gaps_of
 from .partitions.waiting import LONG_S, PARTITION_WAITING, Cause, Waits, messages, no_refresh
-from .selection.conflicts import OtherMirrorFinder
+from .selection.allowed_topics import AllowedTopics
 from .selection.deselected import DeselectedTopics
-from .selection.loops import LoopFinder
-from .selection.other_mirrors import progress_of
 
 REFRESH_S = 2.0
 NEW_REFRESH_S, NEW_S = 0.25, 10.0
 """Refreshes are more frequent for a while after a new topic: a loop of mirrors that start together soon opens."""
 COMMIT_S = 0.25
-OTHER_MIRRORS_CHECK_S = 30.0
 WATCH_S = 2.0
 LOSSES_CHECK_S = 10.0
 UNMATCHED = 100  # patterns in a status
-CONNECT_TIMEOUT_S = 3.0
+MODES: Mapping[Mode, Callable[[Context], MirrorMode]] = {
+    Mode.AGGREGATE: AggregateMode,
+    Mode.IDENTITY: IdentityMode,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -74,102 +71,50 @@ class SourceMirror:
         self._refreshed = time.monotonic()
         """When the source's topics were last brought to the target."""
         self._committing = asyncio.Lock()
-        # A connection serves one request at a time, so requests that wait (fetches, joins) have their own connections.
-        client_id = f"millstream-mirror-{config.name}"
-        self._source, fetching, comparing, from_groups = (
-            _client(source.bootstrap, source.security, client_id) for _ in range(4)
-        )
-        self._target, producing, joining, to_groups = (
-            _client(config.target, config.target_security, client_id) for _ in range(4)
-        )
-        self._clients = (
-            self._source,
-            fetching,
-            comparing,
-            self._target,
-            producing,
-            joining,
-            from_groups,
-            to_groups,
-        )
+        self._clients = clients = connect(config, source)
         group_id = config.group_of(source)
-        self._store = ProgressStore(self._target, group_id)
-        self._promoted = PromotedTopics(self._store)
-        self._loops = LoopFinder(self._source)
-        self._deselected = DeselectedTopics(config, source, self._target, self._commit_now)
+        self._store = ProgressStore(clients.target, group_id)
+        self._deselected = DeselectedTopics(config, source, clients.target, self._commit_now)
         self._deselected_noted = -1
         """The generation of the group in which this worker has marked them."""
-        self._other_mirrors = OtherMirrorFinder(self._target, group_id)
-        self._others_checked_at = -OTHER_MIRRORS_CHECK_S
-        self._doubled: dict[str, str] = {}
-        """The group of the other mirror that copies a topic, too, by topic."""
-        self._left_out: dict[str, str] = {}
-        """Topics that are not mirrored because their records come from the target."""
-        self._origins: dict[str, tuple[str, ...]] = {}
         self._matched: list[str] | None = None
         self._unmatched: list[str] = []
         self._wanted: int | None = None
         self._rate = Rate()
         self._ready: list[MirroredTopic] = []
         self._changed = time.monotonic()
-        self._resync: Resync | None = None
         self._waits = Waits()
         self._causes: dict[TaskName, Cause] = {}
         """Why partitions wait whose tasks are open, as far as leaders are the cause."""
-        self._topics, self._flow, self._recovery = self._parts(fetching, producing, comparing)
-        self._losses = TargetLosses(self._target, producing, self._flow.lost)
+        context = Context(
+            config,
+            source,
+            clients,
+            self._store,
+            self._commit_now,
+            self._counters,
+            self._reachability,
+            lambda topic: self._allowed.origins(topic),
+            self._bytes_per_second if source.max_bytes_per_second else None,
+            lambda: self.member.is_leader,
+        )
+        self._mode = MODES[config.mode](context)
+        self._topics, self._flow = self._mode.topics, self._mode.flow
+        self._allowed = AllowedTopics(config, source, clients, follows_promoted=self._mode.follows_promoted)
+        self._losses = TargetLosses(clients.target, clients.producing, self._flow.lost)
         self._groups = GroupSync(
             config.includes_group,
-            from_groups,
-            to_groups,
+            clients.source_groups,
+            clients.target_groups,
             lambda: self._flow.tasks,
             self._counters,
-            keeps_epochs=config.mode is Mode.IDENTITY,
+            keeps_epochs=self._mode.keeps_epochs,
             unmatched_in=config.unmatched_groups,
         )
         self._groups_error = ""
         self.member = GroupMembership(
-            joining, group_id, endpoint, assigned=self._flow.start, revoked=self._revoked
+            clients.joining, group_id, endpoint, assigned=self._flow.start, revoked=self._revoked
         )
-
-    def _parts(
-        self, fetching: ClusterClient, producing: ClusterClient, comparing: ClusterClient
-    ) -> tuple[TargetTopics, Flow, Recovery]:
-        """The parts that differ by mode: the recovery of topics, the flow of records, the recovery of tasks."""
-        config, source, counters = self.config, self.source, self._counters
-
-        def origins(topic: str) -> tuple[str, ...]:
-            return self._origins.get(topic, ())
-
-        limit = self._bytes_per_second if source.max_bytes_per_second else None
-        of_flow = self._reachability, counters, limit, source.rack
-        topics: TargetTopics
-        if config.mode is Mode.IDENTITY:
-            if config.rejoin:
-                self._resync = Resync(
-                    config.rejoin,
-                    self._source,
-                    self._target,
-                    self._commit_now,
-                    lambda: self.member.is_leader,
-                )
-            topics = ReplicaTopics(config, source, self._source, self._target, self._promoted, self._resync)
-            copies = IdentityRecovery(
-                self._source, self._target, self._store, counters, config.on_gap, origins
-            )
-            return topics, CopyFlow(source.name, fetching, producing, copies, *of_flow), copies
-        topics = TargetTopics(config, source, self._source, self._target)
-        recovery = AggregateRecovery(
-            self._source,
-            self._target,
-            comparing,
-            self._store,
-            self._commit_now,
-            counters,
-            config.on_gap,
-            origins,
-        )
-        return topics, NumberingFlow(source.name, fetching, producing, recovery, *of_flow), recovery
 
     async def run(self) -> None:
         """Run until cancelled; then commit progress and leave the group. Raises MirrorRefused."""
@@ -186,17 +131,19 @@ class SourceMirror:
                     running.create_task(self._copy_positions_on())
                 await self._flow.failure
         finally:
-            if self._resync is not None:
-                await self._resync.close()
-            for client in self._clients:
-                await client.close()
+            await self._mode.close()
+            await self._clients.close()
 
     @property
     def status(self) -> SourceStatus:
         now = int(time.time() * 1000)
         tasks = list(self._flow.tasks.values())
         errors = [self._reachability.error, self._target_reachability.error, self._target_error]
-        errors += [*self._topics.problems.values(), *self._left_out.values(), *self._doubled.values()]
+        errors += [
+            *self._topics.problems.values(),
+            *self._allowed.loops.values(),
+            *self._allowed.doubled.values(),
+        ]
         errors += [
             *(task.error for task in tasks),
             self._flow.assignment.error,
@@ -208,15 +155,13 @@ class SourceMirror:
         problems += [Problem(task.reason, task.error) for task in tasks if task.reason]
         problems += [Problem("TopicRefused", error) for error in self._topics.problems.values()]
         problems += [Problem("Rejoining", words) for words in self._topics.resyncing.values()]
-        problems += [Problem("MirroredTwice", error) for error in self._doubled.values()]
+        problems += [Problem("MirroredTwice", error) for error in self._allowed.doubled.values()]
         waiting = self._observed().since(LONG_S, time.monotonic())
         problems += [Problem(PARTITION_WAITING, words) for words in messages(waiting)]
         if self._target_error and time.monotonic() - self._refreshed >= LONG_S and self._reaches_both:
             problems.append(Problem(PARTITION_WAITING, no_refresh(self._target_error)))
-        if (
-            self.config.mode is Mode.IDENTITY
-        ):  # mirrors of different modes may meet: each copies its own topics
-            problems += [Problem("MirrorLoop", error) for error in self._left_out.values()]
+        if self._mode.reports_loops:
+            problems += [Problem("MirrorLoop", error) for error in self._allowed.loops.values()]
         return SourceStatus(
             self.source.name,
             self._reachability.reachable,
@@ -236,8 +181,8 @@ class SourceMirror:
             self.source.max_bytes_per_second,
             self._rate.per_second(),
             by_topic(tasks, self._flow.written, now),
-            [] if self._resync is None else self._resync.diverged,
-            self._promoted.names,
+            self._mode.diverged,
+            self._mode.promoted,
             min((task.observed_ms for task in tasks), default=0),
             self._wanted,
             sum(task.is_lag_unknown(now) for task in tasks),
@@ -258,8 +203,8 @@ class SourceMirror:
     async def _refresh(self) -> None:
         """Report temporary errors in the status instead of raising them."""
         source, _ = await asyncio.gather(
-            _reach(self._source, self._reachability, None),
-            _reach(self._target, self._target_reachability, []),
+            _reach(self._clients.source, self._reachability, None),
+            _reach(self._clients.target, self._target_reachability, []),
         )
         if source is not None and self._target_reachability.reachable:
             await self._follow(source)
@@ -271,7 +216,12 @@ class SourceMirror:
             topics = select(self.config, self.source, cluster)
             if (names := [topic.name or "" for topic in topics]) != self._matched:
                 self._matched, self._unmatched = names, self.config.unmatched(names)
-            allowed, unknown = await self._allowed(topics)
+            known = {topic.target_topic for topic in self._ready}
+            try:
+                allowed, unknown = await self._allowed.of(topics, known, owns=self.member.owns)
+            finally:
+                for task in self._flow.tasks.values():
+                    task.origins = self._allowed.origins(task.topic)
             if not self.member.owns:
                 self._wanted = None
                 return
@@ -290,59 +240,6 @@ class SourceMirror:
                 logger.warning("source %s: cannot refresh topics, retrying: %s", self.source.name, error)
             self._target_error = str(error)
 
-    async def _allowed(
-        self, topics: Collection[MetadataResponseTopic]
-    ) -> tuple[list[MetadataResponseTopic], BrokerError | None]:
-        """The topics that may be mirrored; and an error if that is not known of all.
-
-        Each broker lists the groups that it coordinates, so one that does not respond may have those of a mirror that
-        brings a topic back, or that copies it, too. A worker that starts then continues with the topics that its mirror
-        has begun, as a running one does; new topics wait.
-        """
-        try:
-            await self._find_loops(topics)
-            doubled = await self._find_doubled(topics) if self.member.owns else set()
-        except BrokerError as error:
-            if self._ready or not self.member.owns:
-                raise
-            found = await progress_of(self._target, self.config.group_of(self.source))
-            begun = {
-                (topic, progress.topic_id)
-                for (topic, _), progress in found.items()
-                if not progress.is_deselected
-                and is_same(progress.cluster_id, self._source.cluster_id or "")
-                and self._target.cluster_id not in progress.origins
-            }
-            names = {
-                (self.config.target_topic(self.source, topic.name or ""), id_of(topic)): topic
-                for topic in topics
-            }
-            return [topic for key, topic in names.items() if key in begun], error
-        return [
-            topic for topic in topics if topic.name not in self._left_out and topic.name not in doubled
-        ], None
-
-    async def _find_loops(self, topics: Collection[MetadataResponseTopic]) -> None:
-        """Find topics whose records come from the target, and the origins of the others."""
-        found = await self._loops.feeds({topic.name or "": id_of(topic) for topic in topics})
-        self._origins = {
-            topic: tuple(
-                sorted({cluster for feed in feeds if not feed.is_promoted for cluster in feed.clusters})
-            )
-            for topic, feeds in found.items()
-        }
-        for task in self._flow.tasks.values():
-            task.origins = self._origins.get(task.topic, ())
-        left_out = {}
-        for topic, feeds in sorted(found.items()):
-            for feed in feeds:
-                may_follow = feed.is_promoted and self.config.mode is Mode.IDENTITY
-                if self._target.cluster_id in feed.clusters and not may_follow:
-                    left_out[topic] = feed.problem(topic)
-        for topic in left_out.keys() - self._left_out.keys():
-            logger.warning("source %s: %s", self.source.name, left_out[topic])
-        self._left_out = left_out
-
     async def _note_deselected(self) -> None:
         """Mark deselected topics, once in each generation that this worker leads."""
         member = self.member
@@ -354,22 +251,8 @@ class SourceMirror:
             await self._deselected.note()
             self._deselected_noted = generation
 
-    async def _find_doubled(self, topics: Collection[MetadataResponseTopic]) -> set[str]:
-        """Find topics that another mirror has started and this one has not; at intervals, and when a topic is new."""
-        names = {self.config.target_topic(self.source, topic.name or ""): topic for topic in topics}
-        known = {topic.target_topic for topic in self._ready}
-        if names.keys() <= known and time.monotonic() - self._others_checked_at < OTHER_MIRRORS_CHECK_S:
-            return set()
-        ids = {name: id_of(topic) for name, topic in names.items()}
-        found = await self._other_mirrors.find(self._source.cluster_id or "", ids)
-        self._others_checked_at = time.monotonic()
-        for name in sorted(found.keys() - self._doubled.keys()):
-            logger.warning("source %s: %s", self.source.name, found[name].problem(name))
-        self._doubled = {name: other.problem(name) for name, other in sorted(found.items())}
-        return {names[name].name or "" for name, other in found.items() if not other.begun}
-
     def _refuse_itself(self) -> None:
-        here, there = self._source.cluster_id, self._target.cluster_id
+        here, there = self._clients.source.cluster_id, self._clients.target.cluster_id
         if here is not None and here == there and self.config.naming is Naming.SAME:
             raise MirrorRefused(
                 f"sources: {self.source.name} ({self.source.bootstrap}) and the target ({self.config.target}) are one"
@@ -400,7 +283,7 @@ class SourceMirror:
             open_ones = [name for name in long if (name.topic, name.partition) in self._flow.tasks]
             causes: dict[TaskName, Cause] = {}
             with contextlib.suppress(*TRANSIENT):
-                causes = await self._recovery.causes(open_ones) if open_ones else {}
+                causes = await self._mode.recovery.causes(open_ones) if open_ones else {}
             self._causes = causes
 
     async def _check_for_losses_on(self) -> None:
@@ -484,13 +367,3 @@ async def _reach(
         return None
     reachability.found()
     return found
-
-
-def _client(bootstrap: str, security: Security | None, client_id: str) -> ClusterClient:
-    return ClusterClient(
-        bootstrap,
-        client_id,
-        timeout=CONNECT_TIMEOUT_S * 2,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        security=security,
-    )

@@ -155,8 +155,7 @@ async def test_waits_do_not_count_through_an_outage_of_a_whole_cluster(
     assert problems(1001) == problems(1029.9) == [], "brokers that come back need time"
     assert problems(1030) == ["new topics and partitions"]
     assert problems(1031) == ["orders-0", "new topics and partitions"]
-    for client in mirror._clients:
-        await client.close()
+    await mirror._clients.close()
 
 
 class Led(ClusterClient):
