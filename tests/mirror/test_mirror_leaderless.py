@@ -22,7 +22,7 @@ from millstream_kafka.protocol.metadata import (
 from millstream_mirror.aggregate.flow import NumberingFlow
 from millstream_mirror.kafka.progress import Progress
 from millstream_mirror.membership.member import TaskName
-from millstream_mirror.partitions.assignment import Recovery
+from millstream_mirror.partitions.assignment import TaskRecovery
 from millstream_mirror.partitions.partition_task import PartitionTask
 from millstream_mirror.partitions.pipeline import Part
 from millstream_mirror.partitions.stats import Counters, Reachability
@@ -55,7 +55,7 @@ class Electing(ClusterClient):
         return MetadataResponse(brokers=[MetadataResponseBroker(1, "127.0.0.1", 1)], topics=[topic])
 
 
-class Ready(Recovery):
+class Ready(TaskRecovery):
     async def _open(self, names: Sequence[TaskName]) -> tuple[list[PartitionTask], dict[TaskName, Cause]]:
         return [], {}
 

@@ -28,7 +28,7 @@ from millstream_mirror.kafka.progress import Gap, Progress
 from millstream_mirror.membership.member import TaskName
 from millstream_mirror.membership.peer_liveness import WorkerEndpoint
 from millstream_mirror.partitions import pipeline as flow
-from millstream_mirror.partitions.assignment import Recovery
+from millstream_mirror.partitions.assignment import TaskRecovery
 from millstream_mirror.partitions.partition_task import RECORD_TOO_LARGE, PartitionTask, Side
 from millstream_mirror.partitions.stats import Counters, Reachability
 from millstream_mirror.partitions.waiting import (
@@ -165,7 +165,7 @@ class Led(ClusterClient):
         return 1
 
 
-class Failing(Recovery):
+class Failing(TaskRecovery):
     """Recoveries fail with these errors before one succeeds; notes why the task waited before each."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient, errors: list[Exception]) -> None:

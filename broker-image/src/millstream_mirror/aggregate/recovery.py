@@ -22,7 +22,7 @@ from ..kafka.producer_ids import new_producer
 from ..kafka.progress import Gap, Progress, ProgressStore
 from ..kafka.topics import id_of, is_same
 from ..membership.member import TaskName
-from ..partitions.assignment import CALLS_AT_ONCE, TRANSIENT, Recovery, at, each
+from ..partitions.assignment import CALLS_AT_ONCE, TRANSIENT, TaskRecovery, at, each
 from ..partitions.partition_task import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, PartitionTask
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 Commit = Callable[[Mapping[TopicPartition, Progress]], Awaitable[None]]
 
 
-class AggregateRecovery(Recovery):
+class AggregateRecovery(TaskRecovery):
     """Opens and recovers the tasks of one source. Raises BrokerError, ApiError; ValueError for unreadable progress."""
 
     def __init__(

@@ -50,7 +50,7 @@ from ..kafka.log_reader import EARLIEST, LATEST, headers_in, may_be_compacted, o
 from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of
 from ..membership.member import TaskName
-from ..partitions.assignment import Leaders, Recovery
+from ..partitions.assignment import Leaders, TaskRecovery
 from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, Side
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
@@ -77,7 +77,7 @@ A = TypeVar("A")
 Trouble = MustWait | ApiError | BrokerError
 
 
-class IdentityRecovery(Recovery):
+class IdentityRecovery(TaskRecovery):
     """Opens and recovers the tasks of one source."""
 
     def __init__(

@@ -37,7 +37,7 @@ class Leaders(NamedTuple):
     target: int
 
 
-class Recovery(ABC):
+class TaskRecovery(ABC):
     """Finds the positions of the tasks of one source."""
 
     def __init__(self, at_source: ClusterClient, at_target: ClusterClient) -> None:
@@ -151,7 +151,7 @@ class Recovery(ABC):
 class AssignedTasks:
     """The tasks assigned to a worker, of one source: opened until all are open."""
 
-    def __init__(self, recovery: Recovery, failure: Callable[[str], None]) -> None:
+    def __init__(self, recovery: TaskRecovery, failure: Callable[[str], None]) -> None:
         """``failure`` logs and counts why tasks cannot be opened."""
         self._recovery = recovery
         self._failure = failure
@@ -184,7 +184,7 @@ class AssignedTasks:
         return self._waiting | {name: cause for name, cause in causes.items() if cause is not None}
 
     async def run(self, names: Sequence[TaskName], opened: Opened, connect: Connect) -> None:
-        """Open the tasks; those that have to wait hold up no other. ``opened`` and ``connect`` as in `Recovery`."""
+        """Open the tasks; those that have to wait hold up no other. ``opened`` and ``connect`` as in `TaskRecovery`."""
 
         def noted(tasks: list[PartitionTask]) -> None:
             for task in tasks:

@@ -15,7 +15,7 @@ from ..config.config import MirrorConfig, Source
 from ..kafka.clients import Clients
 from ..kafka.progress import Progress, ProgressStore
 from ..kafka.topics import TargetTopics
-from .assignment import Recovery
+from .assignment import TaskRecovery
 from .diverged_partition import DivergedPartition
 from .pipeline import Flow
 from .stats import Counters, Reachability
@@ -62,7 +62,7 @@ class MirrorMode(ABC):
 
     @property
     @abstractmethod
-    def recovery(self) -> Recovery: ...
+    def recovery(self) -> TaskRecovery: ...
 
     @property
     def promoted(self) -> Sequence[str]:

@@ -19,7 +19,7 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Gap, LastBatch, Progress
 from ..records.aligning import Fingerprint
-from ..records.log_ends import LogEnds
+from ..records.end_offsets import EndOffsets
 from ..records.offset_map import OffsetMap, Span, spans_of
 from ..records.rewrite import Outgoing
 
@@ -125,7 +125,7 @@ class PartitionTask:
     """When the source's high watermark was first seen at its present value."""
     observed_ms: int = 0
     """When the high watermark was last seen."""
-    ends: LogEnds = field(default_factory=LogEnds)
+    ends: EndOffsets = field(default_factory=EndOffsets)
     caught_up_ms: int = 0
     """When the oldest record that is missing in the target was first seen; the present if none is."""
     leader: int = -1

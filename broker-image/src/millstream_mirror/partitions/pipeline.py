@@ -34,7 +34,7 @@ from ..records.rewrite import Outgoing
 from ..records.throttle import TokenBucket
 from ..records.window import Window
 from ..runtime.wakeup import Wakeup, wait_for
-from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, Recovery
+from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, TaskRecovery
 from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
 
@@ -67,7 +67,7 @@ class Flow(ABC):
         source_name: str,
         fetching: ClusterClient,
         producing: ClusterClient,
-        recovery: Recovery,
+        recovery: TaskRecovery,
         reachability: Reachability,
         counters: Counters,
         bytes_per_second: Callable[[int], float] | None = None,

@@ -7,18 +7,18 @@ from bisect import bisect_right
 
 import pytest
 
-from millstream_mirror.records.log_ends import MOST, LogEnds
+from millstream_mirror.records.end_offsets import MOST, EndOffsets
 
 
 def test_a_task_that_never_catches_up_is_behind_by_what_is_missing() -> None:
-    ends = LogEnds()
+    ends = EndOffsets()
     for second in range(1000):
         ends.observe(100 * (second + 1), 1000 * second)
         assert ends.behind_since(100 * second) == 1000 * second
 
 
 def test_a_task_that_has_everything_is_not_behind() -> None:
-    ends = LogEnds()
+    ends = EndOffsets()
     assert ends.behind_since(0) is None
     ends.observe(10, 5)
     assert ends.behind_since(9) == 5
@@ -28,7 +28,7 @@ def test_a_task_that_has_everything_is_not_behind() -> None:
 
 
 def test_records_that_the_source_lost_are_not_missing() -> None:
-    ends = LogEnds()
+    ends = EndOffsets()
     ends.observe(1000, 5)
     ends.observe(991, 900)
     assert ends.behind_since(990) == 900
@@ -37,7 +37,7 @@ def test_records_that_the_source_lost_are_not_missing() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_times_are_never_too_late_and_few_are_kept(seed: int) -> None:
     some = random.Random(seed)
-    ends, seen = LogEnds(), [(0, 0)]
+    ends, seen = EndOffsets(), [(0, 0)]
     now = end = offset = 0
     for _ in range(5000):
         now += some.randrange(1, 400)

@@ -14,7 +14,7 @@ MOST = 256
 """Of each task; more are merged in pairs, so a task that is far behind knows the times less exactly."""
 
 
-class LogEnds:
+class EndOffsets:
     """Not mirrored yet: the source's ends, in their order, each with the time when it was first seen."""
 
     __slots__ = ("_ends", "_spacing")
