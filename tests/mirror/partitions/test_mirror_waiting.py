@@ -49,8 +49,8 @@ StartMirror = Callable[..., MirrorProcess]
 SIDES: tuple[Side, ...] = ("source", "target", "source", "")
 SHORT_S = 5
 IMPATIENT = (
-    "import sys; from millstream_mirror.partitions import opening, waiting;"
-    f" waiting.LONG_S, opening.BACKOFF_MAX_S = {SHORT_S}, 1.0; from millstream_mirror import main, source;"
+    "import sys; from millstream_mirror.partitions import assignment, waiting;"
+    f" waiting.LONG_S, assignment.BACKOFF_MAX_S = {SHORT_S}, 1.0; from millstream_mirror import main, source;"
     " source.WATCH_S = 0.25; sys.argv[1:] = sys.argv[2:]; sys.exit(main.main())"
 )
 """Starts a worker for which waits are long soon, and which retries more often."""
