@@ -68,7 +68,7 @@ from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
-from .security.inter_broker import InterBroker
+from .security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 
 OPEN_FILES = 1024
 """Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
@@ -204,7 +204,10 @@ class Broker:
 
         # Requests of clients
         self.handlers.update(handlers.bind(self))
-        self.server = Server(config, bound, self.handlers, self.stats, memory, logs.read_failed)
+        mechanisms = {
+            self.inter_broker_listener: {MECHANISM: BrokerAuthenticator(coordination.secret, broker_id)}
+        }
+        self.server = Server(config, bound, self.handlers, self.stats, memory, logs.read_failed, mechanisms)
         self._stalls = stalls()
         self._metrics = Metrics(
             self.stats,

@@ -14,7 +14,8 @@ from millstream_broker.cluster import liveness
 from millstream_broker.cluster.liveness import Watches, is_refused
 from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.security.inter_broker import MECHANISM, Authenticator, InterBroker
+from millstream_broker.security.authentication import Authentication
+from millstream_broker.security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from millstream_harness.members import until
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import api_versions, sasl_authenticate, sasl_handshake
@@ -70,19 +71,21 @@ class Process:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        authenticator = Authenticator()
+        authentication = Authentication(
+            "PLAINTEXT", "127.0.0.1", {MECHANISM: BrokerAuthenticator(SECRET, self.broker_id)}
+        )
         try:
             while True:
                 frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
                 header, offset = decode_request_header(frame)
                 api = APIS[header.api_key]
                 request = api.decode_request(header.api_version, frame, offset)
-                body = api.encode_response(header.api_version, self._answer(authenticator, request))
+                body = api.encode_response(header.api_version, await self._answer(authentication, request))
                 flexible = api.has_flexible_response_header(header.api_version)
                 response = encode_response_header(header.correlation_id, flexible) + body
                 writer.write(len(response).to_bytes(4, "big") + response)
                 await writer.drain()
-                self.reached += authenticator.peer is not None
+                self.reached += authentication.session.peer_broker is not None
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -90,17 +93,17 @@ class Process:
             self.ended += 1
             writer.close()
 
-    def _answer(self, authenticator: Authenticator, request: Any) -> Struct:
+    async def _answer(self, authentication: Authentication, request: Any) -> Struct:
         if isinstance(request, api_versions.ApiVersionsRequest):
             return api_versions.ApiVersionsResponse(api_keys=ALL)
         if isinstance(request, sasl_handshake.SaslHandshakeRequest):
-            authenticator.begin()
+            authentication.begin(request.mechanism)
             return sasl_handshake.SaslHandshakeResponse(0, [MECHANISM])
         try:
-            said = authenticator.step(SECRET, self.broker_id, request.auth_bytes)
+            answer = await authentication.step(request.auth_bytes)
         except ApiError as error:
             return sasl_authenticate.SaslAuthenticateResponse(error.code, error.message, b"", 0)
-        return sasl_authenticate.SaslAuthenticateResponse(0, None, said, 0)
+        return sasl_authenticate.SaslAuthenticateResponse(0, None, answer, 0)
 
 
 def record(port: int, epoch: int = 1) -> BrokerRecord:

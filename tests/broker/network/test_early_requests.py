@@ -29,7 +29,7 @@ async def test_a_produce_that_waits_for_the_controller_keeps_its_records(tmp_pat
     async with running(tmp_path) as broker, connected(broker) as client:
         await create(client, "t")
         told = Told()
-        broker.server.routes = routes_of(broker.handlers, broker.stats, told)
+        broker.server.full.routes = routes_of(broker.handlers, broker.stats, told)
         for number in range(3):
             data = PartitionProduceData(0, build_batch([record("a")]))
             request = ProduceRequest(None, -1, 30_000, [TopicProduceData("t", partition_data=[data])])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.network.handlers import Bound, CloseConnection, RequestContext
+from millstream_broker.network.handlers import Bound, CloseConnection
 from millstream_broker.network.large_requests import MOST_QUEUED, LargeRequests
 from millstream_broker.runtime.request_memory import RequestMemory
-from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness import in_process
+from millstream_harness.clients import request_context
 from millstream_harness.cluster import until
 from millstream_harness.in_process import connected, running
 from millstream_harness.in_process_broker import InProcessBroker
@@ -226,7 +226,7 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
     large = LargeRequests(memory)
     handled: list[object] = []
     bound = Bound(list_offsets.API, lambda context, request: handled.append(request), False, False)
-    context = RequestContext(7, None, "127.0.0.1", "PLAINTEXT", Authenticator())
+    context = request_context(7, None)
     frame = list_offsets.API.encode_request(7, list_offsets.ListOffsetsRequest(-1, 0, []))
     async with large._turn:  # another request is running
         tasks = [large.answer(bound, context, bytearray(frame), 0) for _ in range(MOST_QUEUED)]

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream_broker.network.handlers import RequestContext
 from millstream_broker.network.produce_runs import LARGEST, MOST, find_run
 from millstream_broker.network.produce_shortcut import ProduceShortcut
 from millstream_broker.replication.partition import Partition
-from millstream_broker.security.inter_broker import Authenticator
 from millstream_harness.in_process import connected, create, running
 from millstream_harness.scenario import unique
 from millstream_harness.wire import Wire, produce_request, record
@@ -42,9 +40,8 @@ def frame(version: int, number: int, batch: bytes, topic: str = "topic", acks: i
 def shortcut_of(version: int, topic: str = "topic", acks: int = 1) -> ProduceShortcut:
     """A connection's, after one request."""
     shortcut = ProduceShortcut()
-    context = RequestContext(version, "client", "127.0.0.1", "PLAINTEXT", Authenticator())
     learned = produce_request(topic, memoryview(BATCH), acks=acks)  # type: ignore[arg-type]
-    shortcut.learn(memoryview(frame(version, 0, BATCH, topic, acks))[4:], context, learned)
+    shortcut.learn(memoryview(frame(version, 0, BATCH, topic, acks))[4:], version, "client", learned)
     return shortcut
 
 

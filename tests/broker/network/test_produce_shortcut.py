@@ -6,9 +6,7 @@ import struct
 
 import pytest
 
-from millstream_broker.network.handlers import RequestContext
 from millstream_broker.network.produce_shortcut import OLDEST, ProduceShortcut
-from millstream_broker.security.inter_broker import Authenticator
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 from millstream_kafka.protocol.produce import (
@@ -33,10 +31,6 @@ def frame(version: int, correlation_id: int, sent: ProduceRequest) -> memoryview
     return memoryview(head + produce.API.encode_request(version, sent))
 
 
-def context(version: int) -> RequestContext:
-    return RequestContext(version, "client", "127.0.0.1", "PLAINTEXT", Authenticator())
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
@@ -44,13 +38,13 @@ def test_the_same_request_and_response(version: int, acks: int, transactional_id
     shortcut = ProduceShortcut()
     one = request(b"x" * 100, acks=acks, transactional_id=transactional_id)
     assert shortcut.find(frame(version, 1, one), version) is None
-    shortcut.learn(frame(version, 1, one), context(version), one)
+    shortcut.learn(frame(version, 1, one), version, "client", one)
     for size in (100, 0, 1, 126, 127, 128, 20_000):
         other = request(b"y" * size, acks=acks, transactional_id=transactional_id)
         known = shortcut.find(frame(version, 2, other), version)
         assert known is not None
         assert known.request == other
-        assert known.context.version == version
+        assert (known.version, known.client_id) == (version, "client")
         for code in (0, 7):
             answers = [PartitionProduceResponse(3, code, size, 1_700_000_000_000, 5)]
             response = ProduceResponse([TopicProduceResponse("topic", partition_responses=answers)])
@@ -66,7 +60,7 @@ def test_the_same_request_and_response(version: int, acks: int, transactional_id
 def test_what_is_not_like_the_one_before_is_decoded() -> None:
     shortcut = ProduceShortcut()
     one = request(b"x" * 100)
-    shortcut.learn(frame(9, 1, one), context(9), one)
+    shortcut.learn(frame(9, 1, one), 9, "client", one)
     assert shortcut.find(frame(8, 2, one), 8) is None
     assert shortcut.find(frame(9, 2, request(b"x" * 100, acks=1)), 9) is None
     cut = frame(9, 2, request(b"x" * 100))

@@ -16,14 +16,14 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import TopicConfig
 from millstream_broker.log.manager import Found
-from millstream_broker.network.handlers import RequestContext
 from millstream_broker.replication.fetch_session import Session
-from millstream_broker.replication.fetch_sessions import FollowerSession
+from millstream_broker.replication.fetch_sessions import FollowerKey, FollowerSession
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
 from millstream_broker.runtime.steps import to_the_end
-from millstream_broker.security.inter_broker import Authenticator, PeerBroker
+from millstream_broker.security.session import PeerBroker
 from millstream_harness.background_loop import background_loop
+from millstream_harness.clients import request_context
 from millstream_harness.in_process import connected, create, delete, running
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.wire import Wire, fetch_request, produce_request, record
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.process
 TEN_MINUTES_MS = 600_000
 BETWEEN = {0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 """Errors allowed while a topic is being recreated; a poll must not wait for its timer."""
-CONTEXT = RequestContext(12, "test", "127.0.0.1", "PLAINTEXT", Authenticator())
+CONTEXT = request_context(12)
 
 
 def poll(broker: Broker, topic: str = "t", **limits: int) -> asyncio.Future[FetchResponse]:
@@ -205,8 +205,7 @@ def session_of(broker: Broker) -> Session:
         broker.replicas,
         broker.fetch_sessions._alter_partition,
         broker.fetch_sessions._settings,
-        Authenticator(),
-        PeerBroker(2, 0),
+        FollowerKey(PeerBroker(2, 0), 1),
     )
     session.identify(1, 0.0)
     return session

@@ -10,7 +10,8 @@ import pytest
 
 from millstream_broker.replication import fetch_sessions
 from millstream_broker.replication.fetch_responses import current_leader
-from millstream_broker.security.inter_broker import Authenticator, PeerBroker
+from millstream_broker.security.session import PeerBroker
+from millstream_harness.clients import broker, consumer
 from millstream_harness.fetch_sessions import (
     EPOCH,
     FULL,
@@ -415,7 +416,7 @@ async def test_who_is_not_the_broker_that_it_claims_to_be_is_refused(
 ) -> None:
     async with leading(tmp_path) as leader:
         leader.append()
-        leader.connection.peer = peer
+        leader.connection = consumer() if peer is None else broker(*peer)
         expected = PartitionData(1, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, records=b"")
         assert leader.fetch(wanted(1)) == [expected]
         assert leader.next[0] == 0
@@ -460,7 +461,7 @@ async def test_the_broker_with_the_lowest_id_is_a_follower_like_others(tmp_path:
     async with leading(tmp_path, record) as leader:
         await leader.world.told(state(record, alive=(0, US)))
         leader.append()
-        forged = answered(leader.sessions, fetch(wanted(), replica=0), Authenticator(), 12)
+        forged = answered(leader.sessions, fetch(wanted(), replica=0), consumer(), 12)
         assert isinstance(forged, FetchResponse)
         assert summary(told(forged)) == {0: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)}
         answer = answered(leader.sessions, fetch(wanted(), replica=0), follower(0), 12)
@@ -482,7 +483,7 @@ async def test_aborted_transactions_are_none_where_nobody_asked_for_them(
             session=NO_SESSION,
             isolation_level=isolation,
         )
-        answer = answered(leader.sessions, asked, Authenticator(), 10)
+        answer = answered(leader.sessions, asked, consumer(), 10)
         assert isinstance(answer, FetchResponse)
         led, unknown = told(answer)
         assert (led.error_code, led.aborted_transactions) == (

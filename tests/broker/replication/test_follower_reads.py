@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.security.inter_broker import Authenticator
+from millstream_harness.clients import consumer
 from millstream_harness.replica import (
     THEM,
     US,
@@ -70,7 +70,7 @@ class Following:
         request = FetchRequest(
             max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic("t", partitions=[asked])]
         )
-        return answered(self.world.sessions, request, Authenticator(), version)
+        return answered(self.world.sessions, request, consumer(), version)
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,8 @@ import pytest
 
 from millstream_broker.replication.fetch_session import AT_ONCE, Answer
 from millstream_broker.runtime.steps import Steps, to_the_end
-from millstream_broker.security.inter_broker import Authenticator, PeerBroker
+from millstream_harness.clients import broker as client_of
+from millstream_harness.clients import consumer
 from millstream_harness.replica import (
     NOW_MS,
     OTHERS,
@@ -59,7 +60,7 @@ class Large:
             topics=[FetchTopic("t", partitions=partitions)] if partitions else [],
             **{"max_wait_ms": 600_000, "min_bytes": 1, "max_bytes": 1 << 20, **more},
         )
-        return self.world.sessions.answer(request, Authenticator(), 12)
+        return self.world.sessions.answer(request, *consumer(), 12)
 
     def session(self) -> int:
         """The id of a new session of all partitions."""
@@ -133,8 +134,7 @@ async def test_a_high_watermark_that_moves_meanwhile_ends_the_wait_of_a_follower
         await world.told(state(topic("t", *[led_by(US, US, THEM, OTHERS)] * COUNT)))
         world.limit(selects_by_rack=True)
         for broker_id in (THEM, OTHERS):
-            connection = Authenticator()
-            connection.peer = PeerBroker(broker_id, 0)
+            connection = client_of(broker_id)
             partitions = [FetchPartition(index, 0, 0, -1, 0, 1 << 20) for index in range(COUNT)]
             request = FetchRequest(
                 replica_id=broker_id,
@@ -143,7 +143,7 @@ async def test_a_high_watermark_that_moves_meanwhile_ends_the_wait_of_a_follower
                 min_bytes=1 << 20,
                 topics=[FetchTopic("t", partitions=partitions)],
             )
-            steps = world.sessions.answer(request, connection, 12)
+            steps = world.sessions.answer(request, *connection, 12)
             if broker_id == OTHERS:
                 some(steps, STEPS - 1)
                 for session in world.sessions._by_replica.values():
@@ -222,7 +222,7 @@ async def test_partitions_are_counted_across_topics(tmp_path: Path) -> None:
     """Many topics of one partition are no less work than one topic with many."""
     topics = [FetchTopic(f"unknown{number}", partitions=[FetchPartition(0)]) for number in range(COUNT)]
     async with large(tmp_path) as broker:
-        steps = broker.world.sessions.answer(FetchRequest(topics=topics), Authenticator(), 12)
+        steps = broker.world.sessions.answer(FetchRequest(topics=topics), *consumer(), 12)
         assert len(list(steps)) == STEPS + COUNT // AT_ONCE, "it also leaves them in steps"
 
 

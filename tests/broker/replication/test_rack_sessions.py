@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream_broker.coordination import TopicRecord
-from millstream_broker.security.inter_broker import Authenticator
+from millstream_harness.clients import consumer
 from millstream_harness.fetch_sessions import (
     NO_SESSION,
     SIZE,
@@ -43,7 +43,7 @@ def consume(
     leader: Serving, rack: str, version: int = 12, **more: Any
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     request = fetch(wanted(current_leader_epoch=-1), replica=-1, session=NO_SESSION, rack_id=rack, **more)
-    return answered(leader.sessions, request, Authenticator(), version)
+    return answered(leader.sessions, request, consumer(), version)
 
 
 async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_a_consumers_poll_does_not_end_for_the_start_of_the_log(tmp_path: 
         waiting = answered(
             leader.sessions,
             fetch(wanted(0, 2, current_leader_epoch=-1), replica=-1, session=NO_SESSION, max_wait_ms=60_000),
-            Authenticator(),
+            consumer(),
             12,
         )
         assert isinstance(waiting, asyncio.Future)

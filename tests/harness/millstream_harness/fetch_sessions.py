@@ -13,7 +13,7 @@ import pytest
 from millstream_broker.coordination import TopicRecord
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.partition import Partition
-from millstream_broker.security.inter_broker import Authenticator, PeerBroker
+from millstream_harness.clients import FetchingClient, broker
 from millstream_harness.replica import (
     NOW_MS,
     THEM,
@@ -42,11 +42,9 @@ NO_SESSION = (0, -1)
 SIZE = len(batch("news"))
 
 
-def follower(broker_id: int = THEM, broker_epoch: int = 0) -> Authenticator:
+def follower(broker_id: int = THEM, broker_epoch: int = 0) -> FetchingClient:
     """A connection that has authenticated as this broker's."""
-    connection = Authenticator()
-    connection.peer = PeerBroker(broker_id, broker_epoch)
-    return connection
+    return broker(broker_id, broker_epoch)
 
 
 def wanted(index: int = 0, offset: int = 0, **more: int) -> FetchPartition:
@@ -131,7 +129,7 @@ async def leading(folder: Path, record: TopicRecord | None = None) -> AsyncItera
         yield Serving(world)
 
 
-def refusal(serving: Serving, request: FetchRequest, connection: Authenticator | None = None) -> ErrorCode:
+def refusal(serving: Serving, request: FetchRequest, connection: FetchingClient | None = None) -> ErrorCode:
     with pytest.raises(ApiError) as error:
         answered(serving.sessions, request, connection or serving.connection, 12)
     return error.value.code

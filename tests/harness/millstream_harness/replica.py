@@ -29,7 +29,7 @@ from millstream_broker.replication.replicas import Replicas
 from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_broker.runtime.stats import Stats
 from millstream_broker.runtime.steps import to_the_end
-from millstream_broker.security.inter_broker import Authenticator
+from millstream_harness.clients import FetchingClient
 from millstream_harness.virtual_time import turns
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.errors import BrokerError, ConnectFailed, ConnectionLost
@@ -157,9 +157,9 @@ def asked(request: FetchRequest) -> dict[tuple[str, int], FetchPartition]:
     return {(topic.topic, one.partition): one for topic in request.topics for one in topic.partitions}
 
 
-def answered(sessions: Sessions, request: FetchRequest, client: Authenticator, version: int) -> Answer:
+def answered(sessions: Sessions, request: FetchRequest, client: FetchingClient, version: int) -> Answer:
     """The whole response of `Sessions.answer`, in one turn of the loop."""
-    return to_the_end(sessions.answer(request, client, version))
+    return to_the_end(sessions.answer(request, *client, version))
 
 
 # The other brokers

@@ -21,7 +21,7 @@ from ..network.handlers import RequestContext, handler
 async def handle(
     controllership: Controllership, context: RequestContext, request: ControlledShutdownRequest
 ) -> ControlledShutdownResponse:
-    peer = context.authenticator.peer
+    peer = context.session.peer_broker
     if peer is None or peer.broker_id != request.broker_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if controllership.controller is None:

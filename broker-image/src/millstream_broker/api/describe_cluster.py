@@ -36,7 +36,7 @@ def handle(
         brokers=[
             DescribeClusterBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
             for one in cluster.brokers.values()
-            for endpoint in (one.endpoint(context.listener_name),)
+            for endpoint in (one.endpoint(context.session.listener),)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -18,4 +18,4 @@ from ..replication.fetch_sessions import Sessions
 def handle(fetch_sessions: Sessions, context: RequestContext, request: FetchRequest) -> Answer:
     if context.version >= fetch.STATE_SINCE:
         request.replica_id = CONSUMER if request.replica_state is None else request.replica_state.replica_id
-    return fetch_sessions.answer(request, context.authenticator, context.version)
+    return fetch_sessions.answer(request, context.session, context.connection_id, context.version)

@@ -76,7 +76,7 @@ def _coordinator(
     is_here = leader is not None and leader.broker_id == replicas.broker_id
     if leader is None or (is_here and replicas.is_offline(topic.name, partition)):
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    endpoint = leader.endpoint(context.listener_name)
+    endpoint = leader.endpoint(context.session.listener)
     return Coordinator(node_id=leader.broker_id, host=endpoint.host, port=endpoint.port)
 
 

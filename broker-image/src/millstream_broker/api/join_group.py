@@ -28,7 +28,7 @@ async def handle(
             group_id=request.group_id,
             member_id=request.member_id,
             client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",
+            client_host=f"/{context.session.host}",
             session_timeout_ms=request.session_timeout_ms,
             # Version 0 had one timeout for both.
             rebalance_timeout_ms=request.session_timeout_ms if version == 0 else request.rebalance_timeout_ms,

@@ -159,7 +159,7 @@ def _answer(
     look_ups: list[LookUp],
     strays: list[StrayEnd],
 ) -> Steps[ListOffsetsResponse]:
-    peer = context.authenticator.peer
+    peer = context.session.peer_broker
     is_replica = peer is not None and peer.broker_id == request.replica_id
     is_controller = peer is not None and request.replica_id == DEBUGGING_REPLICA_ID
     topics = []

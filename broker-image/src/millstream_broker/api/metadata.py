@@ -162,7 +162,7 @@ def _response(
         brokers=[
             MetadataResponseBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
             for one in cluster.brokers.values()
-            for endpoint in (one.endpoint(context.listener_name),)
+            for endpoint in (one.endpoint(context.session.listener),)
         ],
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,

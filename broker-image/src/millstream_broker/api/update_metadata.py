@@ -26,6 +26,6 @@ async def handle(
 
 def check_sender(context: RequestContext, request: UpdateMetadataRequest | StopReplicaRequest) -> None:
     """Raises ApiError unless the broker that claims to be the controller sent this itself."""
-    peer = context.authenticator.peer
+    peer = context.session.peer_broker
     if peer is None or peer.broker_id != request.controller_id:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

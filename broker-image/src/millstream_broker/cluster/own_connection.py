@@ -11,9 +11,13 @@ from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import Struct
 
 from ..network.handlers import Handlers, RequestContext, answered, error_response
-from ..security.inter_broker import Authenticator, PeerBroker
+from ..security.authentication import Authentication
+from ..security.session import ClientSession, PeerBroker
 
 log = logging.getLogger(__name__)
+
+CONNECTION_ID = 0
+"""The server counts its connections from 1 on."""
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
@@ -27,12 +31,12 @@ class OwnConnection:
 
     def __init__(self, handlers: Handlers, listener_name: str, broker_id: int, epoch: int) -> None:
         self._handlers = handlers
-        self._listener_name = listener_name
-        self._authenticator = Authenticator()
-        self._authenticator.peer = PeerBroker(broker_id, epoch)
+        peer = PeerBroker(broker_id, epoch)
+        self._session = ClientSession(peer.principal, peer, listener_name, self.host)
+        self._authentication = Authentication(listener_name, self.host)
 
     async def call(self, api: Api[Req, Res], version: int, request: Req) -> Res:
-        context = RequestContext(version, "controller", self.host, self._listener_name, self._authenticator)
+        context = RequestContext(version, "controller", self._session, self._authentication, CONNECTION_ID)
         try:
             response: Any = await answered(self._handlers[api.key].handle(context, request))
         except ApiError as error:

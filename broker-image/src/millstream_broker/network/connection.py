@@ -21,7 +21,6 @@ import errno
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
 from time import perf_counter
 from types import GeneratorType
 from typing import Any
@@ -32,21 +31,20 @@ from millstream_kafka.protocol.header import decode_request_header
 from millstream_kafka.protocol.schema import Struct, TooManyElements
 from millstream_process.listening import host_port
 
-from ..runtime.request_memory import CutOffFrame, RequestMemory
-from ..runtime.stats import Stats
-from ..security.inter_broker import Authenticator
+from ..runtime.request_memory import CutOffFrame
+from ..security.authentication import Authentication
 from .channel import ClientChannel
-from .handlers import CloseConnection, Handlers, RequestContext, error_response
+from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
 from .other_protocols import LOOKED_AT, recognise
 from .outbox import Outbox
+from .pending import Pending
 from .produce_runs import LARGEST, MOST, Run, find_run
 from .produce_shortcut import Known, ProduceShortcut
-from .routes import HEAD, Route, Routes
+from .routes import HEAD, Route
+from .shared import Shared
 
 PIPELINE_DEPTH = 256
-RECEIVE_BYTES = 512 * 1024
-"""Room for five requests of 64 KB, as many as a producer has in flight by default."""
 TURN_S = 0.02
 """Longest time one connection may hold the event loop with pipelined requests."""
 MAX_CONTROL_BYTES = 8 * 1024 * 1024
@@ -62,76 +60,14 @@ _KEY_AND_VERSION = struct.Struct(">hh")
 log = logging.getLogger(__name__)
 
 
-class Pending:
-    """A request that is being handled, in the order of its connection."""
-
-    __slots__ = ("correlation_id", "is_alone", "known", "response", "route", "started")
-
-    def __init__(
-        self,
-        route: Route,
-        correlation_id: int,
-        started: float,
-        response: asyncio.Future[Any],
-        known: Known | None = None,
-        *,
-        is_alone: bool = False,
-    ) -> None:
-        self.route = route
-        self.correlation_id = correlation_id
-        self.started = started
-        self.response = response
-        """Resolves to the response or its encoded parts; None if there is no response."""
-        self.known = known
-        self.is_alone = is_alone
-        """Whether no other request may follow while this one waits."""
-
-    def outcome(self) -> Struct | Parts | None:
-        """The result, once `response` is done. Raises CloseConnection, or the handler's error."""
-        try:
-            answer: Struct | Parts | None = self.response.result()
-            return answer
-        except ApiError as error:
-            error.__traceback__ = None  # its frames hold the request, and this object
-            failed: Struct = error_response(self.route.registration.api, error)
-            return failed
-        except asyncio.CancelledError:
-            raise CloseConnection from None
-
-
-class Shared:
-    """Shared state of a broker's connections."""
-
-    def __init__(
-        self,
-        handlers: Handlers,
-        stats: Stats,
-        memory: RequestMemory,
-        max_request_bytes: int,
-        unreadable: Callable[[OSError], None],
-    ) -> None:
-        """`unreadable` is called with the error if a log cannot be read."""
-        self.loop = asyncio.get_running_loop()
-        self.handlers = handlers
-        self.stats = stats
-        self.memory = memory
-        self.max_request_bytes = max_request_bytes
-        self.unreadable = unreadable
-        self.routes: Routes = {}
-        self.connections: set[ClientConnection] = set()
-        self.large = LargeRequests(memory)
-        self.large_of_brokers = LargeRequests(memory, is_of_brokers=True)
-        """Separate from clients' requests, which must not delay traffic between brokers."""
-        self.buffer = bytearray(RECEIVE_BYTES)
-        self.view = memoryview(self.buffer)
-
-
 class ClientConnection:
     """One client."""
 
     __slots__ = (
+        "_access",
         "_backlog",
         "_channel",
+        "_context",
         "_frame",
         "_out",
         "_prefix",
@@ -139,22 +75,25 @@ class ClientConnection:
         "_server",
         "_shortcut",
         "active_at",
-        "authenticator",
+        "authentication",
+        "connection_id",
         "host",
-        "listener_name",
         "peer",
         "pending",
     )
 
     def __init__(
-        self, server: Shared, channel: ClientChannel, host: str, port: int, listener_name: str
+        self, server: Shared, channel: ClientChannel, authentication: Authentication, port: int
     ) -> None:
         self._server = server
         self._channel = channel
-        self.host = host
-        self.peer = host_port(host, port)
-        self.listener_name = listener_name
-        self.authenticator = Authenticator()
+        self.authentication = authentication
+        self.connection_id = next(server.connection_ids)
+        self.host = authentication.session.host
+        self.peer = host_port(self.host, port)
+        self._access = server.full if authentication.is_complete else server.before_authentication
+        self._context: RequestContext | None = None
+        """The last request's, which the next ones share while nothing in it differs."""
         self.active_at = server.loop.time()
         self.pending: deque[Pending] = deque()
         self._frame: CutOffFrame | None = None
@@ -230,13 +169,15 @@ class ClientConnection:
         while end - start >= _SIZE.size:
             (size,) = _SIZE.unpack_from(view, start)
             if size > MAX_CONTROL_BYTES and (
-                problem := recognise(bytes(view[start : min(end, start + LOOKED_AT)]), self.listener_name)
+                problem := recognise(
+                    bytes(view[start : min(end, start + LOOKED_AT)]), self.authentication.session.listener
+                )
             ):
                 raise CloseConnection(problem)
-            if not 8 <= size <= server.max_request_bytes:
+            if not 8 <= size <= self._access.max_request_bytes and not self._may_send(size):
                 raise CloseConnection(
-                    f"a request of {size} bytes: expected 8 to {server.max_request_bytes}"
-                    " (socket.request.max.bytes); is it Kafka's protocol?"
+                    f"a request of {size} bytes: expected 8 to {self._access.max_request_bytes}"
+                    f" ({self._access.limit}); is it Kafka's protocol?"
                 )
             if size > MAX_CONTROL_BYTES:
                 if end - start < _SIZE_AND_KEY.size:
@@ -320,26 +261,30 @@ class ClientConnection:
 
     @property
     def _large(self) -> LargeRequests:
-        is_client = self.authenticator.peer is None
+        is_client = self.authentication.session.peer_broker is None
         return self._server.large if is_client else self._server.large_of_brokers
 
     def _handle(self, frame: memoryview, started: float) -> None:
-        route = self._server.routes.get(_KEY_AND_VERSION.unpack_from(frame))
+        route = self._access.routes.get(_KEY_AND_VERSION.unpack_from(frame))
         if route is None:
-            self._refuse(frame)
+            if self._is_raised():
+                self._handle(frame, started)
+            else:
+                self._refuse(frame)
             return
         self._route = route
         version, registration = route.version, route.registration
         answer: Any
         known = self._shortcut.find(frame, version) if registration.pipelined else None
         if known is not None:
-            context, request = known.context, known.request
+            request = known.request
+            context = self._context_of(version, known.client_id)
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
         else:
             if route.copied:
                 frame = memoryview(bytes(frame))
             (_, _, correlation_id, client_id), offset = decode_request_header(frame)
-            context = RequestContext(version, client_id, self.host, self.listener_name, self.authenticator)
+            context = self._context_of(version, client_id)
             try:
                 request = registration.api.decode_few(version, frame, offset)
             except TooManyElements:
@@ -360,17 +305,18 @@ class ClientConnection:
             known.data.records = None
         elif registration.api.key == PRODUCE and registration.pipelined:
             # A request that is not pipelined may wait for the controller, and still needs its records.
-            self._shortcut.learn(frame, context, request)
+            self._shortcut.learn(frame, version, client_id, request)
         self._take(route, correlation_id, answer, started, known)
 
     def _handle_run(self, run: Run, started: float) -> bool:
         """Handle requests together; returns whether that was possible. If not, nothing has changed."""
         known = run.known
-        route = self._server.routes[PRODUCE, known.version]
-        if (handle := route.registration.run) is None:
+        route = self._access.routes.get((PRODUCE, known.version))
+        if route is None or (handle := route.registration.run) is None:
             return False
         try:
-            answers = handle(known.context, known.request, run)
+            context = self._context_of(known.version, known.client_id)
+            answers = handle(context, known.request, run)
         except Exception as error:
             raise self._failed(route, error) from None
         if answers is None:
@@ -410,7 +356,7 @@ class ClientConnection:
         registration = self._server.handlers.get(key)
         if key == API_VERSIONS and registration is not None:
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
-            context = RequestContext(version, None, self.host, self.listener_name, self.authenticator)
+            context = self._context_of(version, None)
             response = registration.handle(context, registration.api.request())
             body = registration.api.encode_response(0, response)
             self._out.put(HEAD.pack(len(body) + 4, correlation_id) + body)
@@ -418,9 +364,35 @@ class ClientConnection:
         if registration is None:
             raise CloseConnection(f"a request of the unknown API {key} (version {version})")
         low, high = registration.api.served
+        if low <= version <= high:
+            listener = self.authentication.session.listener
+            raise CloseConnection(f"{registration.api.name} before authentication, which {listener} requires")
         raise CloseConnection(
             f"a request of {registration.api.name} in version {version}: expected {low} to {high}"
         )
+
+    def _is_raised(self) -> bool:
+        """Raise the access after authentication, once a request needs that; returns whether it was raised just now."""
+        if self._access is not self._server.before_authentication or not self.authentication.is_complete:
+            return False
+        self._access = self._server.full
+        return True
+
+    def _may_send(self, size: int) -> bool:
+        return self._is_raised() and 8 <= size <= self._access.max_request_bytes
+
+    def _context_of(self, version: int, client_id: str | None) -> RequestContext:
+        context, session = self._context, self.authentication.session
+        if (
+            context is None
+            or context.version != version
+            or context.client_id != client_id
+            or context.session is not session
+        ):
+            context = self._context = RequestContext(
+                version, client_id, session, self.authentication, self.connection_id
+            )
+        return context
 
     def _answered(self, _: Any) -> None:
         """Send the responses that are ready, in order, then continue reading."""

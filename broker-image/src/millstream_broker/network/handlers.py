@@ -27,7 +27,8 @@ from millstream_kafka.protocol.schema import Struct
 
 from ..runtime.slices import finish
 from ..runtime.steps import Steps
-from ..security.inter_broker import Authenticator
+from ..security.authentication import Authentication
+from ..security.session import ClientSession
 
 Res = TypeVar("Res", bound=Struct)
 Answer = Struct | None | Awaitable[Struct | None] | Steps[Any]
@@ -35,22 +36,21 @@ Handler = Callable[["RequestContext", Any], Answer]
 RunHandler = Callable[["RequestContext", Any, Any], list[Answer] | None]
 """Handles a run of requests (`produce_runs`); gets the context, the request and the run."""
 
-ANONYMOUS = "User:ANONYMOUS"
-
 
 class CloseConnection(Exception):
     """The connection must be closed; the message says why."""
 
 
 class RequestContext(NamedTuple):
-    """The client of a request, and the version that it speaks."""
+    """Who sends a request, and in which version."""
 
     version: int
     client_id: str | None
-    client_host: str
-    listener_name: str
-    authenticator: Authenticator
-    principal: str = ANONYMOUS
+    session: ClientSession
+    authentication: Authentication
+    """The connection's, of which `session` is the present result."""
+    connection_id: int
+    """Unique among the connections of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def bind(parts: object) -> dict[int, Bound]:
 
 
 def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
-    if context.authenticator.peer is None:
+    if context.session.peer_broker is None:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return handle(context, request)
 

@@ -22,8 +22,6 @@ from millstream_kafka.protocol.produce import (
     TopicProduceResponse,
 )
 
-from .handlers import RequestContext
-
 AFTER_CORRELATION_ID = 8
 NO_TAGS = b"\0\0\0"
 """The bytes after the records: the tagged fields of the partition, of the topic and of the request."""
@@ -41,12 +39,22 @@ _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
 class Known:
     """An earlier request, decoded, and its response around the three numbers."""
 
-    __slots__ = ("_after", "_before", "_size", "_whole", "context", "data", "flexible", "request", "version")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_size",
+        "_whole",
+        "client_id",
+        "data",
+        "flexible",
+        "request",
+        "version",
+    )
 
-    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
-        self.context = context
+    def __init__(self, version: int, client_id: str | None, request: ProduceRequest) -> None:
+        self.version = version
+        self.client_id = client_id
         self.request = request
-        self.version = version = context.version
         self.flexible = produce.API.is_flexible(version)
         (topic,) = request.topic_data
         (self.data,) = topic.partition_data
@@ -89,9 +97,8 @@ class ProduceShortcut:
         self._layouts: list[int] = []
         """Position of the records' size in the learned requests."""
 
-    def learn(self, frame: memoryview, context: RequestContext, request: ProduceRequest) -> None:
+    def learn(self, frame: memoryview, version: int, client_id: str | None, request: ProduceRequest) -> None:
         """Learn a request that was handled; `frame` is whole."""
-        version = context.version
         if version < OLDEST or len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
             return
         records = request.topic_data[0].partition_data[0].records
@@ -110,7 +117,7 @@ class ProduceShortcut:
             self._layouts.append(at)
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        self._known[bytes(frame[AFTER_CORRELATION_ID:at])] = Known(context, request)
+        self._known[bytes(frame[AFTER_CORRELATION_ID:at])] = Known(version, client_id, request)
 
     def shape_of(self, frame: memoryview, version: int) -> tuple[bytes, Known, int] | None:
         """The bytes between correlation id and records, the known request, and the position of the records' size."""

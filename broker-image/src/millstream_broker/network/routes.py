@@ -19,6 +19,9 @@ WITHOUT_METADATA = frozenset({5, 6, 17, 18, 36})
 
 Any other request would get a response without topics."""
 
+BEFORE_AUTHENTICATION = frozenset({17, 18, 36})
+"""SaslHandshake, ApiVersions, SaslAuthenticate: all that a listener with authentication serves before it."""
+
 HEAD = struct.Struct(">ii")
 """The size and header of a response."""
 _FLEXIBLE_HEAD = struct.Struct(">iix")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from millstream_process import listening
@@ -17,10 +17,12 @@ from millstream_process import listening
 from ..config.config import BrokerConfig, Listener
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
+from ..security.authentication import Authentication, Mechanisms
 from .channel import PlainChannel, accept
-from .connection import ClientConnection, Shared
+from .connection import ClientConnection
 from .handlers import Handlers
-from .routes import routes_of
+from .routes import BEFORE_AUTHENTICATION, Routes, routes_of
+from .shared import Shared
 
 log = logging.getLogger(__name__)
 
@@ -46,27 +48,36 @@ class Server(Shared):
         stats: Stats,
         memory: RequestMemory,
         unreadable: Callable[[OSError], None],
+        mechanisms: Mapping[str, Mechanisms],
     ) -> None:
+        """`mechanisms` are those of each listener that has any."""
         super().__init__(handlers, stats, memory, config.integer("socket.request.max.bytes"), unreadable)
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self._config = config
         self._listeners = listeners
+        self._mechanisms = mechanisms
         self._sweep: asyncio.TimerHandle | None = None
 
     def start(self, told: asyncio.Event) -> None:
         """Accept connections; requests that need the cluster's state wait for ``told`` and `open`."""
-        self.routes = routes_of(self.handlers, self.stats, None if told.is_set() else told)
+        self._route(routes_of(self.handlers, self.stats, None if told.is_set() else told))
         backlog = self._config.integer("socket.listen.backlog.size")
         for listener, sock in self._listeners:
             sock.listen(backlog)
-            self.loop.add_reader(sock, self._accept, sock, listener.name)
+            self.loop.add_reader(sock, self._accept, sock, listener)
         self._sweep = self.loop.call_later(min(self.max_idle_s, 60) / 2, self._close_idle)
 
     def open(self) -> None:
         """From now on, handle all requests without waiting."""
-        self.routes = routes_of(self.handlers, self.stats)
+        self._route(routes_of(self.handlers, self.stats))
 
-    def _accept(self, sock: socket.socket, listener_name: str) -> None:
+    def _route(self, routes: Routes) -> None:
+        self.full.routes = routes
+        self.before_authentication.routes = {
+            key: route for key, route in routes.items() if key[0] in BEFORE_AUTHENTICATION
+        }
+
+    def _accept(self, sock: socket.socket, listener: Listener) -> None:
         for _ in range(64):
             try:
                 accepted, address, port = accept(sock)
@@ -75,7 +86,7 @@ class Server(Shared):
             except OSError as error:
                 log.warning("cannot accept a connection: %s", error.strerror)
                 self.loop.remove_reader(sock)
-                self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener_name)
+                self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener)
                 return
             host = listening.plain_host(address)
             if refusal := self._refusal(host):
@@ -84,7 +95,13 @@ class Server(Shared):
                 continue
             self.stats.connections_accepted += 1
             channel = PlainChannel(accepted, self.loop)
-            self.connections.add(ClientConnection(self, channel, host, port, listener_name))
+            authentication = Authentication(
+                listener.name,
+                host,
+                self._mechanisms.get(listener.name),
+                is_required=listener.protocol.startswith("SASL_"),
+            )
+            self.connections.add(ClientConnection(self, channel, authentication, port))
 
     def _refusal(self, host: str) -> str | None:
         config = self._config

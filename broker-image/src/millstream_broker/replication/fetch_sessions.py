@@ -7,7 +7,7 @@ together have at most MOST_PARTITIONS: a client that would exceed them gets sess
 grow beyond them ends.
 
 A follower's session belongs to a broker in one incarnation, over one connection that has authenticated as that broker's
-(`inter_broker`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
+(`FollowerKey`). That broker's next connection begins a new session, which ends its old one; nobody else can. There is
 one for each broker.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from time import monotonic
+from typing import NamedTuple
 
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import (
@@ -31,7 +32,7 @@ from millstream_process import supervision
 from ..coordination import BrokerRecord
 from ..runtime.slices import begin, finish
 from ..runtime.steps import Steps
-from ..security.inter_broker import Authenticator, PeerBroker
+from ..security.session import ClientSession, PeerBroker
 from .alter_partition import AlterPartitionManager
 from .fetch_session import FULL, SESSIONLESS, Answer, FetchSettings, Session
 from .replicas import Replicas
@@ -43,25 +44,29 @@ RACKS_SINCE = 11
 """Only leaders serve consumers that use older versions."""
 
 
-class FollowerSession(Session):
-    """The session of one incarnation of a broker, over one connection."""
+class FollowerKey(NamedTuple):
+    """To whom a follower's session belongs: one incarnation of a broker, over one connection."""
 
-    __slots__ = ("follower", "peer")
+    peer: PeerBroker
+    connection_id: int
+
+
+class FollowerSession(Session):
+    """The session of a follower."""
+
+    __slots__ = ("key",)
 
     def __init__(
         self,
         replicas: Replicas,
         alter_partition: AlterPartitionManager,
         settings: FetchSettings,
-        follower: Authenticator,
-        peer: PeerBroker,
+        key: FollowerKey,
         *,
         by_id: bool = False,
     ) -> None:
-        super().__init__(replicas, alter_partition, settings, peer.broker_id, by_id=by_id)
-        self.follower = follower
-        """The connection's broker."""
-        self.peer = peer
+        super().__init__(replicas, alter_partition, settings, key.peer.broker_id, by_id=by_id)
+        self.key = key
 
 
 class Sessions:
@@ -82,12 +87,15 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_replica) + len(self._consumers)
 
-    def answer(self, request: FetchRequest, client: Authenticator, version: int) -> Steps[Answer]:
+    def answer(
+        self, request: FetchRequest, client: ClientSession, connection_id: int, version: int
+    ) -> Steps[Answer]:
         """Raises ApiError for the request as a whole. For a forged replica, each partition is refused."""
         if request.replica_id >= 0:
-            if client.peer is None or client.peer.broker_id != request.replica_id:
+            peer = client.peer_broker
+            if peer is None or peer.broker_id != request.replica_id:
                 return _refused(request)
-            session = self._of_follower(request, client, client.peer, version >= IDS_SINCE)
+            session = self._of_follower(request, FollowerKey(peer, connection_id), version >= IDS_SINCE)
         else:
             session = self._of_consumer(request, version)
         try:
@@ -109,14 +117,13 @@ class Sessions:
 
     # Followers
 
-    def _of_follower(
-        self, request: FetchRequest, follower: Authenticator, peer: PeerBroker, by_id: bool
-    ) -> Session:
-        parts = self._replicas, self._alter_partition, self._settings, follower, peer
-        known = self._by_replica.get(peer.broker_id)
-        self._check_epoch(peer, known)
+    def _of_follower(self, request: FetchRequest, key: FollowerKey, by_id: bool) -> Session:
+        parts = self._replicas, self._alter_partition, self._settings, key
+        broker_id = key.peer.broker_id
+        known = self._by_replica.get(broker_id)
+        self._check_epoch(key.peer, known)
         if request.session_id:
-            if known is None or known.session_id != request.session_id or known.follower is not follower:
+            if known is None or known.session_id != request.session_id or known.key != key:
                 raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             _next(known, request, by_id)
             return known
@@ -126,14 +133,14 @@ class Sessions:
             known.close()
         session = FollowerSession(*parts, by_id=by_id)
         session.identify(self._new_id(), monotonic())
-        self._by_replica[peer.broker_id] = session
+        self._by_replica[broker_id] = session
         return session
 
     def _check_epoch(self, peer: PeerBroker, session: FollowerSession | None) -> None:
         """Raises ApiError for an earlier incarnation of a broker. A later one may be known only to itself at first."""
         known = self._replicas.metadata.brokers.get(peer.broker_id)
         if (known is not None and peer.broker_epoch < known.epoch) or (
-            session is not None and peer.broker_epoch < session.peer.broker_epoch
+            session is not None and peer.broker_epoch < session.key.peer.broker_epoch
         ):
             raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
 
@@ -141,7 +148,7 @@ class Sessions:
         """Drop the sessions of followers that have left, or have registered again since."""
         for replica, session in list(self._by_replica.items()):
             known = alive.get(replica)
-            if known is None or session.peer.broker_epoch < known.epoch:
+            if known is None or session.key.peer.broker_epoch < known.epoch:
                 self._by_replica.pop(replica).close()
 
     # Consumers

@@ -20,7 +20,6 @@ import hmac
 import os
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
 from millstream_kafka.client.connection import MAX_RESPONSE_BYTES, Connection
 from millstream_kafka.client.errors import BrokerError, ConnectFailed
@@ -31,6 +30,8 @@ from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest
 from millstream_kafka.protocol.schema import Bytes
 
 from ..coordination import BrokerRecord
+from .authentication import Identity, Step
+from .session import PeerBroker
 
 MECHANISM = "MILLSTREAM-BROKER"
 CHALLENGE_BYTES = 32
@@ -38,50 +39,43 @@ _CLAIM = struct.Struct(">iq")
 _ANSWERING = struct.Struct(">i")
 
 
-class PeerBroker(NamedTuple):
-    """The broker at the other end of a connection, in its incarnation at the time it connected."""
-
-    broker_id: int
-    broker_epoch: int
-
-
 def _proof(secret: bytes, challenge: bytes, answering: int, claim: bytes) -> bytes:
     return hmac.digest(secret, challenge + _ANSWERING.pack(answering) + claim, "sha256")
 
 
-class Authenticator:
-    """The authentication state of one connection. Objects that live as long as the connection may be attached to it."""
+class BrokerAuthenticator:
+    """The mechanism MILLSTREAM-BROKER, at the broker of that id."""
 
-    __slots__ = ("_challenge", "peer")
+    def __init__(self, secret: bytes, broker_id: int) -> None:
+        self._secret = secret
+        self._broker_id = broker_id
 
-    def __init__(self) -> None:
-        self.peer: PeerBroker | None = None
-        """The authenticated broker; None for a client."""
-        self._challenge: bytes | None = None
-        """None before an exchange begins, empty until the client requests the challenge."""
+    def begin(self) -> BrokerExchange:
+        return BrokerExchange(self._secret, self._broker_id)
 
-    def begin(self) -> None:
+
+class BrokerExchange:
+    """One exchange with a broker."""
+
+    def __init__(self, secret: bytes, broker_id: int) -> None:
+        self._secret = secret
+        self._broker_id = broker_id
         self._challenge = b""
+        """Empty until the client requests it."""
 
-    def step(self, secret: bytes, broker_id: int, auth_bytes: Bytes) -> bytes:
-        """The response to a SaslAuthenticate at this broker; raises ApiError, after which a new exchange may begin."""
-        challenge, self._challenge = self._challenge, None
-        if challenge is None:
-            raise ApiError(
-                ErrorCode.ILLEGAL_SASL_STATE,
-                "SaslAuthenticate request received after successful authentication",
-            )
-        if not challenge:
+    async def step(self, auth_bytes: Bytes) -> Step:
+        if not self._challenge:
             self._challenge = os.urandom(CHALLENGE_BYTES)
-            return self._challenge
+            return Step(self._challenge)
         claim, proof = bytes(auth_bytes[: _CLAIM.size]), bytes(auth_bytes[_CLAIM.size :])
-        if not hmac.compare_digest(proof, _proof(secret, challenge, broker_id, claim)):
+        if not hmac.compare_digest(proof, _proof(self._secret, self._challenge, self._broker_id, claim)):
             raise ApiError(
                 ErrorCode.SASL_AUTHENTICATION_FAILED,
-                f"This is broker {broker_id}, and the proof does not show a broker of its cluster that looks for it.",
+                f"This is broker {self._broker_id}, and the proof does not show a broker of its cluster"
+                " that looks for it.",
             )
-        self.peer = PeerBroker(*_CLAIM.unpack(claim))
-        return b""
+        peer = PeerBroker(*_CLAIM.unpack(claim))
+        return Step(b"", Identity(peer.principal, peer))
 
 
 class InterBroker:

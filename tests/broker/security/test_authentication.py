@@ -1,0 +1,117 @@
+"""Sessions of clients, and what a listener serves before a client has authenticated."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millstream_broker import broker as broker_module
+from millstream_broker.broker import Broker
+from millstream_broker.config.config import Listener
+from millstream_broker.network.connection import ClientConnection
+from millstream_broker.network.server import Listening, bind
+from millstream_broker.network.shared import MAX_UNAUTHENTICATED_BYTES
+from millstream_broker.security.authentication import Authentication
+from millstream_broker.security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker
+from millstream_harness.in_process import connected, running
+from millstream_harness.members import until
+from millstream_kafka.client.connection import Connection
+from millstream_kafka.client.errors import ConnectFailed, ConnectionLost
+from millstream_kafka.protocol import list_groups, metadata, sasl_authenticate, sasl_handshake
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+SECRET = b"secret of the cluster"
+
+
+def bind_secured(listener: Listener) -> Listening:
+    bound, sock = bind(listener)
+    return replace(bound, protocol="SASL_PLAINTEXT"), sock
+
+
+@pytest.fixture
+async def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    """A broker whose listener requires authentication, by the mechanism for brokers alone."""
+    monkeypatch.setattr(broker_module, "bind", bind_secured)
+    async with running(tmp_path) as broker:
+        yield broker
+
+
+def connection_of(broker: Broker) -> ClientConnection:
+    (connection,) = broker.server.connections
+    assert isinstance(connection, ClientConnection)
+    return connection
+
+
+async def as_broker(broker: Broker, secret: bytes | None = None) -> Connection:
+    """A connection authenticated as broker 5."""
+    (record,) = broker.replicas.metadata.state.brokers.values()
+    secret = broker.coordination.secret if secret is None else secret
+    return await InterBroker(5, "PLAINTEXT", secret, lambda: 7).connect(record, "test", timeout_s=10)
+
+
+async def test_a_request_before_authentication_closes_the_connection(
+    secured: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(secured) as client:  # ApiVersions is served
+        with pytest.raises(ConnectionLost):
+            await client.call(metadata.API, 9, metadata.MetadataRequest())
+    assert "Metadata before authentication, which PLAINTEXT requires" in caplog.text
+
+
+async def test_a_large_frame_before_authentication_closes_the_connection(
+    secured: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(secured) as client:
+        large = sasl_authenticate.SaslAuthenticateRequest(bytes(MAX_UNAUTHENTICATED_BYTES))
+        with pytest.raises(ConnectionLost):
+            await client.call(sasl_authenticate.API, 2, large)
+    assert f"expected 8 to {MAX_UNAUTHENTICATED_BYTES} (before authentication)" in caplog.text
+
+
+async def test_an_unknown_mechanism_is_refused_with_those_of_the_listener(secured: Broker) -> None:
+    async with connected(secured) as client:
+        answer = await client.call(sasl_handshake.API, 1, sasl_handshake.SaslHandshakeRequest("PLAIN"))
+    assert (answer.error_code, answer.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, [MECHANISM])
+
+
+async def test_authentication_opens_all_apis_and_sizes(secured: Broker) -> None:
+    client = await as_broker(secured)
+    groups = ["x" * 1000] * (MAX_UNAUTHENTICATED_BYTES // 1000 + 1)
+    await client.call(list_groups.API, 4, list_groups.ListGroupsRequest(groups))  # a large frame comes first
+    assert (await client.call(metadata.API, 9, metadata.MetadataRequest())).brokers
+    peer = PeerBroker(5, 7)
+    expected = ClientSession("Broker:5", peer, "PLAINTEXT", "127.0.0.1")
+    assert connection_of(secured).authentication.session == expected
+    await client.close()
+
+
+async def test_a_wrong_secret_opens_nothing(secured: Broker) -> None:
+    with pytest.raises(ConnectFailed, match="SASL_AUTHENTICATION_FAILED"):
+        await as_broker(secured, b"another")
+    await until(lambda: not secured.server.connections)
+
+
+async def test_a_failed_exchange_leaves_the_session() -> None:
+    authentication = Authentication("PLAINTEXT", "127.0.0.1", {MECHANISM: BrokerAuthenticator(SECRET, 0)})
+    before = authentication.session
+    assert before == ClientSession(ANONYMOUS, None, "PLAINTEXT", "127.0.0.1")
+    for message in (b"", b"x" * 44):
+        authentication.begin(MECHANISM)
+        assert len(await authentication.step(b"")) == 32
+        with pytest.raises(ApiError) as failed:
+            await authentication.step(message)
+        assert failed.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+        with pytest.raises(ApiError) as ended:
+            await authentication.step(b"")
+        assert ended.value.code is ErrorCode.ILLEGAL_SASL_STATE
+    assert authentication.session is before
+
+
+def test_a_mechanism_of_no_listener_is_refused() -> None:
+    with pytest.raises(ApiError) as refused:
+        Authentication("PLAINTEXT", "127.0.0.1").begin(MECHANISM)
+    assert refused.value.code is ErrorCode.ILLEGAL_SASL_STATE
