@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from millstream_broker.network.produce_shortcut import OLDEST, ProduceShortcut
+from millstream_broker.network.produce_shortcut import _MARKS, _THROTTLE_MARK, OLDEST, ProduceShortcut
 from millstream_kafka.protocol import produce
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 from millstream_kafka.protocol.produce import (
@@ -19,6 +19,8 @@ from millstream_kafka.protocol.produce import (
 )
 
 VERSIONS = range(OLDEST, produce.API.versions[1] + 1)
+
+RECORDS = memoryview(b"x" * 100)
 
 
 def request(records: bytes, *, acks: int = -1, transactional_id: str | None = None) -> ProduceRequest:
@@ -47,7 +49,8 @@ def test_the_same_request_and_response(version: int, acks: int, transactional_id
         assert (known.version, known.client_id) == (version, "client")
         for code in (0, 7):
             answers = [PartitionProduceResponse(3, code, size, 1_700_000_000_000, 5)]
-            response = ProduceResponse([TopicProduceResponse("topic", partition_responses=answers)])
+            topics = [TopicProduceResponse("topic", partition_responses=answers)]
+            response = ProduceResponse(topics, throttle_time_ms=size)
             encoded = known.encode(77, response)
             if code:
                 assert encoded is None
@@ -55,6 +58,24 @@ def test_the_same_request_and_response(version: int, acks: int, transactional_id
             body = produce.API.encode_response(version, response)
             head = struct.pack(">i", 77) + (b"\0" if produce.API.is_flexible(version) else b"")
             assert encoded == struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def test_a_topic_name_of_the_marks_is_a_name_like_others() -> None:
+    name = struct.pack(">qqq", *_MARKS).decode() + struct.pack(">i", _THROTTLE_MARK).decode()
+    sent = ProduceRequest(
+        None, 1, 1234, [TopicProduceData(name, partition_data=[PartitionProduceData(3, RECORDS)])]
+    )
+    shortcut = ProduceShortcut()
+    bytes_sent = frame(9, 1, sent)
+    shortcut.learn(bytes_sent, 9, "client", sent)
+    known = shortcut.find(bytes_sent, 9)
+    assert known is not None
+    response = ProduceResponse(
+        [TopicProduceResponse(name, partition_responses=[PartitionProduceResponse(3, 0, 1)])]
+    )
+    encoded = known.encode(77, response)
+    assert encoded is not None
+    assert encoded.endswith(produce.API.encode_response(9, response))
 
 
 def test_what_is_not_like_the_one_before_is_decoded() -> None:

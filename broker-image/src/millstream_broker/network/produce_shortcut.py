@@ -6,8 +6,9 @@ Most requests of a producer are for one partition, and differ from the previous 
                        differs          the same: looked up                          differs
 
 So the bytes in the middle are looked up instead of decoded, and a response without an error reuses the bytes of an
-earlier one with three numbers filled in. `protocol.produce` decodes and encodes everything else. This module decides
-nothing: the handler gets the same request either way.
+earlier one with its numbers filled in. `protocol.produce` decodes and encodes everything else. This module decides
+nothing: the handler gets the same request either way. It knows requests only, not who sends them: each request has the
+context of its connection at that time.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ MOST_KNOWN = 1024
 MOST_KEY_BYTES = 512
 MOST_LAYOUTS = 4
 OLDEST = 5
-"""The first version whose responses have all three numbers."""
+"""The first version whose responses have all the numbers."""
 
 _SIZE = struct.Struct(">i")
 _NUMBERS = struct.Struct(">qqq")
 _MARKS = (0x7B7C7D7E01020304, 0x7B7C7D7E05060708, 0x7B7C7D7E090A0B0C)
+_THROTTLE_MARK = 0x7B7C7D7E
 
 
 class Known:
-    """An earlier request, decoded, and its response around the three numbers."""
+    """An earlier request, decoded, and its response around the numbers: offsets, times, and the throttle time."""
 
     __slots__ = (
         "_after",
         "_before",
+        "_between",
         "_size",
         "_whole",
         "client_id",
@@ -62,11 +65,13 @@ class Known:
         self.data.records = None
         marked = PartitionProduceResponse(self.data.index, 0, *_MARKS)
         body = produce.API.encode_response(
-            version, ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [marked])])
+            version,
+            ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, [marked])], _THROTTLE_MARK),
         )
-        before, self._after = body.split(_NUMBERS.pack(*_MARKS))
+        before, rest = body.rsplit(_NUMBERS.pack(*_MARKS), 1)  # names may contain the marks
+        self._between, self._after = rest.split(_SIZE.pack(_THROTTLE_MARK))
         self._before = (b"\0" if self.flexible else b"") + before
-        self._whole = struct.Struct(f">ii{len(self._before)}sqqq{len(self._after)}s")
+        self._whole = struct.Struct(f">ii{len(self._before)}sqqq{len(self._between)}si{len(self._after)}s")
         self._size = self._whole.size - _SIZE.size
 
     def encode(self, correlation_id: int, response: object) -> bytes | None:
@@ -83,6 +88,8 @@ class Known:
             answer.base_offset,
             answer.log_append_time_ms,
             answer.log_start_offset,
+            self._between,
+            response.throttle_time_ms,
             self._after,
         )
 
