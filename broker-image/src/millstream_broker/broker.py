@@ -29,6 +29,7 @@ from . import api
 from .administration.configs import ConfigAdministrator
 from .administration.producer_ids import ProducerIds
 from .administration.topics import TopicAdministrator
+from .api import parts
 from .background import background
 from .cluster import joining
 from .cluster.cluster import Cluster
@@ -55,7 +56,7 @@ from .log.timestamp_lookups import LookUps
 from .metadata.effective_configs import EffectiveConfigs
 from .metadata.encoded_topics import EncodedTopics
 from .metadata.topic_logs import log_config
-from .network import handlers
+from .network.handlers import Bound, Handlers
 from .network.server import Listening, Server, bind
 from .observability.metrics import Metrics
 from .observability.probes import Probes
@@ -104,7 +105,7 @@ class Failure:
 class Broker:
     """One broker's parts, assembled once it has joined its cluster.
 
-    Handlers get their dependencies by attribute name.
+    Handlers take parts of it (`api.parts`).
     """
 
     def __init__(
@@ -131,7 +132,8 @@ class Broker:
         self.failure = failure.told
         self.stats = Stats()
         self.replicas = Replicas(broker_id, state)
-        self.handlers: dict[int, handlers.Bound] = {}
+        served: dict[int, Bound] = {}
+        self.handlers: Handlers = served
         self._generations = generations
         self._probes = probes
         self._tasks: list[asyncio.Task[None]] = []
@@ -203,7 +205,7 @@ class Broker:
         )
 
         # Requests of clients
-        self.handlers.update(handlers.bind(self))
+        served.update(parts.bind(self))
         mechanisms = {
             self.inter_broker_listener: {MECHANISM: BrokerAuthenticator(coordination.secret, broker_id)}
         }

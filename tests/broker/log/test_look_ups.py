@@ -70,7 +70,7 @@ def run(test: Callable[[LookUps], Any]) -> None:
 
 
 def test_the_handler_uses_the_thread_for_look_ups() -> None:
-    assert "look_ups" in REGISTERED[list_offsets.API.key].needs
+    assert LookUps in REGISTERED[list_offsets.API.key].needs
 
 
 def test_look_ups_of_clients_that_have_gone_end() -> None:

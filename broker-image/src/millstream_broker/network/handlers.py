@@ -3,8 +3,9 @@
     @handler(list_groups.API)
     def handle(groups: GroupDriver, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse: ...
 
-The parameters before the request are parts of the broker, by attribute name. The function gets them once, when the
-broker has been assembled (`Registration.bound`).
+The parameters before the context are parts of the broker, each by its type. The function gets them once, when the
+broker has been assembled (`api.parts`). So mypy checks the whole way: the broker has parts of these types, and the
+function uses parts of its parameters' types.
 
 A handler is a plain function, which responds at once; one that returns an awaitable, for which the connection waits; or
 a generator that yields after each of many elements, so that others have their turn (`slices`), and returns a response
@@ -19,7 +20,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -57,8 +58,8 @@ class RequestContext(NamedTuple):
 class Registration:
     api: Api[Any, Any]
     function: Callable[..., Answer]
-    needs: tuple[str, ...]
-    """The broker's parts that the function takes as its first parameters."""
+    needs: tuple[Any, ...]
+    """Types of the broker's parts that the function takes as its first parameters."""
     pipelined: bool
     """Whether the next request of this API may start while this one waits. Responses keep their order anyway."""
     ends_with_connection: bool
@@ -66,9 +67,11 @@ class Registration:
     for_brokers: bool
     run: Callable[..., list[Answer] | None] | None
 
-    def bound(self, parts: object) -> Bound:
-        """The handler with its dependencies, which are attributes of `parts`."""
-        needed = [getattr(parts, name) for name in self.needs]
+    def bound(self, parts: Mapping[Any, Any]) -> Bound:
+        """The handler with its parts, which are given by type. Raises TypeError if one is missing."""
+        if missing := [kind for kind in self.needs if kind not in parts]:
+            raise TypeError(f"{self.function.__module__} takes {missing[0]}, which is no part of the broker")
+        needed = [parts[kind] for kind in self.needs]
         handle = partial(self.function, *needed)
         if self.for_brokers:
             handle = partial(_for_brokers, handle)
@@ -108,13 +111,19 @@ def handler(
 ) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster.
 
-    `run` has the same dependencies, and handles several requests at once.
+    `run` takes the same parts, and handles several requests at once. Raises TypeError for a function with other
+    parameters than parts, a context, and a request of this API.
     """
 
     def register(function: _H) -> _H:
-        code = function.__code__
-        *needs, context, request = code.co_varnames[: code.co_argcount]
-        assert (context, request) == ("context", "request"), function
+        *needs, context, request = _parameters(function)
+        if context is not RequestContext or request is not api.request:
+            raise TypeError(
+                f"{function.__module__}: its last parameters are {context} and {request}:"
+                f" expected RequestContext and {api.request.__name__}"
+            )
+        if run is not None and _parameters(run)[: len(needs) + 2] != [*needs, context, request]:
+            raise TypeError(f"{function.__module__}: a run takes other parts than one request")
         REGISTERED[api.key] = Registration(
             api, function, tuple(needs), pipelined, ends_with_connection, for_brokers, run
         )
@@ -123,9 +132,11 @@ def handler(
     return register
 
 
-def bind(parts: object) -> dict[int, Bound]:
-    """The handlers of the broker that has these parts."""
-    return {key: registration.bound(parts) for key, registration in REGISTERED.items()}
+def _parameters(function: Callable[..., Any]) -> list[Any]:
+    """Types of the parameters, in order."""
+    types = get_type_hints(function)
+    types.pop("return", None)
+    return list(types.values())
 
 
 def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
