@@ -156,11 +156,13 @@ class TestCommits:
 
     def test_a_coordinator_that_slept_tells_outsiders_what_it_knew(self) -> None:
         commits = [Committed(1.0, "g", 0, 2), Committed(5.0, "g", 0, 3)]
-        slept, killed = (
-            Struck(2.0, "lab", f"{what}: broker 1", 6.0) for what in ("pause leader", "kill leader")
+        slept, rejecting, killed = (
+            Struck(2.0, "lab", f"{what}: broker 1", 6.0)
+            for what in ("pause leader", "reject brokers at leader", "kill leader")
         )
         told = FoundCommitted(6.1, "watcher", 0, 2, 5.5)
         assert self.check(*commits, told, slept) == []
+        assert self.check(*commits, told, rejecting) == [], "no controller reaches it"
         assert one(self.check(*commits, told, killed))[0] == "commit"
         assert one(self.check(*commits, told._replace(who="group-2#1"), slept))[0] == "commit"
         assert one(self.check(*commits, told._replace(offset=1), slept))[0] == "commit", "nobody committed it"

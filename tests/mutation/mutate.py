@@ -102,7 +102,6 @@ AREAS = {
             "isr",
             "isr_writes",
             "delayed_produce",
-            "refusals",
             "mirror_append",
             "mirror_truncate",
             "append_model",
@@ -148,6 +147,7 @@ AREAS = {
         "tests/broker/log",
         (
             "log_epochs",
+            "sequence_guard",
             "log_admission_rules",
             "log_index",
             "log_producer_snapshots",

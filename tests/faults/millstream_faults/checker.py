@@ -47,7 +47,7 @@ from .violations import Batch, Copy, Entry, Violation
 
 GROUP = "group-"
 """Prefix of the names of the group members' sessions."""
-ZOMBIES = ("pause", "cut", "isolate")
+ZOMBIES = ("pause", "cut", "isolate", "reject")
 """Faults after which a broker may still believe that it leads a partition: their first words."""
 AWAKE_S = 3.0
 """How long such a broker may take to learn the truth."""

@@ -26,6 +26,7 @@ from .files import is_failure
 from .folders import STRAY_NOTE
 from .producer_state import ProducerStateManager
 from .segments import Segments
+from .sequence_guard import SequenceGuard
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class LogState:
         "offline",
         "producers",
         "segments",
+        "sequence_guard",
         "topic_id",
         "truncating",
         "uncleanable",
@@ -115,6 +117,7 @@ class LogState:
         self.durability = Durability(segments, epochs, min(max(recovery_point, start), end))
         self.config = config
         self.producers = producers
+        self.sequence_guard = SequenceGuard()
         self.epochs = epochs
         self.log_start_offset = self.durable_start = start
         """No restart shows records before `durable_start`, not even after kill -9 or a power loss."""

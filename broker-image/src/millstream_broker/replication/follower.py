@@ -249,7 +249,9 @@ class Follower(Replica):
         Same parameters and result as `Partition.append`.
         """
         if acks != -1 or (info := repeated(self.log, batches)) is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.log.sequence_guard.note(batches, error, self.log.producers)
+            raise error
         if info.last_offset < self.high_watermark:
             return info
         return self.purgatory.add(info.last_offset, DelayedProduce(acks, timeout_ms, info), timeout_ms)

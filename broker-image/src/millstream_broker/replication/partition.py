@@ -42,7 +42,6 @@ from .isr import Isr
 from .log_starts import LogStarts
 from .purgatory import Delayed, DelayedProduce, Purgatory, repeated
 from .replica import FetchWaiter, Replica, wake
-from .sequence_guard import Refusals
 
 AT_ONCE_BYTES = 4096
 """Largest uncompressed batch whose records are read on the loop: the smallest records take less than a millisecond."""
@@ -66,7 +65,6 @@ class Partition(Replica):
         "_queue",
         "_queued",
         "_raise_epoch",
-        "_refusals",
         "_secured",
         "_starts",
         "_undeleted",
@@ -100,7 +98,6 @@ class Partition(Replica):
         `waiting` holds producers that waited while this broker did not lead.
         """
         super().__init__(topic, index, log, log.log_start_offset if isr is None else isr.high_watermark)
-        self._refusals = Refusals()
         self.isr = isr
         self.followers: set[FetchWaiter] = set()
         """Followers' fetches, notified when the log grows."""
@@ -237,7 +234,7 @@ class Partition(Replica):
 
         Returns what `append` would return for each. None if not all are appended now, for any reason: then none is.
         """
-        if not self._appends_at_once or self._refusals.by_producer:
+        if not self._appends_at_once or self.log.sequence_guard.by_producer:
             return None
         try:
             run = self._append(bytearray().join(batches), acks, now_ms)
@@ -373,10 +370,10 @@ class Partition(Replica):
                     self._need_epoch(self.log.epochs.latest)
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
                 raise self._not_enough_replicas()
-            if self._refusals.by_producer and mirrored is None:
-                self._refusals.check(batches, self.log.producers)
+            if self.log.sequence_guard.by_producer and mirrored is None:
+                self.log.sequence_guard.check(batches, self.log.producers)
         except ApiError as error:
-            self._refusals.note(batches, error, self.log.producers)
+            self.log.sequence_guard.note(batches, error, self.log.producers)
             raise
 
     def _append(
@@ -432,7 +429,7 @@ class Partition(Replica):
 
     def _refused(self, error: ApiError, batches: bytearray | memoryview) -> None:
         """Move leadership away if the disk is at fault and the ISR is large enough without this replica."""
-        self._refusals.note(batches, error, self.log.producers)
+        self.log.sequence_guard.note(batches, error, self.log.producers)
         if self.log.offline is not None:  # readers need not wait
             wake(self.waiters, 0)
             wake(self.followers, 0)

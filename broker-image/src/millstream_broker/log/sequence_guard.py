@@ -6,6 +6,9 @@ OUT_OF_ORDER_SEQUENCE_NUMBER would make the client raise its epoch (KIP-360) and
 already stored; and a log that does not know the producer yet would accept it, so that the first could never follow. So
 the second gets the first one's error, and the client resends both in order.
 
+The guard belongs to the log and not to a leadership: the first may have met this broker while it still followed
+(NOT_LEADER_OR_FOLLOWER), the second when it leads.
+
 An entry ends when its batch arrives again, when the producer has a newer epoch, and after FORGOTTEN_S: a client that
 has abandoned the batch must learn that it is missing. A monotonic clock measures that time: an entry would
 end too early if the wall clock jumped ahead, too late if it was set back.
@@ -20,7 +23,7 @@ from typing import NamedTuple
 from millstream_kafka.batch import HEADER_SIZE, INT32_MAX, NO_PRODUCER, advance_sequence, read_header
 from millstream_kafka.protocol.errors import ApiError
 
-from ..log.producer_state import ProducerStateEntry, ProducerStateManager
+from .producer_state import ProducerStateEntry, ProducerStateManager
 
 FORGOTTEN_S = 10.0
 MOST = 1000
@@ -34,8 +37,8 @@ class Refused(NamedTuple):
     until: float
 
 
-class Refusals:
-    """The refusals of one partition."""
+class SequenceGuard:
+    """The guard of one log."""
 
     __slots__ = ("_clock", "by_producer")
 
