@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -126,6 +128,36 @@ def merged(least: Any, given: Any) -> Any:
     if not isinstance(least, dict) or not isinstance(given, dict):
         return given
     return {**least, **{key: merged(least.get(key), value) for key, value in given.items()}}
+
+
+def extension_points() -> list[tuple[str, str]]:
+    """Names and files that the table of extension points links, of code and of tests."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.partition("**Extension points.**")[2].partition("\n\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 5
+    found = []
+    for what, where, test in rows:
+        places, tests = (re.findall(r"\[`([^`]+)`\]\(\.\./([^)]+\.py)\)", cell) for cell in (where, test))
+        assert places, f"{what}: where is it?"
+        assert tests, f"{what}: which test uses it?"
+        found += places + tests
+    return found
+
+
+@pytest.mark.parametrize(("name", "file"), sorted(set(extension_points())))
+def test_an_extension_point_is_where_the_table_says(name: str, file: str) -> None:
+    dotted, _, arguments = name.partition("(")
+    if file.startswith("tests/"):
+        assert re.search(rf"^(async )?def {dotted}\(", (ROOT / file).read_text(), re.MULTILINE)
+        return
+    module = file.removesuffix(".py").partition("/src/")[2].replace("/", ".")
+    found: Any = importlib.import_module(module)
+    for part in dotted.split("."):
+        assert hasattr(found, part) or part in getattr(found, "__annotations__", {}), f"{found} has no {part}"
+        found = getattr(found, part, None)
+    for argument in re.findall(r"(\w+)=", arguments):
+        assert argument in inspect.signature(found).parameters
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

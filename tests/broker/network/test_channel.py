@@ -17,11 +17,13 @@ from millstream_broker import network
 from millstream_broker.log.files import FileSlice, NotCachedError
 from millstream_broker.network import server
 from millstream_broker.network.channel import PlainChannel
-from millstream_harness.in_process import create, running
+from millstream_broker.network.connection import ClientConnection
+from millstream_harness.in_process import connected, create, running
+from millstream_harness.members import until
 from millstream_harness.secured_kafka import Authority
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.client.connection import Connection
-from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol import fetch, metadata, produce
 
 pytestmark = pytest.mark.process  # openssl creates the certificate
 
@@ -151,3 +153,17 @@ async def test_a_connection_over_tls_produces_and_fetches(
         assert sum(TlsChannel.loads) == len(records)
         assert len(TlsChannel.loads) >= 4, "encrypted in parts"
         await client.close()
+
+
+async def test_a_connection_answers_once_it_is_read_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, connected(broker) as client:
+        (connection,) = broker.server.connections
+        assert isinstance(connection, ClientConnection)
+        connection._channel.unwatch_readable()
+        answer = asyncio.ensure_future(client.call(metadata.API, 9, metadata.MetadataRequest()))
+        await until(connection._channel.arrived)
+        async with connected(broker) as other:  # which is served meanwhile
+            await other.call(metadata.API, 9, metadata.MetadataRequest())
+        assert not answer.done()
+        connection.feed()
+        assert (await answer).brokers

@@ -15,7 +15,9 @@ import pytest
 from millstream_broker.broker import Broker
 from millstream_broker.replication import fetch_sessions
 from millstream_broker.replication.fetch_sessions import EVICTION_MS, Sessions
+from millstream_broker.replication.replica import Replica
 from millstream_harness.in_process import connected, create, delete, running
+from millstream_harness.members import until
 from millstream_harness.wire import record
 from millstream_kafka.batch import build_batch
 from millstream_kafka.client.connection import Connection
@@ -32,7 +34,8 @@ from millstream_kafka.protocol.fetch import (
 from millstream_kafka.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from millstream_kafka.protocol.schema import ZERO_UUID
 
-SIZE = len(build_batch([record("news")]))
+NEWS = build_batch([record("news")])
+SIZE = len(NEWS)
 FULL = (0, 0)
 
 
@@ -366,3 +369,20 @@ async def test_partitions_of_all_sessions_are_bounded(
         assert len(broker.sessions) == 1
         one.next = FULL
         assert (await one.ask(dict.fromkeys(range(3), 0))).session_id != 0
+
+
+@pytest.mark.parametrize(("isolation", "batches"), [(0, 2), (1, 1)])
+async def test_read_committed_ends_at_the_last_stable_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: int, batches: int
+) -> None:
+    async with running(tmp_path) as broker, connected(broker) as client:
+        await create(client, "t")
+        partition = broker.replicas.partition("t", 0)
+        for _ in range(2):
+            partition.append(memoryview(bytearray(NEWS)), 1, acks=1)
+        await until(lambda: partition.high_watermark == 2)
+        monkeypatch.setattr(Replica, "last_stable_offset", 1)
+        found = await client.call(fetch.API, 12, request({0: 0}, isolation_level=isolation))
+        (data,) = found.responses[0].partitions
+        assert (data.high_watermark, data.last_stable_offset) == (2, 1)
+        assert len(data.records or b"") == batches * SIZE

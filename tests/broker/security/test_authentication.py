@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from millstream_broker import api
 from millstream_broker import broker as broker_module
 from millstream_broker.broker import Broker
 from millstream_broker.config.config import Listener
 from millstream_broker.network.connection import ClientConnection
+from millstream_broker.network.handlers import REGISTERED, RequestContext
 from millstream_broker.network.server import Listening, bind
 from millstream_broker.network.shared import MAX_UNAUTHENTICATED_BYTES
-from millstream_broker.security.authentication import Authentication
+from millstream_broker.security.authentication import Authentication, Identity, Step
 from millstream_broker.security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker
 from millstream_harness.in_process import connected, running
@@ -23,6 +26,7 @@ from millstream_kafka.client.connection import Connection
 from millstream_kafka.client.errors import ConnectFailed, ConnectionLost
 from millstream_kafka.protocol import list_groups, metadata, sasl_authenticate, sasl_handshake
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Bytes, Struct
 
 SECRET = b"secret of the cluster"
 
@@ -115,3 +119,46 @@ def test_a_mechanism_of_no_listener_is_refused() -> None:
     with pytest.raises(ApiError) as refused:
         Authentication("PLAINTEXT", "127.0.0.1").begin(MECHANISM)
     assert refused.value.code is ErrorCode.ILLEGAL_SASL_STATE
+
+
+class Token:
+    """A mechanism that knows a user by a token, which it looks up elsewhere; the session ends at noon."""
+
+    def begin(self) -> Token:
+        return self
+
+    async def step(self, auth_bytes: Bytes) -> Step:
+        await asyncio.sleep(0)
+        if bytes(auth_bytes) != b"token of alice":
+            raise ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, "unknown token")
+        return Step(b"welcome", Identity("User:alice", expires_at=12.0))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[ClientSession]:
+    """The sessions of the ListGroups requests that a broker handles, which starts after this."""
+    seen: list[ClientSession] = []
+
+    def note(context: RequestContext, request: list_groups.ListGroupsRequest) -> Struct:
+        seen.append(context.session)
+        return list_groups.ListGroupsResponse()
+
+    api.load()
+    registration = replace(REGISTERED[list_groups.API.key], function=note, needs=())
+    monkeypatch.setitem(REGISTERED, list_groups.API.key, registration)
+    return seen
+
+
+async def test_another_mechanism_begins_a_session(seen: list[ClientSession], secured: Broker) -> None:
+    secured.server._mechanisms = {"PLAINTEXT": {"TOKEN": Token()}}
+    async with connected(secured) as client:
+        for token, code in ((b"another", ErrorCode.SASL_AUTHENTICATION_FAILED), (b"token of alice", 0)):
+            await client.call(sasl_handshake.API, 1, sasl_handshake.SaslHandshakeRequest("TOKEN"))
+            request = sasl_authenticate.SaslAuthenticateRequest(token)
+            answer = await client.call(sasl_authenticate.API, 2, request)
+            assert answer.error_code == code
+        assert bytes(answer.auth_bytes) == b"welcome"
+        for _ in range(2):
+            await client.call(list_groups.API, 4, list_groups.ListGroupsRequest())
+    alice = ClientSession("User:alice", None, "PLAINTEXT", "127.0.0.1", 12.0)
+    assert seen == [alice, alice]
