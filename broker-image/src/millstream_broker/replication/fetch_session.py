@@ -34,7 +34,6 @@ from millstream_kafka.protocol.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -47,13 +46,12 @@ from .alter_partition import AlterPartitionManager
 from .delayed_fetch import DelayedFetch
 from .divergence import diverging_epoch
 from .fetch_responses import current_leader, joined
+from .fetched_partition import FetchedPartition, Key
 from .partition import Partition
 from .replica import FetchWaiter, Replica
 from .replicas import Replicas
 from .selector import select
 
-Key = tuple[str | UUID, int]
-"""Topic, by its name or id, and partition."""
 Answer = FetchResponse | Future[FetchResponse]
 FULL, SESSIONLESS = 0, -1
 """Session epochs of requests that name all their partitions."""
@@ -66,52 +64,6 @@ LOADS_AT_ONCE = 20
 """Partitions that threads look up at a time for one session: they have other work, too."""
 AT_ONCE = 20
 """Partitions read in one step: each takes some ten microseconds."""
-
-
-class Fetched:
-    """A partition as one client fetches it."""
-
-    __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session", "where")
-
-    def __init__(self, key: Key, asked: FetchPartition) -> None:
-        self.key = key
-        """As the client names it."""
-        self.where: TopicPartition | None = None
-        """None until a topic with that id is found."""
-        self.asked = asked
-        self.is_new = True
-        """The offset is new to us."""
-        self.replica: Replica | None = None
-        """The replica last read from: while it is the same, topic and leadership are the same."""
-        self.sent: tuple[int, int] | None = None
-        """High watermark and log start that the client knows."""
-        self.is_loading = False
-        """A thread is loading the records' index entries into the page cache."""
-        self.is_loaded = False
-        """The thread is done: the next read may wait, so that loading ends."""
-        self.session: Session | None = None
-        """Notified of the partition's changes; None if it is not watched."""
-
-    def advanced(self, size: int) -> None:
-        """`size` more bytes can be read, or, with size 0, the partition changed otherwise."""
-        if self.session is not None:
-            self.session.advanced(self, size)
-
-    def committed(self) -> None:
-        """The next response has news."""
-        if self.session is not None:
-            self.session.has_news(self)
-
-    def watch(self, session: Session) -> None:
-        if self.replica is not None:
-            self.session = session
-            session.waiters_of(self.replica).add(self)
-
-    def leave(self) -> None:
-        """Stop watching the partition."""
-        if self.session is not None and self.replica is not None:
-            self.session.waiters_of(self.replica).discard(self)
-            self.session = None
 
 
 class FetchSettings(NamedTuple):
@@ -183,8 +135,8 @@ class Session:
         self._reads_followers = reads_followers
         self.watches = False
         """Whether it watches partitions; a session for one request that does not wait does not."""
-        self._fetched: dict[Key, Fetched] = {}
-        self._due: dict[Fetched, None] = {}
+        self._fetched: dict[Key, FetchedPartition] = {}
+        self._due: dict[FetchedPartition, None] = {}
         """Partitions to read for the next response, in the order of their changes."""
         self._delayed: DelayedFetch | None = None
         """The waiting request: one at most."""
@@ -239,7 +191,7 @@ class Session:
 
     # Changes
 
-    def advanced(self, one: Fetched, size: int) -> None:
+    def advanced(self, one: FetchedPartition, size: int) -> None:
         self._due[one] = None
         if self._meanwhile is not None:
             self._meanwhile.append(size)
@@ -248,7 +200,7 @@ class Session:
         else:  # it will be read, so until then nothing more matters
             one.leave()
 
-    def has_news(self, one: Fetched) -> None:
+    def has_news(self, one: FetchedPartition) -> None:
         self._due[one] = None
         if self.is_follower and self._settings.selects_by_rack:
             # Consumers may wait for the follower's high watermark.
@@ -319,7 +271,7 @@ class Session:
                     one = fetched[key]
                     one.asked, one.is_new = asked, True
                 else:
-                    one = fetched[key] = Fetched(key, asked)
+                    one = fetched[key] = FetchedPartition(key, asked)
                 due[one] = None
 
     def _turn(self) -> Steps[None]:
@@ -371,7 +323,7 @@ class Session:
             self._due[one] = None
         return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
 
-    def _read_one(self, one: Fetched, room: int, *, first: bool) -> PartitionData | None:
+    def _read_one(self, one: FetchedPartition, room: int, *, first: bool) -> PartitionData | None:
         """Read one partition; None without news. Raises ApiError."""
         asked = one.asked
         if (where := one.where) is None:
@@ -428,7 +380,7 @@ class Session:
             b"" if found is None else found,
         )
 
-    def _load(self, one: Fetched, room: int) -> None:
+    def _load(self, one: FetchedPartition, room: int) -> None:
         """Load a partition's index entries for its records in a thread; the partition is due again afterwards."""
         self._due[one] = None
         if one.is_loading or one.replica is None or self._loading >= LOADS_AT_ONCE:
@@ -440,7 +392,7 @@ class Session:
         loading = get_running_loop().run_in_executor(None, load)
         loading.add_done_callback(lambda loading: self._loaded(one, loading))
 
-    def _loaded(self, one: Fetched, loading: Future[None]) -> None:
+    def _loaded(self, one: FetchedPartition, loading: Future[None]) -> None:
         if not loading.cancelled():
             loading.exception()  # the read meets the error again, and can report it
         one.is_loading, one.is_loaded = False, True
@@ -464,7 +416,7 @@ class Session:
             raise self._replicas.why_not_led(*key)
         return follower
 
-    def _preferred(self, one: Fetched) -> PartitionData | None:
+    def _preferred(self, one: FetchedPartition) -> PartitionData | None:
         """A replica nearer to the consumer, returned instead of records; None if there is none."""
         partition = one.replica
         if not isinstance(partition, Partition) or partition.isr is None:
@@ -485,7 +437,7 @@ class Session:
             records=b"",
         )
 
-    def _place(self, one: Fetched) -> PartitionData | None:
+    def _place(self, one: FetchedPartition) -> PartitionData | None:
         """Note a follower's progress; if its log diverges from ours, that is the response. Raises ApiError."""
         partition = one.replica
         assert isinstance(partition, Partition)
@@ -525,7 +477,7 @@ class Session:
         self._alter_partition.fetched(partition, self.replica_id, offset, asked.log_start_offset)
         return None
 
-    def _failed(self, one: Fetched, error: ApiError) -> PartitionData:
+    def _failed(self, one: FetchedPartition, error: ApiError) -> PartitionData:
         """Report an error with each response until the client forgets the partition, or the error is gone."""
         one.leave()
         one.sent = None
