@@ -4,7 +4,8 @@ Start: bind the listeners (a port in use is found before anything is touched), l
 cluster, open what is missing, accept connections. Stop: close connections, finish groups, close the logs.
 
 A log directory that fails (KIP-112) takes its partitions offline and leaves the others alone. Without any directory, or
-without the one that holds the cluster's tree, the broker cannot continue: `failure` reports this and the process ends.
+without the directory that holds the cluster's tree, the broker cannot continue: `failure` reports this and the process
+ends.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ async def _alter(
 ) -> AlterConfigsResourceResponse:
     answer = AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
     try:
-        given = [(one.name, one.value) for one in resource.configs]
+        given = [(entry.name, entry.value) for entry in resource.configs]
         await config_administrator.change(
             resource.resource_type,
             resource.resource_name,

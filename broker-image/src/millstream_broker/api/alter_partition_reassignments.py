@@ -31,9 +31,11 @@ async def handle(
     if (controller := controllership.controller) is None:
         return await forwarding.forward(context, alter_partition_reassignments.API, request, timeout_s)
     targets = {
-        (topic.name, one.partition_index): None if one.replicas is None else tuple(one.replicas)
+        (topic.name, partition.partition_index): None
+        if partition.replicas is None
+        else tuple(partition.replicas)
         for topic in request.topics
-        async for one in turns(topic.partitions)
+        async for partition in turns(topic.partitions)
     }
     found = await controller.alter_reassignments(
         targets, timeout_s, may_change_factor=request.allow_replication_factor_change
@@ -45,8 +47,8 @@ async def handle(
             ReassignableTopicResponse(
                 topic.name,
                 [
-                    _response(one.partition_index, found[topic.name, one.partition_index])
-                    async for one in turns(topic.partitions)
+                    _response(partition.partition_index, found[topic.name, partition.partition_index])
+                    async for partition in turns(topic.partitions)
                 ],
             )
             for topic in request.topics

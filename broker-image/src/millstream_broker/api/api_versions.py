@@ -2,8 +2,8 @@
 
 The response to an unknown version is UNSUPPORTED_VERSION with the list, in v0, so that the client can retry
 (KIP-511). A client that names the cluster and node that it expects (v5, KIP-1242) gets REBOOTSTRAP_REQUIRED from
-another one: addresses are reused. The broker announces no features: without `transaction.version` clients use classic
-transactions.
+another broker: addresses are reused. The broker announces no features: without `transaction.version` clients use
+classic transactions.
 """
 
 from __future__ import annotations

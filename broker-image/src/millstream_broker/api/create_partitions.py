@@ -49,7 +49,11 @@ def _plan(
         try:
             if named[name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
+            assignments = (
+                None
+                if topic.assignments is None
+                else [assignment.broker_ids for assignment in topic.assignments]
+            )
             planned[name] = topic_administrator.plan_partitions(name, topic.count, assignments)
         except ApiError as error:
             failed[name] = error

@@ -50,11 +50,11 @@ async def handle(
             results[topic.name] = _refused(topic.name, error)
     created = await topic_administrator.create_topics(new, validate_only=request.validate_only)
     describe = _Described(configs, context.version)
-    async for one, outcome in turns(zip(new, created, strict=True)):
+    async for planned, outcome in turns(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
-            results[one.name] = _refused(one.name, outcome)
+            results[planned.name] = _refused(planned.name, outcome)
         else:
-            results[one.name] = describe.created(outcome)
+            results[planned.name] = describe.created(outcome)
     return CreateTopicsResponse(topics=[results[name] for name in named])
 
 
@@ -71,17 +71,17 @@ def _check_total(request: CreateTopicsRequest) -> ApiError | None:
 def _new_topic(topic: CreatableTopic) -> NewTopic:
     """Raises ApiError."""
     assignment: dict[int, list[int]] = {}
-    for one in topic.assignments:
-        if assignment.setdefault(one.partition_index, one.broker_ids) is not one.broker_ids:
+    for manual in topic.assignments:
+        if assignment.setdefault(manual.partition_index, manual.broker_ids) is not manual.broker_ids:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Found multiple manual partition assignments for partition {one.partition_index}",
+                f"Found multiple manual partition assignments for partition {manual.partition_index}",
             )
     if unset := [config.name for config in topic.configs if config.value is None]:
         raise ApiError(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(unset)}"
         )
-    config = {one.name: one.value for one in topic.configs if one.value is not None}
+    config = {entry.name: entry.value for entry in topic.configs if entry.value is not None}
     return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, config)
 
 

@@ -33,7 +33,7 @@ async def handle(
     asked = (
         request.topics if context.version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
     )
-    named = Counter((one.name, one.topic_id) for one in asked)
+    named = Counter((topic.name, topic.topic_id) for topic in asked)
     known = {
         name: topic.topic_id for name, _ in named if name and (topic := replicas.metadata.topics.get(name))
     }

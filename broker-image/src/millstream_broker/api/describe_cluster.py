@@ -34,9 +34,9 @@ def handle(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
         brokers=[
-            DescribeClusterBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
-            for one in cluster.brokers.values()
-            for endpoint in (one.endpoint(context.session.listener),)
+            DescribeClusterBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            for broker in cluster.brokers.values()
+            for endpoint in (broker.endpoint(context.session.listener),)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

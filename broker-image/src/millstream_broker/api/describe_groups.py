@@ -17,7 +17,9 @@ from ..network.handlers import RequestContext, handler
 from ..runtime.steps import Steps
 
 READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS = 3, 6, 8, 10, 11
-GROUP_OPERATIONS = sum(1 << one for one in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS))
+GROUP_OPERATIONS = sum(
+    1 << operation for operation in (READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+)
 NOT_ASKED = -(2**31)
 NOT_FOUND_SINCE = 6
 

@@ -26,14 +26,14 @@ async def handle(
         0,
         [
             DescribedStray(
-                str(one.path.parent),
-                one.path.name,
-                one.topic,
-                one.partition,
-                one.topic_id or ZERO_UUID,
-                sizes.get(one.path, 0),
-                one.since_ms,
+                str(stray.path.parent),
+                stray.path.name,
+                stray.topic,
+                stray.partition,
+                stray.topic_id or ZERO_UUID,
+                sizes.get(stray.path, 0),
+                stray.since_ms,
             )
-            for one in logs.strays
+            for stray in logs.strays
         ],
     )

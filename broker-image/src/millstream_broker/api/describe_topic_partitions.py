@@ -39,18 +39,18 @@ def handle(
     request: DescribeTopicPartitionsRequest,
 ) -> Steps[DescribeTopicPartitionsResponse]:
     topics, cursor = replicas.metadata.topics, request.cursor
-    asked: Collection[str] = {one.name for one in request.topics} if request.topics else topics
+    asked: Collection[str] = {topic.name for topic in request.topics} if request.topics else topics
     if cursor is not None and (
         cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked)
     ):
         refused = ErrorCode.INVALID_REQUEST
         return DescribeTopicPartitionsResponse(
-            topics=[DescribeTopicPartitionsResponseTopic(refused, one.name) for one in request.topics]
+            topics=[DescribeTopicPartitionsResponseTopic(refused, topic.name) for topic in request.topics]
         )
     start = "" if cursor is None else cursor.topic_name
     room = max(min(request.response_partition_limit, MOST_PARTITIONS), 1)
     response = DescribeTopicPartitionsResponse()
-    for name in sorted(one for one in asked if one >= start):
+    for name in sorted(name for name in asked if name >= start):
         yield
         if not room:
             response.next_cursor = Cursor(name, 0)

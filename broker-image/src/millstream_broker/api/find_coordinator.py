@@ -1,6 +1,6 @@
 """FindCoordinator: the broker that leads the group's partition of __consumer_offsets, which is created at first use.
 
-Transactions have no coordinator here: requests for one fail with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error
+Transactions have no coordinator here: requests for one fail with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the only error
 that every client treats as final. After others clients retry until they time out (librdkafka does so after
 UNSUPPORTED_VERSION).
 """
@@ -42,13 +42,13 @@ async def handle(
     ]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)
-    one = found[0]
+    coordinator = found[0]
     return FindCoordinatorResponse(
-        error_code=one.error_code,
-        error_message=one.error_message or "NONE",
-        node_id=one.node_id,
-        host=one.host,
-        port=one.port,
+        error_code=coordinator.error_code,
+        error_message=coordinator.error_message or "NONE",
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 

@@ -37,11 +37,11 @@ async def handle(
     context: RequestContext,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse:
-    named = Counter((one.resource_type, one.resource_name) for one in request.resources)
+    named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     return IncrementalAlterConfigsResponse(
         responses=[
-            await _alter(config_administrator, config, one, named, request.validate_only)
-            async for one in turns(request.resources)
+            await _alter(config_administrator, config, resource, named, request.validate_only)
+            async for resource in turns(request.resources)
         ]
     )
 
@@ -58,48 +58,55 @@ async def _alter(
 
     def changed(before: Mapping[str, str]) -> Overrides:
         after = dict(before)
-        for one in resource.configs:
-            _apply(config, after, one, of_topic=kind == Resource.TOPIC)
+        for change in resource.configs:
+            _apply(config, after, change, of_topic=kind == Resource.TOPIC)
         return after
 
     try:
         if named[kind, name] > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-        given = [(one.name, "" if one.config_operation == DELETE else one.value) for one in resource.configs]
+        given = [
+            (change.name, "" if change.config_operation == DELETE else change.value)
+            for change in resource.configs
+        ]
         await config_administrator.change(kind, name, given, changed, validate_only=validate_only)
     except ApiError as error:
         answer.error_code, answer.error_message = error.code, error.message
     return answer
 
 
-def _apply(config: BrokerConfig, overrides: Overrides, one: AlterableConfig, *, of_topic: bool) -> None:
-    value = one.value or ""
-    if one.config_operation == DELETE:
-        overrides.pop(one.name, None)
-    elif one.config_operation == SET:
-        overrides[one.name] = value
-    elif one.config_operation in (APPEND, SUBTRACT):
-        key = (TOPIC_KEYS if of_topic else BROKER_KEYS).get(one.name)
+def _apply(config: BrokerConfig, overrides: Overrides, change: AlterableConfig, *, of_topic: bool) -> None:
+    value = change.value or ""
+    if change.config_operation == DELETE:
+        overrides.pop(change.name, None)
+    elif change.config_operation == SET:
+        overrides[change.name] = value
+    elif change.config_operation in (APPEND, SUBTRACT):
+        key = (TOPIC_KEYS if of_topic else BROKER_KEYS).get(change.name)
         if key is None or key.type is not Type.LIST:
-            what = "append" if one.config_operation == APPEND else "subtract"
+            what = "append" if change.config_operation == APPEND else "subtract"
             message = (
-                f"Can't {what.upper()} to key {one.name} because its type is not LIST."
+                f"Can't {what.upper()} to key {change.name} because its type is not LIST."
                 if of_topic
-                else f"Config value {what} is not allowed for config key: {one.name}"
+                else f"Config value {what} is not allowed for config key: {change.name}"
             )
             raise ApiError(ErrorCode.INVALID_CONFIG, message)
-        now = overrides.get(one.name)
+        now = overrides.get(change.name)
         if now is None:
-            now = as_text(TopicConfig(config, {})[one.name] if of_topic else config[one.name]) or ""
+            now = as_text(TopicConfig(config, {})[change.name] if of_topic else config[change.name]) or ""
         items = [item for item in now.split(",") if item]
         given = [item.strip() for item in value.split(",") if item.strip()]
-        if one.config_operation == APPEND:
+        if change.config_operation == APPEND:
             items += [item for item in given if item not in items]
         else:
             items = [item for item in items if item not in given]
         if (size := len((text := ",".join(items)).encode())) > MAX_STRING:
-            message = f"{one.name} would have {size} bytes, more than {MAX_STRING}: no response could show it"
+            message = (
+                f"{change.name} would have {size} bytes, more than {MAX_STRING}: no response could show it"
+            )
             raise ApiError(ErrorCode.INVALID_CONFIG, message)
-        overrides[one.name] = text
+        overrides[change.name] = text
     else:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{one.name}: unknown operation {one.config_operation}")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{change.name}: unknown operation {change.config_operation}"
+        )

@@ -132,8 +132,8 @@ def handle(
 
 async def _with_strays(response: ListOffsetsResponse, strays: list[StrayEnd]) -> ListOffsetsResponse:
     """For a controller, which asks for nothing else in the same request."""
-    for one in strays:
-        await asyncio.to_thread(one.read)
+    for stray in strays:
+        await asyncio.to_thread(stray.read)
     return response
 
 
@@ -210,7 +210,7 @@ def _log_end(
     if topic is not None:
         homes = {home.path for home in logs.dirs}
         strays += [
-            StrayEnd(answer, logs.strays, one) for one in logs.strays.of(topic.topic_id, key[1], homes)
+            StrayEnd(answer, logs.strays, stray) for stray in logs.strays.of(topic.topic_id, key[1], homes)
         ]
     return answer
 

@@ -59,11 +59,11 @@ def handle(
 ) -> Answer:
     asked = request.topics
     if context.version in (10, 11) and any(
-        one.name is None or one.topic_id != ZERO_UUID for one in asked or ()
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in asked or ()
     ):
         refused = ErrorCode.INVALID_REQUEST
         return MetadataResponse(
-            topics=[MetadataResponseTopic(refused, one.name or "", one.topic_id) for one in asked or ()]
+            topics=[MetadataResponseTopic(refused, topic.name or "", topic.topic_id) for topic in asked or ()]
         )
     if asked is None or (context.version == 0 and not asked):
         asked = None
@@ -111,20 +111,20 @@ def _answer(
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
     topics: list[TopicRecord | MetadataResponseTopic] | None = None if asked is None else []
     seen = set()
-    for one in asked or ():
+    for topic in asked or ():
         yield
         # An id takes precedence over a name.
-        key = one.topic_id, None if one.topic_id != ZERO_UUID else one.name
+        key = topic.topic_id, None if topic.topic_id != ZERO_UUID else topic.name
         if topics is not None and key not in seen:
             seen.add(key)
             topics.append(_found(replicas, MetadataRequestTopic(*key), operations, failed))
     if topics is not None:  # look up changed topics again: only the newest state is encoded
         newest = replicas.metadata.topics
         topics = [
-            one
-            if isinstance(one, MetadataResponseTopic) or newest.get(one.name) is one
-            else _found(replicas, MetadataRequestTopic(name=one.name), operations, failed)
-            for one in topics
+            topic
+            if isinstance(topic, MetadataResponseTopic) or newest.get(topic.name) is topic
+            else _found(replicas, MetadataRequestTopic(name=topic.name), operations, failed)
+            for topic in topics
         ]
     encoded = encoded_topics.encoded((context.version, operations), topics)
     if isinstance(encoded, Encoded):
@@ -160,9 +160,9 @@ def _response(
 ) -> MetadataResponse:
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(one.broker_id, endpoint.host, endpoint.port, one.rack)
-            for one in cluster.brokers.values()
-            for endpoint in (one.endpoint(context.session.listener),)
+            MetadataResponseBroker(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
+            for broker in cluster.brokers.values()
+            for endpoint in (broker.endpoint(context.session.listener),)
         ],
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,

@@ -1,7 +1,7 @@
 """OffsetDelete: delete a group's positions in topics that none of its members consumes (KIP-496).
 
 Many positions are deleted in batches. If the group refuses the first batch, the whole request fails; if it refuses a
-later one, only the remaining partitions do.
+later request, only the remaining partitions do.
 """
 
 from __future__ import annotations

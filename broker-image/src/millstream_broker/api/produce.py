@@ -182,7 +182,7 @@ def _refused(answer: PartitionProduceResponse, error: ApiError, stats: Stats) ->
     if answer.base_offset < 0:  # otherwise appended but not safe: clients get the offset, as from Kafka
         answer.error_message = error.message
         if isinstance(error, RecordsRefusedError):
-            answer.record_errors = [BatchIndexAndErrorMessage(*one) for one in error.records]
+            answer.record_errors = [BatchIndexAndErrorMessage(*record) for record in error.records]
     return answer
 
 

@@ -27,16 +27,16 @@ async def handle(
     logs: LogManager, context: RequestContext, request: RemoveStraysRequest
 ) -> RemoveStraysResponse:
     answers = []
-    async for one in turns(request.strays):
-        code, why = await asyncio.to_thread(_remove, logs, one)
-        answers.append(RemovedStray(one.log_dir, one.folder, code, why))
+    async for stray in turns(request.strays):
+        code, why = await asyncio.to_thread(_remove, logs, stray)
+        answers.append(RemovedStray(stray.log_dir, stray.folder, code, why))
     await asyncio.to_thread(logs.remove_deleted)
     return RemoveStraysResponse(answers)
 
 
-def _remove(logs: LogManager, one: StrayToRemove) -> tuple[int, str | None]:
+def _remove(logs: LogManager, stray: StrayToRemove) -> tuple[int, str | None]:
     try:
-        is_removed = logs.remove_stray(Path(one.log_dir) / one.folder, one.since_ms)
+        is_removed = logs.remove_stray(Path(stray.log_dir) / stray.folder, stray.since_ms)
     except OSError as error:
         return ErrorCode.KAFKA_STORAGE_ERROR, f"its folder cannot be renamed: {describe(error)}"
     return (ErrorCode.NONE, None) if is_removed else (ErrorCode.RESOURCE_NOT_FOUND, GONE)

@@ -38,15 +38,21 @@ async def handle(
         if topic_id == ZERO_UUID:
             topic_id = coordination.announced_id(topic.topic_name)
         asked += [
-            Stop(topic.topic_name, one.partition_index, one.leader_epoch, one.delete_partition, topic_id)
-            async for one in turns(topic.partition_states)
+            Stop(
+                topic.topic_name,
+                state.partition_index,
+                state.leader_epoch,
+                state.delete_partition,
+                topic_id,
+            )
+            async for state in turns(topic.partition_states)
         ]
     errors = await replica_manager.stop_replicas(asked)
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(
-                one.topic, one.partition, errors.get((one.topic, one.partition), ErrorCode.NONE)
+                stop.topic, stop.partition, errors.get((stop.topic, stop.partition), ErrorCode.NONE)
             )
-            async for one in turns(asked)
+            async for stop in turns(asked)
         ]
     )

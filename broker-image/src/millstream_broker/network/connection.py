@@ -398,17 +398,17 @@ class ClientConnection:
         """Send the responses that are ready, in order, then continue reading."""
         pending = self.pending
         while pending and pending[0].response.done():
-            one = pending.popleft()
+            request = pending.popleft()
             try:
-                answer = one.outcome()
+                answer = request.outcome()
             except Exception as error:
-                self._fail(self._failed(one.route, error))
+                self._fail(self._failed(request.route, error))
                 error.__traceback__ = None  # its frames hold the request, and the connection
                 continue
             try:
                 if self._channel.is_closed:
                     continue
-                self._respond(one.route, one.correlation_id, answer, one.started, one.known)
+                self._respond(request.route, request.correlation_id, answer, request.started, request.known)
             except Exception as error:
                 self._fail(error)
         try:
@@ -480,9 +480,9 @@ class ClientConnection:
         self._out.close()
         self._channel.close()
         server.connections.discard(self)
-        for one in self.pending:
-            if one.route.registration.ends_with_connection:
-                one.response.cancel()
+        for request in self.pending:
+            if request.route.registration.ends_with_connection:
+                request.response.cancel()
         if self._frame is not None:
             self._frame = None
             server.memory.end(self)

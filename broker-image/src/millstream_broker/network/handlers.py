@@ -7,9 +7,10 @@ The parameters before the context are parts of the broker, each by its type. The
 broker has been assembled (`api.parts`). So mypy checks the whole way: the broker has parts of these types, and the
 function uses parts of its parameters' types.
 
-A handler is a plain function, which responds at once; one that returns an awaitable, for which the connection waits; or
-a generator that yields after each of many elements, so that others have their turn (`slices`), and returns a response
-or an awaitable. `None` sends nothing (Produce with acks=0). A handler raises ApiError to fail the whole request.
+A handler is a plain function, which responds at once; a function that returns an awaitable, for which the connection
+waits; or a generator that yields after each of many elements, so that others have their turn (`slices`), and returns a
+response or an awaitable. `None` sends nothing (Produce with acks=0). A handler raises ApiError to fail the whole
+request.
 
 ApiVersions lists the APIs that are registered here.
 """

@@ -180,8 +180,8 @@ async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceRes
         try:
             response = await answer
         except asyncio.CancelledError:  # the broker stops: none of them may append afterwards
-            for one in answers:
-                one.cancel()
+            for other in answers:
+                other.cancel()
             raise
         for topic in () if response is None else response.responses:
             if topics and (topics[-1].name, topics[-1].topic_id) == (topic.name, topic.topic_id):

@@ -108,7 +108,10 @@ class Server(Shared):
         if len(self.connections) >= (most := config.integer("max.connections")):
             return f"max.connections={most} is reached"
         most = config.integer("max.connections.per.ip")
-        if len(self.connections) >= most and sum(one.host == host for one in self.connections) >= most:
+        if (
+            len(self.connections) >= most
+            and sum(connection.host == host for connection in self.connections) >= most
+        ):
             return f"max.connections.per.ip={most} is reached"
         return None
 

@@ -3,7 +3,7 @@
 A session knows the partitions that a client fetches. Each request names those whose offset changed and those to forget;
 each response contains those with news: records, an error, or a high watermark or log start that the client does
 not know. Partitions notify their sessions of changes, so the cost of a request depends on the changes, not on the
-number of partitions. A request without a session gets one that ends with the response.
+number of partitions. A request without a session gets a session that ends with the response.
 
 - Partitions are read in turn until `max_bytes` (or `fetch.max.bytes`) is reached. A batch is never cut: the first one
   in the response is sent even if it alone exceeds the limits (KIP-74), so that a client always makes progress, and an
@@ -16,7 +16,7 @@ number of partitions. A request without a session gets one that ends with the re
   whether the client is still there.
 
 Since v13, requests have the ids of topics (KIP-516), so no client continues in a topic that was created under the name
-of a deleted one. Older requests have names.
+of a deleted topic. Older requests have names.
 
 A consumer reads up to the high watermark of the leader, or of a follower: the leader sends it to one in its
 rack (KIP-392). A follower reads up to the end of the leader's log. Its fetch offset is its progress
@@ -174,13 +174,13 @@ class Session:
         """End the session from the first step on; then it leaves its partitions, even if this is cancelled."""
         self._is_closed = True
         try:
-            for number, one in enumerate(list(self._fetched.values()), 1):
-                one.leave()
+            for number, fetched in enumerate(list(self._fetched.values()), 1):
+                fetched.leave()
                 if not number % AT_ONCE:
                     yield
         finally:
-            for one in self._fetched.values():
-                one.leave()
+            for fetched in self._fetched.values():
+                fetched.leave()
             self._fetched.clear()
         self._due.clear()
         if self._delayed is not None:
@@ -191,17 +191,17 @@ class Session:
 
     # Changes
 
-    def advanced(self, one: FetchedPartition, size: int) -> None:
-        self._due[one] = None
+    def advanced(self, fetched: FetchedPartition, size: int) -> None:
+        self._due[fetched] = None
         if self._meanwhile is not None:
             self._meanwhile.append(size)
         elif self._delayed is not None:
             self._delayed.advanced(size)
         else:  # it will be read, so until then nothing more matters
-            one.leave()
+            fetched.leave()
 
-    def has_news(self, one: FetchedPartition) -> None:
-        self._due[one] = None
+    def has_news(self, fetched: FetchedPartition) -> None:
+        self._due[fetched] = None
         if self.is_follower and self._settings.selects_by_rack:
             # Consumers may wait for the follower's high watermark.
             if self._meanwhile is not None:
@@ -235,8 +235,8 @@ class Session:
         if urgent or wait_s <= 0 or not (self._fetched or self.is_follower):
             return response
         if not self.watches:
-            for one in self._fetched.values():
-                one.watch(self)
+            for fetched in self._fetched.values():
+                fetched.watch(self)
 
         def read() -> Steps[FetchResponse]:
             more, _, _ = yield from self._read(limit)
@@ -252,13 +252,13 @@ class Session:
         """Apply a request's changes of partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None
         self._rack = request.rack_id if self._settings.selects_by_rack and self._reads_followers else ""
-        fetched, due, number = self._fetched, self._due, 0
+        known, due, number = self._fetched, self._due, 0
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if self.by_id else forgotten.topic
             for index in forgotten.partitions:
                 if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
-                if (gone := fetched.pop((name, index), None)) is not None:
+                if (gone := known.pop((name, index), None)) is not None:
                     gone.leave()
                     due.pop(gone, None)
         for topic in request.topics:
@@ -267,12 +267,12 @@ class Session:
                 if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
                 key = name, asked.partition
-                if key in fetched:
-                    one = fetched[key]
-                    one.asked, one.is_new = asked, True
+                if key in known:
+                    fetched = known[key]
+                    fetched.asked, fetched.is_new = asked, True
                 else:
-                    one = fetched[key] = FetchedPartition(key, asked)
-                due[one] = None
+                    fetched = known[key] = FetchedPartition(key, asked)
+                due[fetched] = None
 
     def _turn(self) -> Steps[None]:
         """Give others their turn. Raises ApiError if the session ends meanwhile."""
@@ -290,26 +290,26 @@ class Session:
         size, urgent = 0, False
         again = []
         due, self._due = self._due, {}
-        for number, one in enumerate(due, 1):
+        for number, fetched in enumerate(due, 1):
             if not number % AT_ONCE:
                 yield from self._turn()
-            if number >= AT_ONCE and self._fetched.get(one.key) is not one:
+            if number >= AT_ONCE and self._fetched.get(fetched.key) is not fetched:
                 continue  # a later request has dropped it
             try:
-                data = self._read_one(one, limit - size, first=not size)
+                data = self._read_partition(fetched, limit - size, first=not size)
             except ApiError as error:
-                data, urgent = self._failed(one, error), True
+                data, urgent = self._failed(fetched, error), True
             except NotCachedError:
-                self._load(one, limit - size)
+                self._load(fetched, limit - size)
                 data = None
             if data is None:
                 continue
             if data.records:
                 size += len(data.records)
-                again.append(one)
+                again.append(fetched)
             if data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
-            name = one.key[0]
+            name = fetched.key[0]
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = FetchableTopicResponse(partitions=[])
@@ -318,49 +318,51 @@ class Session:
                 else:
                     topic.topic_id = name
             topic.partitions.append(data)
-        for one in again:  # until the client advances; after those that found no room
-            self._due.pop(one, None)
-            self._due[one] = None
+        for fetched in again:  # until the client advances; after those that found no room
+            self._due.pop(fetched, None)
+            self._due[fetched] = None
         return FetchResponse(0, 0, self.session_id, list(topics.values())), size, urgent
 
-    def _read_one(self, one: FetchedPartition, room: int, *, first: bool) -> PartitionData | None:
+    def _read_partition(self, fetched: FetchedPartition, room: int, *, first: bool) -> PartitionData | None:
         """Read one partition; None without news. Raises ApiError."""
-        asked = one.asked
-        if (where := one.where) is None:
-            where = one.where = self._find(one.key)
+        asked = fetched.asked
+        if (where := fetched.where) is None:
+            where = fetched.where = self._find(fetched.key)
         replica = self._replicas.partitions.get(where) or self._followed(where)
-        if replica is not one.replica:
-            if self.by_id and replica.topic_id != one.key[0]:
+        if replica is not fetched.replica:
+            if self.by_id and replica.topic_id != fetched.key[0]:
                 raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
-            if one.replica is not None:
-                one.leave()
-                one.sent, one.is_new = None, True
-            one.replica = replica
+            if fetched.replica is not None:
+                fetched.leave()
+                fetched.sent, fetched.is_new = None, True
+            fetched.replica = replica
         log, offset = replica.log, asked.fetch_offset
         if asked.current_leader_epoch >= 0 or self.is_follower:
             replica.check_epoch(asked.current_leader_epoch)
         if self.is_follower:
             upper = log.log_end_offset
-            if one.is_new and (parted := self._place(one)) is not None:
+            if fetched.is_new and (parted := self._place(fetched)) is not None:
                 return parted
         else:
             if offset > log.log_end_offset and not isinstance(replica, Partition):
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)  # not here: the leader may have it
             upper = replica.high_watermark if self._aborted is None else replica.last_stable_offset
-            if self._rack and (preferred := self._preferred(one)) is not None:
+            if self._rack and (preferred := self._preferred(fetched)) is not None:
                 return preferred
         if self.watches:
-            one.watch(self)
+            fetched.watch(self)
         if room > asked.partition_max_bytes:
             room = asked.partition_max_bytes
-        found = log.read(offset, room if room > 0 else 0, upper=upper, min_one=first, may_wait=one.is_loaded)
-        one.is_loaded = False
+        found = log.read(
+            offset, room if room > 0 else 0, upper=upper, min_one=first, may_wait=fetched.is_loaded
+        )
+        fetched.is_loaded = False
         known = replica.high_watermark, log.log_start_offset
         if found is None and offset < upper:  # there was no room
-            self._due[one] = None
-        if found is None and known == one.sent:
+            self._due[fetched] = None
+        if found is None and known == fetched.sent:
             return None
-        one.sent = known
+        fetched.sent = known
         if found is not None:
             if self.is_follower:
                 replica.replicated_bytes += len(found)
@@ -380,25 +382,25 @@ class Session:
             b"" if found is None else found,
         )
 
-    def _load(self, one: FetchedPartition, room: int) -> None:
+    def _load(self, fetched: FetchedPartition, room: int) -> None:
         """Load a partition's index entries for its records in a thread; the partition is due again afterwards."""
-        self._due[one] = None
-        if one.is_loading or one.replica is None or self._loading >= LOADS_AT_ONCE:
+        self._due[fetched] = None
+        if fetched.is_loading or fetched.replica is None or self._loading >= LOADS_AT_ONCE:
             return
-        log, room = one.replica.log, max(0, min(room, one.asked.partition_max_bytes))
-        load = log.loading(one.asked.fetch_offset, room, upper=log.log_end_offset)
-        one.is_loading = True
+        log, room = fetched.replica.log, max(0, min(room, fetched.asked.partition_max_bytes))
+        load = log.loading(fetched.asked.fetch_offset, room, upper=log.log_end_offset)
+        fetched.is_loading = True
         self._loading += 1
         loading = get_running_loop().run_in_executor(None, load)
-        loading.add_done_callback(lambda loading: self._loaded(one, loading))
+        loading.add_done_callback(lambda loading: self._loaded(fetched, loading))
 
-    def _loaded(self, one: FetchedPartition, loading: Future[None]) -> None:
+    def _loaded(self, fetched: FetchedPartition, loading: Future[None]) -> None:
         if not loading.cancelled():
             loading.exception()  # the read meets the error again, and can report it
-        one.is_loading, one.is_loaded = False, True
+        fetched.is_loading, fetched.is_loaded = False, True
         self._loading -= 1
-        if not self._is_closed and self._fetched.get(one.key) is one:
-            self.advanced(one, 0)
+        if not self._is_closed and self._fetched.get(fetched.key) is fetched:
+            self.advanced(fetched, 0)
 
     def _find(self, key: Key) -> TopicPartition:
         """Raises ApiError UNKNOWN_TOPIC_ID."""
@@ -416,16 +418,16 @@ class Session:
             raise self._replicas.why_not_led(*key)
         return follower
 
-    def _preferred(self, one: FetchedPartition) -> PartitionData | None:
+    def _preferred(self, fetched: FetchedPartition) -> PartitionData | None:
         """A replica nearer to the consumer, returned instead of records; None if there is none."""
-        partition = one.replica
+        partition = fetched.replica
         if not isinstance(partition, Partition) or partition.isr is None:
             return None
         brokers = self._replicas.metadata.brokers
-        chosen = select(partition.isr, brokers, self._rack, one.asked.fetch_offset)
+        chosen = select(partition.isr, brokers, self._rack, fetched.asked.fetch_offset)
         if chosen is None:
             return None
-        self._due[one] = None
+        self._due[fetched] = None
         return PartitionData(
             partition.index,
             0,
@@ -437,11 +439,11 @@ class Session:
             records=b"",
         )
 
-    def _place(self, one: FetchedPartition) -> PartitionData | None:
+    def _place(self, fetched: FetchedPartition) -> PartitionData | None:
         """Note a follower's progress; if its log diverges from ours, that is the response. Raises ApiError."""
-        partition = one.replica
+        partition = fetched.replica
         assert isinstance(partition, Partition)
-        asked, log, isr = one.asked, partition.log, partition.isr
+        asked, log, isr = fetched.asked, partition.log, partition.isr
         partition.check_online()
         if isr is None or self.replica_id not in isr.followers:
             raise ApiError(
@@ -460,8 +462,8 @@ class Session:
             is_mirrored=bool(partition.source),
         )
         if parted is not None:
-            one.sent = None
-            self._due[one] = None
+            fetched.sent = None
+            self._due[fetched] = None
             return PartitionData(
                 asked.partition,
                 0,
@@ -473,21 +475,21 @@ class Session:
             )
         if offset > log.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        one.is_new = False
+        fetched.is_new = False
         self._alter_partition.fetched(partition, self.replica_id, offset, asked.log_start_offset)
         return None
 
-    def _failed(self, one: FetchedPartition, error: ApiError) -> PartitionData:
+    def _failed(self, fetched: FetchedPartition, error: ApiError) -> PartitionData:
         """Report an error with each response until the client forgets the partition, or the error is gone."""
-        one.leave()
-        one.sent = None
-        self._due[one] = None
+        fetched.leave()
+        fetched.sent = None
+        self._due[fetched] = None
         is_unknown = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         leader = None
-        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and one.where:
-            leader = current_leader(self._replicas.metadata, *one.where)
+        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and fetched.where:
+            leader = current_leader(self._replicas.metadata, *fetched.where)
         return PartitionData(
-            one.key[1],
+            fetched.key[1],
             error.code,
             -1,
             current_leader=leader,

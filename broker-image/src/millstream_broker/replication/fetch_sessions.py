@@ -251,8 +251,8 @@ def _refused(request: FetchRequest) -> FetchResponse:
                 topic.topic,
                 topic.topic_id,
                 [
-                    PartitionData(one.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, records=b"")
-                    for one in topic.partitions
+                    PartitionData(partition.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, records=b"")
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics

@@ -17,10 +17,10 @@ Key = tuple[str | UUID, int]
 class Watching(Protocol):
     """The session that watches partitions: `fetch_session`."""
 
-    def advanced(self, one: FetchedPartition, size: int) -> None:
+    def advanced(self, fetched: FetchedPartition, size: int) -> None:
         """`size` more bytes of the partition can be read, or, with size 0, it changed otherwise."""
 
-    def has_news(self, one: FetchedPartition) -> None:
+    def has_news(self, fetched: FetchedPartition) -> None:
         """The next response has news of the partition."""
 
     def waiters_of(self, replica: Replica) -> set[FetchWaiter]:

@@ -6,7 +6,7 @@ admission. An announced size does not count: a client that announces 100 MB and 
 Beyond the limit, incomplete requests of more than FREE_BYTES are not received any further, except one: the first keeps
 its turn until it is complete, so that requests which together fill the memory all finish, one after the other. If
 others wait and nothing has been freed for STALLED_S, connections are closed: those whose clients have almost nothing
-left to send, the largest first, until there is room; or else the one that has had its turn.
+left to send, the largest first, until there is room; or else the connection that has had its turn.
 
 So the memory is bounded by the limit, the rest of one request, and FREE_BYTES for each connection.
 """
@@ -193,9 +193,11 @@ class RequestMemory:
             sum(frame.held for frame in frames.values()) >= self.limit // 2
         ):  # otherwise batches are being admitted, which frees memory
             idle = [
-                one for one, it in frames.items() if it.held and one.ready() < min(it.missing, IDLE_BYTES)
+                receiver
+                for receiver, frame in frames.items()
+                if frame.held and receiver.ready() < min(frame.missing, IDLE_BYTES)
             ]
-            idle.sort(key=lambda one: -frames[one].held)
+            idle.sort(key=lambda receiver: -frames[receiver].held)
             if not idle and had_turn is not None:
                 idle = [had_turn]
             for receiver in idle:

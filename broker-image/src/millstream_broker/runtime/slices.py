@@ -135,8 +135,8 @@ async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]], *, at_once: int =
     """The results of all calls. A limited number begins in one turn of the loop; they wait concurrently."""
     begun: list[asyncio.Task[T]] = []
     try:
-        for one in work:
-            begun.append(asyncio.create_task(one))
+        for coroutine in work:
+            begun.append(asyncio.create_task(coroutine))
             if len(begun) % at_once == 0:
                 await turn()
         return await asyncio.gather(*begun)
