@@ -88,18 +88,18 @@ class Failure:
     """Set with the reason once the broker cannot continue and must be stopped."""
 
     def __init__(self) -> None:
-        self.told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def fail(self, why: str) -> None:
         """Later reasons are ignored."""
-        if not self.told.done():
-            self.told.set_result(why)
+        if not self.reason.done():
+            self.reason.set_result(why)
 
-    async def unless(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_or_fail(self, work: Coroutine[Any, Any, T]) -> T:
         """Result of a part of the start. Raises StartError once the broker has failed, and whatever the work raises."""
-        working = await supervision.ended(work, stopped=self.told)
-        if self.told.done():
-            raise StartError(self.told.result())
+        working = await supervision.ended(work, stopped=self.reason)
+        if self.reason.done():
+            raise StartError(self.reason.result())
         return working.result()
 
 
@@ -130,7 +130,7 @@ class Broker:
         self.logs = logs
         self.coordination = coordination
         self.inter_broker_listener = addresses.inter_broker
-        self.failure = failure.told
+        self.failure = failure.reason
         self.stats = Stats()
         self.replicas = Replicas(broker_id, state)
         served: dict[int, Bound] = {}
@@ -273,17 +273,17 @@ class Broker:
         retention_ms = self.config.integer("log.stray.retention.ms")
         await asyncio.to_thread(self.logs.remove_outdated_strays, retention_ms, int(time() * 1000))
 
-    async def drain(self, hurry: asyncio.Event) -> None:
+    async def drain(self, stop_now: asyncio.Event) -> None:
         """Serve for another `shutdown.drain.ms`, not ready, so that load balancers send no more clients here.
 
-        Ends early if the broker fails, or when `hurry` is set.
+        Ends early if the broker fails, or when `stop_now` is set.
         """
         self._probes.stopping()
-        in_a_hurry = asyncio.create_task(hurry.wait())
-        ends: set[asyncio.Future[Any]] = {in_a_hurry, self.failure}
+        stopping_now = asyncio.create_task(stop_now.wait())
+        ends: set[asyncio.Future[Any]] = {stopping_now, self.failure}
         seconds = self.config.integer("shutdown.drain.ms") / 1000
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        in_a_hurry.cancel()
+        stopping_now.cancel()
 
     async def stop(self) -> None:
         """Stop cleanly; everything that was acknowledged is in the logs."""
@@ -341,10 +341,10 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
             http_port = await _serve_probes(probes, addresses)
             logs.lock()
             undoing.callback(logs.unlock)
-            coordination = await failure.unless(joining.connect(open_shared, config, logs, failure.fail))
+            coordination = await failure.run_or_fail(joining.connect(open_shared, config, logs, failure.fail))
             undoing.push_async_callback(coordination.leave)
             joined = _join(config, addresses, bound, configs, logs, coordination, adopts=is_single)
-            generations, state, record = await failure.unless(joined)
+            generations, state, record = await failure.run_or_fail(joined)
             broker = Broker(
                 config,
                 addresses,
@@ -360,15 +360,15 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
             )
             undoing.push_async_callback(broker.abandon)
             broker.watch_directories(failure, needed=logs.tree_in)
-            await failure.unless(broker.run())
+            await failure.run_or_fail(broker.run())
         except (ConfigError, LogDirError, CoordinationError) as error:
             raise StartError(str(error)) from None
         except ApiError as error:
             raise StartError(error.message) from None
         undoing.pop_all()
-    where = ",".join(str(listener) for listener in record.listeners)
+    listening = ",".join(str(listener) for listener in record.listeners)
     return broker, (
-        f"ready: broker.id={record.broker_id} listeners={where} http={host_port(addresses.http[0], http_port)}"
+        f"ready: broker.id={record.broker_id} listeners={listening} http={host_port(addresses.http[0], http_port)}"
         f" cluster.id={coordination.cluster_id}"
     )
 
@@ -428,13 +428,13 @@ async def _serve_probes(probes: Probes, addresses: Addresses) -> int:
         raise _cannot_listen("http.listener", host_port(host, port), host_port(host, 0), error) from None
 
 
-def _cannot_listen(key: str, where: object, free: object, error: OSError) -> StartError:
+def _cannot_listen(key: str, value: object, free: object, error: OSError) -> StartError:
     hint = (
         f" --override {key}={free} takes any free port."
         if error.errno in (errno.EADDRINUSE, errno.EACCES)
         else ""
     )
-    return StartError(f"{key}={where}: cannot listen there: {why_not(error)}{hint}")
+    return StartError(f"{key}={value}: cannot listen there: {why_not(error)}{hint}")
 
 
 def _log_dirs(config: BrokerConfig) -> list[Path]:

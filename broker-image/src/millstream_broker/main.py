@@ -121,11 +121,11 @@ async def _serve(config: BrokerConfig) -> int:
     # by default, and a Produce makes four.
     sys.setswitchinterval(0.0005)
     gc.set_threshold(*COLLECTOR_AT_START)
-    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    loop, stop, stop_now = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     stopping = asyncio.create_task(stop.wait())
     loop.set_exception_handler(supervision.unhandled)
     for which in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(which, lambda: (hurry if stop.is_set() else stop).set())
+        loop.add_signal_handler(which, lambda: (stop_now if stop.is_set() else stop).set())
     try:
         starting = await supervision.ended(start(config), stopped=stopping)
         if starting.cancelled():  # stopped before it was ready, perhaps while waiting for ZooKeeper
@@ -145,7 +145,7 @@ async def _serve(config: BrokerConfig) -> int:
     broker.failure.add_done_callback(lambda _: stop.set())
     await stopping
     log.info("stopping")
-    await broker.drain(hurry)
+    await broker.drain(stop_now)
     await broker.stop()
     if broker.failure.done():
         print(f"millstream-broker: {broker.failure.result()}", file=sys.stderr)

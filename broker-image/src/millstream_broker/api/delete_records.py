@@ -36,11 +36,11 @@ async def handle(
     waiting: list[tuple[DeleteRecordsPartitionResult, Partition, Delayed | None]] = []
     for topic in request.topics:
         topics.append(DeleteRecordsTopicResult(topic.name, []))
-        async for asked in turns(topic.partitions):
-            result = DeleteRecordsPartitionResult(asked.partition_index)
+        async for requested in turns(topic.partitions):
+            result = DeleteRecordsPartitionResult(requested.partition_index)
             topics[-1].partitions.append(result)
             try:
-                waiting.append((result, *_delete(replicas, topic.name, asked, request.timeout_ms)))
+                waiting.append((result, *_delete(replicas, topic.name, requested, request.timeout_ms)))
             except ApiError as error:
                 result.low_watermark, result.error_code = -1, error.code
     async for result, partition, followers in turns(waiting):
@@ -54,16 +54,16 @@ async def handle(
 
 
 def _delete(
-    replicas: Replicas, topic: str, asked: DeleteRecordsPartition, timeout_ms: int
+    replicas: Replicas, topic: str, requested: DeleteRecordsPartition, timeout_ms: int
 ) -> tuple[Partition, Delayed | None]:
     """The partition, and a future that resolves when its followers have deleted too. Raises ApiError."""
     check_not_internal(topic)
-    partition = replicas.partition(topic, asked.partition_index)
+    partition = replicas.partition(topic, requested.partition_index)
     partition.check_online()
     if partition.source:
         raise read_only(topic, partition.source)
     config = partition.log.config
     if not (config.deletes or config.keeps_all):
         raise ApiError(ErrorCode.POLICY_VIOLATION)
-    offset = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+    offset = partition.high_watermark if requested.offset == HIGH_WATERMARK else requested.offset
     return partition, partition.delete_records_before(offset, timeout_ms)

@@ -30,10 +30,10 @@ async def handle(
     context: RequestContext,
     request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse:
-    asked = (
+    requested = (
         request.topics if context.version >= 6 else [DeleteTopicState(name) for name in request.topic_names]
     )
-    named = Counter((topic.name, topic.topic_id) for topic in asked)
+    named = Counter((topic.name, topic.topic_id) for topic in requested)
     known = {
         name: topic.topic_id for name, _ in named if name and (topic := replicas.metadata.topics.get(name))
     }

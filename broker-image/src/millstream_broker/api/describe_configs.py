@@ -36,46 +36,50 @@ MOST_REPEATED = 10
 async def handle(
     config_administrator: ConfigAdministrator, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    times = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
+    times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
     results = []
-    async for asked in turns(request.resources):
-        is_repeated = times[asked.resource_type, asked.resource_name] > MOST_REPEATED
+    async for requested in turns(request.resources):
+        is_repeated = times[requested.resource_type, requested.resource_name] > MOST_REPEATED
         results.append(
-            _describe(config_administrator, asked, request, context.version, is_repeated=is_repeated)
+            _describe(config_administrator, requested, request, context.version, is_repeated=is_repeated)
         )
     return DescribeConfigsResponse(results=results)
 
 
 def _describe(
     config_administrator: ConfigAdministrator,
-    asked: DescribeConfigsResource,
+    requested: DescribeConfigsResource,
     request: DescribeConfigsRequest,
     version: int,
     *,
     is_repeated: bool,
 ) -> DescribeConfigsResult:
-    wanted = set(asked.configuration_keys or ())
+    wanted = set(requested.configuration_keys or ())
     try:
         if is_repeated:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"A resource may be named {MOST_REPEATED} times at most."
             )
-        entries = config_administrator.describe(asked.resource_type, asked.resource_name)
+        entries = config_administrator.describe(requested.resource_type, requested.resource_name)
     except ApiError as error:
-        return DescribeConfigsResult(error.code, error.message, asked.resource_type, asked.resource_name)
+        return DescribeConfigsResult(
+            error.code, error.message, requested.resource_type, requested.resource_name
+        )
     described = [
-        CONFIG.encode(version, _result(entry, asked, request))
+        CONFIG.encode(version, _result(entry, requested, request))
         for entry in entries
         if not wanted or entry.key.name in wanted
     ]
     configs: Any = Encoded(len(described), b"".join(described))
-    return DescribeConfigsResult(ErrorCode.NONE, "", asked.resource_type, asked.resource_name, configs)
+    return DescribeConfigsResult(
+        ErrorCode.NONE, "", requested.resource_type, requested.resource_name, configs
+    )
 
 
 def _result(
-    entry: Entry, asked: DescribeConfigsResource, request: DescribeConfigsRequest
+    entry: Entry, requested: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    of_topic = asked.resource_type == Resource.TOPIC
+    of_topic = requested.resource_type == Resource.TOPIC
     return DescribeConfigsResourceResult(
         entry.key.name,
         entry.value,

@@ -29,17 +29,17 @@ from ..runtime.steps import Steps
 def handle(
     replicas: Replicas, logs: LogManager, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     found: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {folder: {} for folder in logs.paths}
     for held in list(replicas.all()):
         yield
-        if asked is None or (held.topic, held.index) in asked:
+        if requested is None or (held.topic, held.index) in requested:
             served = found[held.log.directory.parent]
             described = DescribeLogDirsPartition(held.index, held.log.size, lag(held), False)
             served.setdefault(held.topic, []).append(described)
-    for stray in logs.strays if not asked else ():
+    for stray in logs.strays if not requested else ():
         yield
         if (topics := found.get(stray.path.parent)) is not None:
             size = logs.strays.sizes.get(stray.path, 0)

@@ -39,9 +39,9 @@ def handle(
     request: DescribeTopicPartitionsRequest,
 ) -> Steps[DescribeTopicPartitionsResponse]:
     topics, cursor = replicas.metadata.topics, request.cursor
-    asked: Collection[str] = {topic.name for topic in request.topics} if request.topics else topics
+    requested: Collection[str] = {topic.name for topic in request.topics} if request.topics else topics
     if cursor is not None and (
-        cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked)
+        cursor.partition_index < 0 or (request.topics and cursor.topic_name not in requested)
     ):
         refused = ErrorCode.INVALID_REQUEST
         return DescribeTopicPartitionsResponse(
@@ -50,7 +50,7 @@ def handle(
     start = "" if cursor is None else cursor.topic_name
     room = max(min(request.response_partition_limit, MOST_PARTITIONS), 1)
     response = DescribeTopicPartitionsResponse()
-    for name in sorted(name for name in asked if name >= start):
+    for name in sorted(name for name in requested if name >= start):
         yield
         if not room:
             response.next_cursor = Cursor(name, 0)

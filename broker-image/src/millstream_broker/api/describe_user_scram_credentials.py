@@ -19,8 +19,8 @@ from ..network.handlers import RequestContext, handler
 def handle(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    asked = Counter(user.name for user in request.users or ())
-    results = [_of(name, count) for name, count in asked.items()]
+    requested = Counter(user.name for user in request.users or ())
+    results = [_of(name, count) for name, count in requested.items()]
     return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 

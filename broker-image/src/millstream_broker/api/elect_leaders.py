@@ -33,14 +33,14 @@ async def handle(
     timeout_s = request.timeout_ms / 1000
     if (controller := controllership.controller) is None:
         return await forwarding.forward(context, elect_leaders.API, request, timeout_s)
-    asked = None
+    requested = None
     if request.topic_partitions is not None:
-        asked = [
+        requested = [
             (topic.topic, index)
             for topic in request.topic_partitions
             async for index in turns(topic.partitions)
         ]
-    found = await controller.elect_leaders(ElectionType(request.election_type), asked, timeout_s)
+    found = await controller.elect_leaders(ElectionType(request.election_type), requested, timeout_s)
     results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
     async for (name, index), error in turns(found.items()):
         results.setdefault(name, []).append(_result(index, error))

@@ -165,28 +165,30 @@ def _answer(
     topics = []
     for topic in request.topics:
         partitions = []
-        times = Counter(asked.partition_index for asked in topic.partitions)
-        for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
+        times = Counter(requested.partition_index for requested in topic.partitions)
+        for requested in {requested.partition_index: requested for requested in topic.partitions}.values():
             yield
             try:
-                if times[asked.partition_index] > 1:
+                if times[requested.partition_index] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST)
-                if is_controller and asked.timestamp == LATEST:
-                    partitions.append(_log_end(replicas, logs, (topic.name, asked.partition_index), strays))
+                if is_controller and requested.timestamp == LATEST:
+                    partitions.append(
+                        _log_end(replicas, logs, (topic.name, requested.partition_index), strays)
+                    )
                     continue
-                partition = replicas.partition(topic.name, asked.partition_index)
+                partition = replicas.partition(topic.name, requested.partition_index)
                 partition.check_online()
-                if asked.timestamp < 0 and context.version < SINCE.get(asked.timestamp, NEVER):
+                if requested.timestamp < 0 and context.version < SINCE.get(requested.timestamp, NEVER):
                     raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-                partition.check_epoch(asked.current_leader_epoch)
-                if not is_replica and asked.timestamp not in STARTS and not partition.is_settled:
+                partition.check_epoch(requested.current_leader_epoch)
+                if not is_replica and requested.timestamp not in STARTS and not partition.is_settled:
                     is_known = context.version >= OFFSET_NOT_AVAILABLE_SINCE
                     raise ApiError(
                         ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE
                     )
-                partitions.append(_find(partition, asked, look_ups, is_replica=is_replica))
+                partitions.append(_find(partition, requested, look_ups, is_replica=is_replica))
             except ApiError as error:
-                partitions.append(ListOffsetsPartitionResponse(asked.partition_index, error.code))
+                partitions.append(ListOffsetsPartitionResponse(requested.partition_index, error.code))
         topics.append(ListOffsetsTopicResponse(topic.name, partitions))
     return ListOffsetsResponse(topics=topics)
 
@@ -216,16 +218,16 @@ def _log_end(
 
 
 def _find(
-    partition: Partition, asked: ListOffsetsPartition, look_ups: list[LookUp], *, is_replica: bool
+    partition: Partition, requested: ListOffsetsPartition, look_ups: list[LookUp], *, is_replica: bool
 ) -> ListOffsetsPartitionResponse:
     log, high_watermark, epoch = partition.log, partition.high_watermark, partition.record.leader_epoch
-    if asked.timestamp == LATEST:
+    if requested.timestamp == LATEST:
         offset = log.log_end_offset if is_replica else high_watermark
-        return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, offset, epoch)
-    if asked.timestamp in NOTHING_TIERED:
-        return ListOffsetsPartitionResponse(asked.partition_index, 0)
-    if asked.timestamp in STARTS:
-        return ListOffsetsPartitionResponse(asked.partition_index, 0, -1, log.log_start_offset, epoch)
-    found = ListOffsetsPartitionResponse(asked.partition_index, 0)
-    look_ups.append(LookUp(found, log, asked.timestamp, high_watermark))
+        return ListOffsetsPartitionResponse(requested.partition_index, 0, -1, offset, epoch)
+    if requested.timestamp in NOTHING_TIERED:
+        return ListOffsetsPartitionResponse(requested.partition_index, 0)
+    if requested.timestamp in STARTS:
+        return ListOffsetsPartitionResponse(requested.partition_index, 0, -1, log.log_start_offset, epoch)
+    found = ListOffsetsPartitionResponse(requested.partition_index, 0)
+    look_ups.append(LookUp(found, log, requested.timestamp, high_watermark))
     return found

@@ -28,12 +28,12 @@ async def handle(
     timeout_s = request.timeout_ms / 1000
     if (controller := controllership.controller) is None:
         return await forwarding.forward(context, list_partition_reassignments.API, request, timeout_s)
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = [
+        requested = [
             (topic.name, index) for topic in request.topics async for index in turns(topic.partition_indexes)
         ]
-    found = await controller.list_reassignments(asked, timeout_s)
+    found = await controller.list_reassignments(requested, timeout_s)
     topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
     async for (name, index), record in turns(found.items()):
         topics[name].append(

@@ -57,23 +57,27 @@ def handle(
     context: RequestContext,
     request: MetadataRequest,
 ) -> Answer:
-    asked = request.topics
+    requested = request.topics
     if context.version in (10, 11) and any(
-        topic.name is None or topic.topic_id != ZERO_UUID for topic in asked or ()
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in requested or ()
     ):
         refused = ErrorCode.INVALID_REQUEST
         return MetadataResponse(
-            topics=[MetadataResponseTopic(refused, topic.name or "", topic.topic_id) for topic in asked or ()]
+            topics=[
+                MetadataResponseTopic(refused, topic.name or "", topic.topic_id) for topic in requested or ()
+            ]
         )
-    if asked is None or (context.version == 0 and not asked):
-        asked = None
+    if requested is None or (context.version == 0 and not requested):
+        requested = None
     elif request.allow_auto_topic_creation and config.flag("auto.create.topics.enable"):
-        missing = {topic.name for topic in asked if topic.name is not None} - replicas.metadata.topics.keys()
+        missing = {
+            topic.name for topic in requested if topic.name is not None
+        } - replicas.metadata.topics.keys()
         if missing:
             return _create_then_answer(
-                topic_administrator, replicas, encoded_topics, context, request, asked, missing
+                topic_administrator, replicas, encoded_topics, context, request, requested, missing
             )
-    return _answer(replicas, encoded_topics, context, request, asked, {})
+    return _answer(replicas, encoded_topics, context, request, requested, {})
 
 
 async def _create_then_answer(
@@ -82,7 +86,7 @@ async def _create_then_answer(
     encoded_topics: EncodedTopics,
     context: RequestContext,
     request: MetadataRequest,
-    asked: list[MetadataRequestTopic],
+    requested: list[MetadataRequestTopic],
     missing: set[str],
 ) -> MetadataResponse:
     failed: dict[str, ErrorCode] = {}
@@ -95,7 +99,7 @@ async def _create_then_answer(
             failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
         elif isinstance(outcome, ApiError) and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             failed[name] = outcome.code
-    answer = await finish(_answer(replicas, encoded_topics, context, request, asked, failed))
+    answer = await finish(_answer(replicas, encoded_topics, context, request, requested, failed))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
 
@@ -104,14 +108,14 @@ def _answer(
     encoded_topics: EncodedTopics,
     context: RequestContext,
     request: MetadataRequest,
-    asked: list[MetadataRequestTopic] | None,
+    requested: list[MetadataRequestTopic] | None,
     failed: dict[str, ErrorCode],
 ) -> Steps[MetadataResponse | Awaitable[MetadataResponse]]:
     """Returns at once if all or nearly all topics are already encoded."""
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else None
-    topics: list[TopicRecord | MetadataResponseTopic] | None = None if asked is None else []
+    topics: list[TopicRecord | MetadataResponseTopic] | None = None if requested is None else []
     seen = set()
-    for topic in asked or ():
+    for topic in requested or ():
         yield
         # An id takes precedence over a name.
         key = topic.topic_id, None if topic.topic_id != ZERO_UUID else topic.name
@@ -139,17 +143,17 @@ async def _later(
 
 
 def _found(
-    replicas: Replicas, asked: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
+    replicas: Replicas, requested: MetadataRequestTopic, operations: int | None, failed: dict[str, ErrorCode]
 ) -> TopicRecord | MetadataResponseTopic:
     """The topic, or the error response if it does not exist."""
     cluster = replicas.metadata
-    if asked.name is None:
-        by_id = cluster.topics_by_id.get(asked.topic_id)
-        return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-    if (found := cluster.topics.get(asked.name)) is not None:
+    if requested.name is None:
+        by_id = cluster.topics_by_id.get(requested.topic_id)
+        return by_id or MetadataResponseTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, requested.topic_id)
+    if (found := cluster.topics.get(requested.name)) is not None:
         return found
-    error = failed.get(asked.name) or why_missing(asked.name)
-    missing = MetadataResponseTopic(error, asked.name, ZERO_UUID)
+    error = failed.get(requested.name) or why_missing(requested.name)
+    missing = MetadataResponseTopic(error, requested.name, ZERO_UUID)
     if operations is not None:
         missing.topic_authorized_operations = operations
     return missing

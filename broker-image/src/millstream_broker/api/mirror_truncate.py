@@ -39,19 +39,19 @@ async def handle(
     for topic in request.topics:
         source = str(MirrorSource(request.source_cluster_id, topic.source_topic_id, rejoins=True))
         answers = []
-        async for asked in turns(topic.partitions):
-            answer = TruncatedPartitionResponse(asked.index, 0)
+        async for requested in turns(topic.partitions):
+            answer = TruncatedPartitionResponse(requested.index, 0)
             answers.append(answer)
             try:
-                if asked.offset >= 0:
-                    check = partial(_check, source, asked)
-                    await replica_manager.cut_led((topic.name, asked.index), check, asked.offset)
+                if requested.offset >= 0:
+                    check = partial(_check, source, requested)
+                    await replica_manager.cut_led((topic.name, requested.index), check, requested.offset)
                     has_cut = True
-                partition = replicas.partition(topic.name, asked.index)
+                partition = replicas.partition(topic.name, requested.index)
                 check_rejoins(partition.topic, partition.source, source)
             except ApiError as error:
                 answer.error_code, answer.error_message = error.code, error.message
-                found = replicas.partitions.get((topic.name, asked.index))
+                found = replicas.partitions.get((topic.name, requested.index))
                 if found is not None and found.source == source:
                     _describe(found, answer)
                 continue
@@ -62,37 +62,37 @@ async def handle(
     return MirrorTruncateResponse(topics)
 
 
-def _check(source: str, asked: TruncatedPartition, partition: Partition) -> None:
-    """Check that the leader may truncate the log to ``asked.offset``. Raises ApiError.
+def _check(source: str, requested: TruncatedPartition, partition: Partition) -> None:
+    """Check that the leader may truncate the log to ``requested.offset``. Raises ApiError.
 
     The topic must rejoin this source, and the log must be as the sender saw it, fully replicated, with a
     batch boundary at the offset.
     """
     partition.check_online()
     check_rejoins(partition.topic, partition.source, source)
-    if asked.leader_epoch < 0:
+    if requested.leader_epoch < 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: the leader epoch must be given")
-    partition.check_epoch(asked.leader_epoch)
+    partition.check_epoch(requested.leader_epoch)
     log = partition.log
     here = log.log_end_offset, log.epochs.latest
-    if here != (asked.end_offset, asked.last_epoch):
+    if here != (requested.end_offset, requested.last_epoch):
         raise ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition} ends at offset {here[0]} with leader epoch {here[1]}, not at {asked.end_offset} with"
-            f" {asked.last_epoch}",
+            f"{partition} ends at offset {here[0]} with leader epoch {here[1]}, not at {requested.end_offset} with"
+            f" {requested.last_epoch}",
         )
     if partition.high_watermark < log.log_end_offset:
         raise ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"{partition} ends at offset {here[0]}, and is replicated to {partition.high_watermark}",
         )
-    if not log.log_start_offset <= asked.offset <= log.log_end_offset:
+    if not log.log_start_offset <= requested.offset <= log.log_end_offset:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"{partition}: offset {asked.offset} is not within {log.log_start_offset} and {log.log_end_offset}",
+            f"{partition}: offset {requested.offset} is not within {log.log_start_offset} and {log.log_end_offset}",
         )
-    if log.is_within_batch(asked.offset):
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: offset {asked.offset} is inside a batch")
+    if log.is_within_batch(requested.offset):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: offset {requested.offset} is inside a batch")
     partition.check_epoch_above_records()
 
 

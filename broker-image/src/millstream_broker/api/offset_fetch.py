@@ -44,17 +44,17 @@ def handle(
 ) -> Steps[OffsetFetchResponse]:
     if context.version >= offset_fetch.IDS_SINCE:
         response = OffsetFetchResponse()
-        for asked in request.groups:
-            response.groups.append((yield from _fetch_by_id(groups, replicas, asked)))
+        for requested in request.groups:
+            response.groups.append((yield from _fetch_by_id(groups, replicas, requested)))
         return response
     if context.version >= BATCHED_SINCE:
         answers = []
-        for asked in request.groups:
+        for requested in request.groups:
             error, found = yield from _fetch(
-                groups, asked.group_id, asked.topics, OffsetFetchResponsePartitions
+                groups, requested.group_id, requested.topics, OffsetFetchResponsePartitions
             )
             topics = [OffsetFetchResponseTopics(name, partitions=each) for name, each in found]
-            answers.append(OffsetFetchResponseGroup(asked.group_id, [] if error else topics, error))
+            answers.append(OffsetFetchResponseGroup(requested.group_id, [] if error else topics, error))
         return OffsetFetchResponse(groups=answers)
     error, of_one = yield from _fetch(groups, request.group_id, request.topics, OffsetFetchResponsePartition)
     is_told = not error or context.version < TOP_LEVEL_ERROR_SINCE
@@ -64,16 +64,16 @@ def handle(
 
 
 def _fetch_by_id(
-    groups: GroupDriver, replicas: Replicas, asked: OffsetFetchRequestGroup
+    groups: GroupDriver, replicas: Replicas, requested: OffsetFetchRequestGroup
 ) -> Steps[OffsetFetchResponseGroup]:
     """Positions are stored by name, with the topic's id: those of another topic of the name do not count."""
     known: Topics = None
     topics: list[OffsetFetchResponseTopics] = []
     unknown: list[OffsetFetchResponseTopics] = []
     ids = {}
-    if asked.topics is not None:
+    if requested.topics is not None:
         known = []
-        for topic in asked.topics:
+        for topic in requested.topics:
             yield
             record = replicas.metadata.topics_by_id.get(topic.topic_id)
             if record is not None:
@@ -85,13 +85,13 @@ def _fetch_by_id(
                     for index in topic.partition_indexes
                 ]
                 unknown.append(OffsetFetchResponseTopics("", topic.topic_id, missing))
-    error, found = yield from _fetch(groups, asked.group_id, known, OffsetFetchResponsePartitions)
+    error, found = yield from _fetch(groups, requested.group_id, known, OffsetFetchResponsePartitions)
     for name, partitions in found:
         topic_id = ids.get(name) or replicas.topic_id(name)
         if topic_id != ZERO_UUID:  # otherwise it was deleted meanwhile
             topics.append(OffsetFetchResponseTopics(name, topic_id, partitions))
     return OffsetFetchResponseGroup(
-        asked.group_id, topics=[] if error else topics + unknown, error_code=error
+        requested.group_id, topics=[] if error else topics + unknown, error_code=error
     )
 
 

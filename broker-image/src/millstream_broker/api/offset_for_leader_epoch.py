@@ -25,22 +25,22 @@ def handle(
     topics = []
     for topic in request.topics:
         topics.append(OffsetForLeaderTopicResult(topic.topic, []))
-        for asked in topic.partitions:
-            topics[-1].partitions.append(_find(replicas, topic.topic, asked))
+        for requested in topic.partitions:
+            topics[-1].partitions.append(_find(replicas, topic.topic, requested))
             yield
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _find(replicas: Replicas, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(replicas: Replicas, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = replicas.partition(topic, asked.partition)
+        partition = replicas.partition(topic, requested.partition)
         partition.check_online()
-        partition.check_epoch(asked.current_leader_epoch)
+        partition.check_epoch(requested.current_leader_epoch)
     except ApiError as error:
-        return EpochEndOffset(error.code, asked.partition)
-    if asked.leader_epoch == partition.record.leader_epoch:
+        return EpochEndOffset(error.code, requested.partition)
+    if requested.leader_epoch == partition.record.leader_epoch:
         # Not the high watermark: a new leader's may lag the offset that consumers have read to.
-        return EpochEndOffset(0, asked.partition, asked.leader_epoch, partition.log.log_end_offset)
+        return EpochEndOffset(0, requested.partition, requested.leader_epoch, partition.log.log_end_offset)
     log = partition.log
-    epoch, end_offset = log.epochs.end_offset(asked.leader_epoch, log.log_end_offset)
-    return EpochEndOffset(0, asked.partition, epoch, end_offset)
+    epoch, end_offset = log.epochs.end_offset(requested.leader_epoch, log.log_end_offset)
+    return EpochEndOffset(0, requested.partition, epoch, end_offset)

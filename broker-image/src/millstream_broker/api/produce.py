@@ -205,9 +205,9 @@ class WaitingProduce:
 
     def add(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
         self._missing += 1
-        delayed.then(partial(self._told, topic, answer, delayed))
+        delayed.then(partial(self._ended, topic, answer, delayed))
 
-    def _told(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
+    def _ended(self, topic: str, answer: PartitionProduceResponse, delayed: DelayedProduce) -> None:
         info, error = delayed.info, delayed.error
         if info is not None:
             answer.base_offset, answer.log_append_time_ms = info.first_offset, info.log_append_time

@@ -32,12 +32,12 @@ async def handle(
 ) -> StopReplicaResponse:
     check_sender(context, request)
     await coordination.check(request.controller_id, request.controller_epoch, request.broker_epoch)
-    asked: list[Stop] = []
+    requested: list[Stop] = []
     for topic in request.topic_states:
         topic_id = topic.topic_id
         if topic_id == ZERO_UUID:
             topic_id = coordination.announced_id(topic.topic_name)
-        asked += [
+        requested += [
             Stop(
                 topic.topic_name,
                 state.partition_index,
@@ -47,12 +47,12 @@ async def handle(
             )
             async for state in turns(topic.partition_states)
         ]
-    errors = await replica_manager.stop_replicas(asked)
+    errors = await replica_manager.stop_replicas(requested)
     return StopReplicaResponse(
         partition_errors=[
             StopReplicaPartitionError(
                 stop.topic, stop.partition, errors.get((stop.topic, stop.partition), ErrorCode.NONE)
             )
-            async for stop in turns(asked)
+            async for stop in turns(requested)
         ]
     )

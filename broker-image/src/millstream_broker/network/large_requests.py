@@ -164,11 +164,11 @@ class LargeRequests:
             else:
                 answers.append(asyncio.get_running_loop().create_future())
                 answers[-1].set_result(found)
-            answers[-1].add_done_callback(_told)
+            answers[-1].add_done_callback(_retrieve_error)
         return answers
 
 
-def _told(answer: asyncio.Future[Any]) -> None:
+def _retrieve_error(answer: asyncio.Future[Any]) -> None:
     """Retrieve the error of a part: after another error, the connection is closed and nothing awaits this one."""
     if not answer.cancelled():
         answer.exception()

@@ -42,12 +42,12 @@ Routes = dict[tuple[int, int], Route]
 """The route of each served request, by API key and version."""
 
 
-def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = None) -> Routes:
-    """With ``told``, requests that need the cluster's state wait for it."""
+def routes_of(handlers: Handlers, stats: Stats, first_update: asyncio.Event | None = None) -> Routes:
+    """With ``first_update``, requests that need the cluster's state wait for it."""
     routes = {}
     for key, registration in handlers.items():
-        if told is not None and key not in WITHOUT_METADATA:
-            registration = registration.after(partial(_waiting, told))
+        if first_update is not None and key not in WITHOUT_METADATA:
+            registration = registration.after(partial(_waiting, first_update))
         api = registration.api
         of_api = stats.api(api.name)
         for version in range(api.served[0], api.served[1] + 1):
@@ -58,9 +58,9 @@ def routes_of(handlers: Handlers, stats: Stats, told: asyncio.Event | None = Non
     return routes
 
 
-def _waiting(told: asyncio.Event, handler: Handler) -> Handler:
+def _waiting(first_update: asyncio.Event, handler: Handler) -> Handler:
     async def handle(context: RequestContext, request: Any) -> Struct | None:
-        await told.wait()
+        await first_update.wait()
         return await answered(handler(context, request))
 
     return handle

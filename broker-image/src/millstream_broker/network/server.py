@@ -58,9 +58,9 @@ class Server(Shared):
         self._mechanisms = mechanisms
         self._sweep: asyncio.TimerHandle | None = None
 
-    def start(self, told: asyncio.Event) -> None:
-        """Accept connections; requests that need the cluster's state wait for ``told`` and `open`."""
-        self._route(routes_of(self.handlers, self.stats, None if told.is_set() else told))
+    def start(self, first_update: asyncio.Event) -> None:
+        """Accept connections; requests that need the cluster's state wait for ``first_update`` and `open`."""
+        self._route(routes_of(self.handlers, self.stats, None if first_update.is_set() else first_update))
         backlog = self._config.integer("socket.listen.backlog.size")
         for listener, sock in self._listeners:
             sock.listen(backlog)

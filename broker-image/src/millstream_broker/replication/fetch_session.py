@@ -263,15 +263,15 @@ class Session:
                     due.pop(gone, None)
         for topic in request.topics:
             name = topic.topic_id if self.by_id else topic.topic
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 if not (number := number + 1) % AT_ONCE:
                     yield from self._turn()
-                key = name, asked.partition
+                key = name, requested.partition
                 if key in known:
                     fetched = known[key]
-                    fetched.asked, fetched.is_new = asked, True
+                    fetched.requested, fetched.is_new = requested, True
                 else:
-                    fetched = known[key] = FetchedPartition(key, asked)
+                    fetched = known[key] = FetchedPartition(key, requested)
                 due[fetched] = None
 
     def _turn(self) -> Steps[None]:
@@ -325,10 +325,10 @@ class Session:
 
     def _read_partition(self, fetched: FetchedPartition, room: int, *, first: bool) -> PartitionData | None:
         """Read one partition; None without news. Raises ApiError."""
-        asked = fetched.asked
-        if (where := fetched.where) is None:
-            where = fetched.where = self._find(fetched.key)
-        replica = self._replicas.partitions.get(where) or self._followed(where)
+        requested = fetched.requested
+        if (topic_partition := fetched.topic_partition) is None:
+            topic_partition = fetched.topic_partition = self._find(fetched.key)
+        replica = self._replicas.partitions.get(topic_partition) or self._followed(topic_partition)
         if replica is not fetched.replica:
             if self.by_id and replica.topic_id != fetched.key[0]:
                 raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -336,9 +336,9 @@ class Session:
                 fetched.leave()
                 fetched.sent, fetched.is_new = None, True
             fetched.replica = replica
-        log, offset = replica.log, asked.fetch_offset
-        if asked.current_leader_epoch >= 0 or self.is_follower:
-            replica.check_epoch(asked.current_leader_epoch)
+        log, offset = replica.log, requested.fetch_offset
+        if requested.current_leader_epoch >= 0 or self.is_follower:
+            replica.check_epoch(requested.current_leader_epoch)
         if self.is_follower:
             upper = log.log_end_offset
             if fetched.is_new and (parted := self._place(fetched)) is not None:
@@ -351,8 +351,8 @@ class Session:
                 return preferred
         if self.watches:
             fetched.watch(self)
-        if room > asked.partition_max_bytes:
-            room = asked.partition_max_bytes
+        if room > requested.partition_max_bytes:
+            room = requested.partition_max_bytes
         found = log.read(
             offset, room if room > 0 else 0, upper=upper, min_one=first, may_wait=fetched.is_loaded
         )
@@ -369,7 +369,7 @@ class Session:
             else:
                 replica.sent_bytes += len(found)
         return PartitionData(
-            asked.partition,
+            requested.partition,
             0,
             known[0],
             replica.last_stable_offset,
@@ -387,8 +387,8 @@ class Session:
         self._due[fetched] = None
         if fetched.is_loading or fetched.replica is None or self._loading >= LOADS_AT_ONCE:
             return
-        log, room = fetched.replica.log, max(0, min(room, fetched.asked.partition_max_bytes))
-        load = log.loading(fetched.asked.fetch_offset, room, upper=log.log_end_offset)
+        log, room = fetched.replica.log, max(0, min(room, fetched.requested.partition_max_bytes))
+        load = log.loading(fetched.requested.fetch_offset, room, upper=log.log_end_offset)
         fetched.is_loading = True
         self._loading += 1
         loading = get_running_loop().run_in_executor(None, load)
@@ -424,7 +424,7 @@ class Session:
         if not isinstance(partition, Partition) or partition.isr is None:
             return None
         brokers = self._replicas.metadata.brokers
-        chosen = select(partition.isr, brokers, self._rack, fetched.asked.fetch_offset)
+        chosen = select(partition.isr, brokers, self._rack, fetched.requested.fetch_offset)
         if chosen is None:
             return None
         self._due[fetched] = None
@@ -443,29 +443,29 @@ class Session:
         """Note a follower's progress; if its log diverges from ours, that is the response. Raises ApiError."""
         partition = fetched.replica
         assert isinstance(partition, Partition)
-        asked, log, isr = fetched.asked, partition.log, partition.isr
+        requested, log, isr = fetched.requested, partition.log, partition.isr
         partition.check_online()
         if isr is None or self.replica_id not in isr.followers:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER
-                if asked.current_leader_epoch < 0
+                if requested.current_leader_epoch < 0
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
-        offset = asked.fetch_offset
+        offset = requested.fetch_offset
         if offset < log.log_start_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         parted = diverging_epoch(
             log.epochs,
             log.log_end_offset,
             offset,
-            asked.last_fetched_epoch,
+            requested.last_fetched_epoch,
             is_mirrored=bool(partition.source),
         )
         if parted is not None:
             fetched.sent = None
             self._due[fetched] = None
             return PartitionData(
-                asked.partition,
+                requested.partition,
                 0,
                 partition.high_watermark,
                 -1,
@@ -476,7 +476,7 @@ class Session:
         if offset > log.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         fetched.is_new = False
-        self._alter_partition.fetched(partition, self.replica_id, offset, asked.log_start_offset)
+        self._alter_partition.fetched(partition, self.replica_id, offset, requested.log_start_offset)
         return None
 
     def _failed(self, fetched: FetchedPartition, error: ApiError) -> PartitionData:
@@ -486,8 +486,11 @@ class Session:
         self._due[fetched] = None
         is_unknown = error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
         leader = None
-        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and fetched.where:
-            leader = current_leader(self._replicas.metadata, *fetched.where)
+        if (
+            error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+            and fetched.topic_partition
+        ):
+            leader = current_leader(self._replicas.metadata, *fetched.topic_partition)
         return PartitionData(
             fetched.key[1],
             error.code,

@@ -30,14 +30,24 @@ class Watching(Protocol):
 class FetchedPartition:
     """A partition as one client fetches it."""
 
-    __slots__ = ("asked", "is_loaded", "is_loading", "is_new", "key", "replica", "sent", "session", "where")
+    __slots__ = (
+        "is_loaded",
+        "is_loading",
+        "is_new",
+        "key",
+        "replica",
+        "requested",
+        "sent",
+        "session",
+        "topic_partition",
+    )
 
-    def __init__(self, key: Key, asked: FetchPartition) -> None:
+    def __init__(self, key: Key, requested: FetchPartition) -> None:
         self.key = key
         """As the client names it."""
-        self.where: TopicPartition | None = None
+        self.topic_partition: TopicPartition | None = None
         """None until a topic with that id is found."""
-        self.asked = asked
+        self.requested = requested
         self.is_new = True
         """The offset is new to us."""
         self.replica: Replica | None = None

@@ -102,9 +102,13 @@ class InterBroker:
         for brokers than this one: then this one tries the others.
         """
         refused: BrokerError | None = None
-        for where in broker.endpoints(self.listener_name):
+        for endpoint in broker.endpoints(self.listener_name):
             connection = await Connection.open(
-                where.host, where.port, client_id, timeout=timeout_s, max_response_bytes=max_response_bytes
+                endpoint.host,
+                endpoint.port,
+                client_id,
+                timeout=timeout_s,
+                max_response_bytes=max_response_bytes,
             )
             try:
                 if await self._authenticate(connection, broker.broker_id):
@@ -113,7 +117,9 @@ class InterBroker:
                 await connection.close()
                 raise
             await connection.close()
-            refused = refused or ConnectFailed(where.host, where.port, "it is not its listener for brokers")
+            refused = refused or ConnectFailed(
+                endpoint.host, endpoint.port, "it is not its listener for brokers"
+            )
         assert refused is not None
         raise refused
 
@@ -122,11 +128,11 @@ class InterBroker:
         handshake = await connection.call(sasl_handshake.API, 1, SaslHandshakeRequest(MECHANISM))
         if handshake.error_code:
             return False
-        asked = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(b""))
+        challenge = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(b""))
         claim = _CLAIM.pack(self.broker_id, self.epoch())
-        proof = claim + _proof(self.secret, bytes(asked.auth_bytes), answering, claim)
-        done = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(proof))
-        if error := asked.error_code or done.error_code:
+        proof = claim + _proof(self.secret, bytes(challenge.auth_bytes), answering, claim)
+        verdict = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(proof))
+        if error := challenge.error_code or verdict.error_code:
             problem = f"it does not take this broker for one of its cluster: {ErrorCode.of(error).name}"
             raise ConnectFailed(connection.host, connection.port, problem)
         return True
