@@ -35,8 +35,8 @@ def handle(
     if known and context.version >= EXPECTED_NODE_SINCE:
         if (request.cluster_id is None) != (request.node_id == UNKNOWN_NODE):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        here = replicas.metadata.cluster_id, replicas.broker_id
-        if request.cluster_id is not None and (request.cluster_id, request.node_id) != here:
+        this_broker = replicas.metadata.cluster_id, replicas.broker_id
+        if request.cluster_id is not None and (request.cluster_id, request.node_id) != this_broker:
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,

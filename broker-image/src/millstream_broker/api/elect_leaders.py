@@ -45,7 +45,9 @@ async def handle(
     async for (name, index), error in turns(found.items()):
         results.setdefault(name, []).append(_result(index, error))
     return ElectLeadersResponse(
-        replica_election_results=[ReplicaElectionResult(name, of) for name, of in results.items()]
+        replica_election_results=[
+            ReplicaElectionResult(name, partitions) for name, partitions in results.items()
+        ]
     )
 
 

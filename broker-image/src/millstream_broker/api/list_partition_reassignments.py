@@ -42,5 +42,6 @@ async def handle(
             )
         )
     return ListPartitionReassignmentsResponse(
-        error_message=None, topics=[OngoingTopicReassignment(name, of) for name, of in topics.items()]
+        error_message=None,
+        topics=[OngoingTopicReassignment(name, partitions) for name, partitions in topics.items()],
     )

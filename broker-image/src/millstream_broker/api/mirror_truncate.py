@@ -74,17 +74,17 @@ def _check(source: str, requested: TruncatedPartition, partition: Partition) -> 
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{partition}: the leader epoch must be given")
     partition.check_epoch(requested.leader_epoch)
     log = partition.log
-    here = log.log_end_offset, log.epochs.latest
-    if here != (requested.end_offset, requested.last_epoch):
+    end = log.log_end_offset, log.epochs.latest
+    if end != (requested.end_offset, requested.last_epoch):
         raise ApiError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition} ends at offset {here[0]} with leader epoch {here[1]}, not at {requested.end_offset} with"
+            f"{partition} ends at offset {end[0]} with leader epoch {end[1]}, not at {requested.end_offset} with"
             f" {requested.last_epoch}",
         )
     if partition.high_watermark < log.log_end_offset:
         raise ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{partition} ends at offset {here[0]}, and is replicated to {partition.high_watermark}",
+            f"{partition} ends at offset {end[0]}, and is replicated to {partition.high_watermark}",
         )
     if not log.log_start_offset <= requested.offset <= log.log_end_offset:
         raise ApiError(

@@ -38,7 +38,7 @@ async def handle(
     missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     records: dict[tuple[UUID, str], TopicRecord | None] = {}
     known, errors = [], {}
-    async for topic, each in turns((of, each) for of in request.topics for each in of.partitions):
+    async for topic, each in turns((entry, each) for entry in request.topics for each in entry.partitions):
         key = topic.topic_id, topic.name
         if key not in records:  # once for all its partitions, although the topic may be recreated meanwhile
             by_ids, by_names = replicas.metadata.topics_by_id, replicas.wanted.topics
