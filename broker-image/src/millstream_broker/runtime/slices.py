@@ -1,10 +1,9 @@
-"""Work in slices, so that no task holds the event loop for long: after SLICE_S, others get their turn.
+"""Cooperative scheduling: long work yields, so that no task holds the event loop for more than a time slice.
 
-Work on many elements is a generator that yields after each (`steps`). A first slice of it runs at
-once (`begin`); the rest follows slice by slice. In each turn of the loop, at most one task gets a
-slice, in the order in which the tasks wait: however many there are, the loop reads its sockets
-after each. Work that follows other work in the same turn gets the rest of the slice, at least one
-step.
+Work on many elements is a generator that yields after each (`steps`). Its first time slice begins at once (`begin`);
+the rest follows slice by slice (`finish`). In each iteration of the loop, at most one task gets a slice of SLICE_S, in
+the order in which the tasks wait: however many there are, the loop reads its sockets after each. Work that follows
+other work in the same iteration gets the rest of the slice, at least one step.
 """
 
 from __future__ import annotations
@@ -23,27 +22,28 @@ from .steps import Steps
 T = TypeVar("T")
 
 SLICE_S = 0.001
+"""A time slice."""
 
 
-class _Turns:
-    """The turns of one loop."""
+class _Scheduler:
+    """Gives the time slices of one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._over: float | None = None
-        """The end of this turn's slice; None until it begins."""
+        """The end of this iteration's slice; None until it begins."""
         self._is_next_due = False
 
-    def over(self, slice_s: float | None) -> float:
-        """The end of this turn's slice, which begins now unless it has begun."""
+    def slice_end(self, slice_s: float | None) -> float:
+        """The end of this iteration's slice, which begins now unless it has begun."""
         if self._over is None:
             self._over = perf_counter() + (SLICE_S if slice_s is None else slice_s)
             self._schedule()
         return self._over
 
-    def come(self) -> asyncio.Future[None]:
-        """Resolves in a turn of the loop whose slice is the caller's."""
+    def next_slice(self) -> asyncio.Future[None]:
+        """Resolves in an iteration of the loop whose slice is the caller's."""
         future = self._loop.create_future()
         future.add_done_callback(self._begin)
         self._waiting.append(future)
@@ -70,14 +70,14 @@ class _Turns:
             self._over = None
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+_schedulers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Scheduler] = WeakKeyDictionary()
 
 
-def _of_loop() -> _Turns:
+def _scheduler() -> _Scheduler:
     loop = asyncio.get_running_loop()
-    if (turns := _turns.get(loop)) is None:
-        turns = _turns[loop] = _Turns(loop)
-    return turns
+    if (scheduler := _schedulers.get(loop)) is None:
+        scheduler = _schedulers[loop] = _Scheduler(loop)
+    return scheduler
 
 
 def begin(steps: Steps[T], slice_s: float | None = None) -> tuple[T] | None:
@@ -98,41 +98,41 @@ def _until(steps: Steps[T], over: float) -> tuple[T] | None:
 
 async def finish(steps: Steps[T], slice_s: float | None = None) -> T:
     """Run the rest."""
-    of_loop = _of_loop()
+    scheduler = _scheduler()
     while True:
-        if (done := _until(steps, of_loop.over(slice_s))) is not None:
+        if (done := _until(steps, scheduler.slice_end(slice_s))) is not None:
             return done[0]
-        await of_loop.come()
+        await scheduler.next_slice()
 
 
 def slice_left(slice_s: float | None = None) -> float:
-    """Seconds left of this turn's slice, which begins now unless it has begun; negative once it is over."""
-    return _of_loop().over(slice_s) - perf_counter()
+    """Seconds left of this iteration's slice, which begins now unless it has begun; negative once it is over."""
+    return _scheduler().slice_end(slice_s) - perf_counter()
 
 
 async def turn() -> None:
-    """Return in a later turn of the loop, with a slice of time."""
-    await _of_loop().come()
+    """Yield to others; returns in a later iteration of the loop, with a time slice."""
+    await _scheduler().next_slice()
 
 
 def in_turn(call: Callable[[], object]) -> None:
-    """Call it in a later turn of the loop, with a slice of time."""
-    _of_loop().come().add_done_callback(lambda _: call())
+    """Call it in a later iteration of the loop, with a time slice."""
+    _scheduler().next_slice().add_done_callback(lambda _: call())
 
 
 async def turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over the items; others get their turn in between."""
-    of_loop = _of_loop()
-    over = of_loop.over(None)
+    """Iterate over the items, and yield to others after each time slice."""
+    scheduler = _scheduler()
+    over = scheduler.slice_end(None)
     for item in items:
         if perf_counter() > over:
-            await of_loop.come()
-            over = of_loop.over(None)
+            await scheduler.next_slice()
+            over = scheduler.slice_end(None)
         yield item
 
 
 async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]], *, at_once: int = 1) -> list[T]:
-    """The results of all calls. A limited number begins in one turn of the loop; they wait concurrently."""
+    """The results of all calls. A limited number begins in an iteration of the loop; they wait concurrently."""
     begun: list[asyncio.Task[T]] = []
     try:
         for coroutine in work:
