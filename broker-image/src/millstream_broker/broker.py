@@ -157,7 +157,7 @@ class Broker:
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
         # Reading and writing
-        self._admissions = Admissions(memory, failure.fail)
+        self._append_queue = Admissions(memory, failure.fail)
         self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
             self.replicas,
@@ -176,7 +176,7 @@ class Broker:
             configs,
             peers=peers,
             sessions=self.fetch_sessions,
-            admissions=self._admissions,
+            admissions=self._append_queue,
             groups=self.groups,
             unwritable=self._lost_data.cannot_write,
             raise_epoch=self._alter_partition.raise_epoch,
@@ -294,7 +294,7 @@ class Broker:
         await self._generations.stop()
         await self.cluster.leave()  # the cluster need not wait for the remaining steps
         await self.groups.close()
-        await self._admissions.close()
+        await self._append_queue.close()
         await self._end()
         await asyncio.to_thread(self.logs.close)
         await self._probes.server.close()
@@ -304,7 +304,7 @@ class Broker:
         self.server.close()
         await self.server.finish()
         await self.groups.close()
-        await self._admissions.close()
+        await self._append_queue.close()
         await self._end()
         await self.cluster.leave()
         self.logs.unlock()

@@ -1,7 +1,7 @@
 """Memory of received requests, over all connections: bounded by `queued.max.request.bytes`.
 
-It counts the received parts of incomplete requests, beyond the first FREE_BYTES of each, and batches that wait for
-admission. An announced size does not count: a client that announces 100 MB and sends one byte costs one byte.
+It counts the received parts of incomplete requests, beyond the first FREE_BYTES of each, and batches in the
+append queue. An announced size does not count: a client that announces 100 MB and sends one byte costs one byte.
 
 Beyond the limit, incomplete requests of more than FREE_BYTES are not received any further, except one: the first keeps
 its turn until it is complete, so that requests which together fill the memory all finish, one after the other. If
@@ -191,7 +191,7 @@ class RequestMemory:
         frames = self._frames
         if (
             sum(frame.held for frame in frames.values()) >= self.limit // 2
-        ):  # otherwise batches are being admitted, which frees memory
+        ):  # otherwise the append queue holds it, and frees it
             idle = [
                 receiver
                 for receiver, frame in frames.items()
