@@ -36,7 +36,7 @@ from ..security.authentication import Authentication
 from .channel import ClientChannel
 from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
-from .other_protocols import LOOKED_AT, recognise
+from .other_protocols import MAGIC_BYTES, recognise
 from .outbox import Outbox
 from .pending import Pending
 from .produce_runs import LARGEST, MOST, Run, find_run
@@ -117,7 +117,7 @@ class ClientConnection:
         """Receive, handle the complete frames, and send their responses."""
         server = self._server
         if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
-            self._look_for_the_end()
+            self._check_for_end()
             return
         view = server.view
         try:
@@ -170,7 +170,7 @@ class ClientConnection:
             (size,) = _SIZE.unpack_from(view, start)
             if size > MAX_CONTROL_BYTES and (
                 problem := recognise(
-                    bytes(view[start : min(end, start + LOOKED_AT)]), self.authentication.session.listener
+                    bytes(view[start : min(end, start + MAGIC_BYTES)]), self.authentication.session.listener
                 )
             ):
                 raise CloseConnection(problem)
@@ -225,7 +225,7 @@ class ClientConnection:
             return True
         return int.from_bytes(view[begin : begin + 2], "big") == last.api.key
 
-    def _look_for_the_end(self) -> None:
+    def _check_for_end(self) -> None:
         """Find out whether the client sends out of turn or has disconnected."""
         try:
             if self._channel.has_ended():

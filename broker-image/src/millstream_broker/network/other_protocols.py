@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-LOOKED_AT = 8
-"""First bytes of a connection to look at."""
+MAGIC_BYTES = 8
+"""First bytes of a connection, by which its protocol is recognised."""
 _HANDSHAKE, _CLIENT_HELLO = b"\x16\x03", 1
 _VERBS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ", b"TRACE ")
 
@@ -17,7 +17,7 @@ def recognise(start: bytes, listener: str) -> str | None:
     if start[:2] == _HANDSHAKE and start[5:6] == bytes([_CLIENT_HELLO]):
         return f"it speaks TLS, and the listener {listener} does not: set its security.protocol=PLAINTEXT"
     for verb in _VERBS:
-        if start.startswith(verb[:LOOKED_AT]):
+        if start.startswith(verb[:MAGIC_BYTES]):
             return (
                 f"it sends HTTP ({verb.decode().strip()}), and the listener {listener} speaks Kafka's protocol;"
                 " health and metrics are served at http.listener"

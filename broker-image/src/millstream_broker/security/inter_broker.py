@@ -71,8 +71,7 @@ class BrokerExchange:
         if not hmac.compare_digest(proof, _proof(self._secret, self._challenge, self._broker_id, claim)):
             raise ApiError(
                 ErrorCode.SASL_AUTHENTICATION_FAILED,
-                f"This is broker {self._broker_id}, and the proof does not show a broker of its cluster"
-                " that looks for it.",
+                f"This is broker {self._broker_id}: the proof was not made for it by a broker of its cluster.",
             )
         peer = PeerBroker(*_CLAIM.unpack(claim))
         return Step(b"", Identity(peer.principal, peer))
@@ -118,7 +117,7 @@ class InterBroker:
                 raise
             await connection.close()
             refused = refused or ConnectFailed(
-                endpoint.host, endpoint.port, "it is not its listener for brokers"
+                endpoint.host, endpoint.port, "this is not its listener for brokers"
             )
         assert refused is not None
         raise refused
@@ -133,6 +132,8 @@ class InterBroker:
         proof = claim + _proof(self.secret, bytes(challenge.auth_bytes), answering, claim)
         verdict = await connection.call(sasl_authenticate.API, 2, SaslAuthenticateRequest(proof))
         if error := challenge.error_code or verdict.error_code:
-            problem = f"it does not take this broker for one of its cluster: {ErrorCode.of(error).name}"
+            problem = (
+                f"it refuses this broker's proof of belonging to its cluster: {ErrorCode.of(error).name}"
+            )
             raise ConnectFailed(connection.host, connection.port, problem)
         return True
