@@ -83,7 +83,7 @@ def uncached(file: OpenFile) -> None:
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
+async def test_an_uncached_range_is_loaded_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client()
@@ -108,7 +108,7 @@ async def test_what_is_not_in_the_page_cache_is_fetched_by_a_thread(
     client.close()
 
 
-def test_the_page_cache_is_asked_rightly(tmp_path: Path) -> None:
+def test_is_cached_agrees_with_the_page_cache(tmp_path: Path) -> None:
     file, content = file_of(tmp_path, 3_000_000)
     assert file.is_cached(0, len(content))
     uncached(file)
@@ -117,7 +117,7 @@ def test_the_page_cache_is_asked_rightly(tmp_path: Path) -> None:
     assert file.is_cached(len(content) - 1, 1)
 
 
-async def test_a_client_that_goes_is_told_once(tmp_path: Path) -> None:
+async def test_a_disconnect_is_reported_once(tmp_path: Path) -> None:
     client = Client()
     file, content = file_of(tmp_path, 3_000_000)
     client.outbox.put(FileSlice(file, 0, len(content)))

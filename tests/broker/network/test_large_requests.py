@@ -246,7 +246,7 @@ async def test_requests_that_wait_are_bounded_and_end_with_their_connections() -
     assert memory.held == 0
 
 
-async def test_what_a_client_sent_before_it_went_is_appended(tmp_path: Path) -> None:
+async def test_a_disconnect_does_not_stop_a_large_produce(tmp_path: Path) -> None:
     """Even if it had to wait: a producer without acknowledgements often ends like this."""
     async with running(tmp_path) as broker, connected(broker) as other:
         await in_process.create(other, "t", FEW_ELEMENTS + 1)

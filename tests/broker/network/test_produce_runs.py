@@ -84,7 +84,7 @@ def test_a_run_has_no_more_requests_than_may_wait(most: int, ids: list[int] | No
 
 
 @pytest.mark.parametrize("version", NAMED)
-def test_what_is_no_run(version: int) -> None:
+def test_unlike_requests_are_no_run(version: int) -> None:
     one = frame(version, 1, BATCH)
     assert found(version, one) == ([], [], [], 0)
     assert found(version, one, one, end=2 * len(one) - 1) == ([], [], [], 0)

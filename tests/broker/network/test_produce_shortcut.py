@@ -36,7 +36,9 @@ def frame(version: int, correlation_id: int, sent: ProduceRequest) -> memoryview
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [0, 1, -1])
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
-def test_the_same_request_and_response(version: int, acks: int, transactional_id: str | None) -> None:
+def test_known_request_and_response_equal_decoded_and_encoded(
+    version: int, acks: int, transactional_id: str | None
+) -> None:
     shortcut = ProduceShortcut()
     one = request(b"x" * 100, acks=acks, transactional_id=transactional_id)
     assert shortcut.find(frame(version, 1, one), version) is None
@@ -78,7 +80,7 @@ def test_a_topic_name_of_the_marks_is_a_name_like_others() -> None:
     assert encoded.endswith(produce.API.encode_response(9, response))
 
 
-def test_what_is_not_like_the_one_before_is_decoded() -> None:
+def test_an_unlike_request_is_decoded() -> None:
     shortcut = ProduceShortcut()
     one = request(b"x" * 100)
     shortcut.learn(frame(9, 1, one), 9, "client", one)

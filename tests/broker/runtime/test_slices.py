@@ -41,7 +41,7 @@ def noting(name: str, count: int, noted: list[str], each_s: float = A_SLICE) -> 
     return name
 
 
-async def test_many_tasks_have_one_slice_a_turn_together() -> None:
+async def test_many_tasks_share_one_slice_an_iteration() -> None:
     noted: list[str] = []
     working = asyncio.gather(*(finish(noting(name, 5, noted)) for name in "abc"))
     while not working.done():
@@ -53,13 +53,13 @@ async def test_many_tasks_have_one_slice_a_turn_together() -> None:
     assert max(map(len, rest)) == 1
 
 
-async def test_they_have_their_slices_in_turn() -> None:
+async def test_waiting_tasks_get_slices_in_order() -> None:
     noted: list[str] = []
     await asyncio.gather(*(finish(noting(name, 4, noted)) for name in "abc"))
     assert "".join(noted) == "abc" * 4
 
 
-async def test_work_that_follows_in_a_turn_has_the_rest_of_its_slice() -> None:
+async def test_work_that_follows_gets_the_rest_of_the_slice() -> None:
     noted: list[str] = []
 
     async def work() -> None:
@@ -73,7 +73,7 @@ async def test_work_that_follows_in_a_turn_has_the_rest_of_its_slice() -> None:
     assert "".join(noted) == "aaabbb"
 
 
-async def test_one_that_was_cancelled_takes_no_turn() -> None:
+async def test_a_cancelled_task_takes_no_slice() -> None:
     noted: list[str] = []
     tasks = [asyncio.create_task(finish(noting(name, 3, noted))) for name in "abc"]
     await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_one_that_was_cancelled_takes_no_turn() -> None:
 
 
 @pytest.mark.parametrize("when", range(8))
-async def test_one_that_is_cancelled_at_any_time_does_not_keep_the_turn(when: int) -> None:
+async def test_a_task_cancelled_at_any_time_frees_its_slice(when: int) -> None:
     noted: list[str] = []
     first, second = (asyncio.create_task(finish(noting(name, 9, noted))) for name in "ab")
     await pass_turns(when)
