@@ -18,7 +18,7 @@ from ..config.config import BrokerConfig, Listener
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.authentication import Authentication, Mechanisms
-from .channel import PlainChannel, accept
+from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
 from .handlers import Handlers
 from .routes import BEFORE_AUTHENTICATION, Routes, routes_of
@@ -94,14 +94,14 @@ class Server(Shared):
                 accepted.close()
                 continue
             self.stats.connections_accepted += 1
-            channel = PlainChannel(accepted, self.loop)
-            authentication = Authentication(
-                listener.name,
-                host,
-                self._mechanisms.get(listener.name),
-                is_required=listener.protocol.startswith("SASL_"),
-            )
-            self.connections.add(ClientConnection(self, channel, authentication, port))
+            self._serve(PlainChannel(accepted, self.loop), listener, host, port)
+
+    def _serve(self, channel: ClientChannel, listener: Listener, host: str, port: int) -> None:
+        """Serve a client whose channel is ready for requests: after its handshake, if it has one."""
+        mechanisms = self._mechanisms.get(listener.name)
+        is_required = listener.protocol.startswith("SASL_")
+        authentication = Authentication(listener.name, host, mechanisms, is_required=is_required)
+        self.connections.add(ClientConnection(self, channel, authentication, port))
 
     def _refusal(self, host: str) -> str | None:
         config = self._config
