@@ -15,6 +15,7 @@ from millstream_harness.members import until
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_harness.serving import serving
 from millstream_harness.wire import silent_listener
+from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.client import (
     BrokerError,
     ClusterClient,
@@ -27,7 +28,8 @@ from millstream_kafka.client import (
     parse_bootstrap,
 )
 from millstream_kafka.client import connection as connection_module
-from millstream_kafka.protocol import api_versions, find_coordinator, heartbeat, metadata
+from millstream_kafka.protocol import api_versions, find_coordinator, heartbeat, metadata, offset_fetch
+from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.header import RequestHeader, decode_request_header
 from millstream_kafka.protocol.schema import Struct
@@ -342,7 +344,7 @@ class ScriptedCluster:
             )
         if header.api_key == find_coordinator.API.key:
             if self.coordinator_errors:
-                error = find_coordinator.Coordinator(error_code=self.coordinator_errors.pop())
+                error = find_coordinator.Coordinator("group", error_code=self.coordinator_errors.pop())
                 return find_coordinator.FindCoordinatorResponse(coordinators=[error])
             found = find_coordinator.Coordinator("group", 1, "127.0.0.1", self.brokers[1].port)
             return find_coordinator.FindCoordinatorResponse(coordinators=[found])
@@ -389,6 +391,100 @@ async def test_a_coordinator_error_that_stays_is_raised() -> None:
     ):
         with pytest.raises(ApiError, match="GROUP_AUTHORIZATION_FAILED"):
             await client.coordinator("group")
+
+
+def up_to(api: Api[Any, Any], version: int) -> list[api_versions.ApiVersion]:
+    """The versions of a broker that serves this API in older ones only."""
+    others = [served for served in ALL if served.api_key != api.key]
+    return [*others, api_versions.ApiVersion(api.key, 0, version)]
+
+
+@pytest.mark.parametrize(("version", "requests"), [(4, 1), (3, 3)])
+async def test_coordinators_of_several_groups_take_one_request_if_the_broker_can(
+    version: int, requests: int
+) -> None:
+    async def answer(header: RequestHeader, request: Any) -> Struct:
+        host, port = "127.0.0.1", broker.port
+        if header.api_version < 4:
+            return find_coordinator.FindCoordinatorResponse(node_id=1, host=host, port=port)
+        return find_coordinator.FindCoordinatorResponse(
+            coordinators=[
+                find_coordinator.Coordinator(key, node, host, port)
+                for node, key in reversed(list(enumerate(request.coordinator_keys)))
+            ]
+        )
+
+    broker = ScriptedBroker(answer, up_to(find_coordinator.API, version))
+    async with broker.listening(), ClusterClient(f"127.0.0.1:{broker.port}") as client:
+        found = await client.coordinators(["a", "b", "c"])
+        assert found == ({"a": 0, "b": 1, "c": 2} if version >= 4 else dict.fromkeys("abc", 1))
+        assert await client.coordinators(["c", "a"]) == {key: found[key] for key in "ca"}
+        assert len(broker.seen) == requests + 1  # and ApiVersions
+
+
+@pytest.mark.parametrize(("version", "requests"), [(8, 1), (7, 2)])
+async def test_committed_offsets_of_several_groups_take_one_request_if_the_coordinator_can(
+    version: int, requests: int
+) -> None:
+    fetches: list[Any] = []
+
+    async def answer(header: RequestHeader, request: Any) -> Struct:
+        if header.api_key == find_coordinator.API.key:
+            return find_coordinator.FindCoordinatorResponse(
+                coordinators=[
+                    find_coordinator.Coordinator(key, 0, "127.0.0.1", broker.port)
+                    for key in request.coordinator_keys
+                ]
+            )
+        fetches.append(request)
+        entry = offset_fetch.OffsetFetchResponsePartition(0, 5, -1, "note")
+        none = offset_fetch.OffsetFetchResponsePartition(1, -1, -1, "")
+        if header.api_version < 8:
+            return offset_fetch.OffsetFetchResponse(
+                topics=[offset_fetch.OffsetFetchResponseTopic("flights", [entry, none])]
+            )
+        return offset_fetch.OffsetFetchResponse(
+            groups=[
+                offset_fetch.OffsetFetchResponseGroup(
+                    group.group_id,
+                    [offset_fetch.OffsetFetchResponseTopics("flights", partitions=[entry, none])],
+                )
+                for group in request.groups
+            ]
+        )
+
+    broker = ScriptedBroker(answer, up_to(offset_fetch.API, version))
+    async with broker.listening(), ClusterClient(f"127.0.0.1:{broker.port}") as client:
+        found = await AdminClient(client).committed({"a": None, "b": [("flights", 0)]})
+        assert found == {key: {("flights", 0): (5, "note")} for key in "ab"}
+    assert len(fetches) == requests
+
+
+async def test_request_that_may_not_be_sent_is_not_sent() -> None:
+    def refuse(api: Api[Any, Any]) -> None:
+        if api is heartbeat.API:
+            raise PermissionError("not the leader")
+
+    broker = ScriptedBroker(ok)
+    async with broker.listening(), ClusterClient(f"127.0.0.1:{broker.port}", before_request=refuse) as client:
+        with pytest.raises(PermissionError, match="not the leader"):
+            await client.call_any(heartbeat.API, HEARTBEAT)
+        assert [header.api_key for header, _ in broker.seen] == [api_versions.API.key]
+
+
+async def test_without_retries_a_refused_connection_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[ClusterClient] = []
+    attempt = ClusterClient._open
+
+    async def counted(client: ClusterClient, address: tuple[str, int]) -> Connection:
+        attempts.append(client)
+        return await attempt(client, address)
+
+    monkeypatch.setattr(ClusterClient, "_open", counted)
+    async with ClusterClient("127.0.0.1:1", retry_timeout=0) as client:
+        with pytest.raises(ConnectFailed):
+            await client.metadata([])
+    assert len(attempts) == 1
 
 
 async def test_it_reconnects_and_connects_once_for_many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group.apply import reconcile_groups
 from millstream_operator.state.context import now_utc

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.kubernetes.client import FIELD_MANAGER, Kube, KubeError, Manifest, Manifests
 from millstream_operator.models import KINDS
 from millstream_operator.models.conditions import rfc3339

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.structs import OffsetAndMetadata, TopicPartition
-
 from millstream_harness.in_memory import NOW, InMemory, MemoryKube, ToldBrokers, stored
 from millstream_harness.manifests import resource
 from millstream_harness.mirrored import Source, mirror_several
 from millstream_harness.mortal import Life
+from millstream_kafka.admin.records import OffsetAndMetadata
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError
-from millstream_operator.kafka.admin import AdminPool, KafkaAdmin, OwnAdmins
+from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.mirror_records import KEY, TargetTopic, group_of, mark_of
 from millstream_operator.kafka.mirrored import target_topics
+from millstream_operator.kafka.pools import AdminPool, OwnAdmins
 from millstream_operator.kafka.records import ConfigChange, NewTopic
 from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.reconcile.mirror.apply import reconcile_mirror
@@ -182,10 +182,8 @@ class World:
             "at": SEEN_MS,
         }
         positions = {
-            TopicPartition(made.name, partition): OffsetAndMetadata(
-                1, json.dumps({**told, "source": [end, SEEN_MS]}), None
-            )
+            (made.name, partition): OffsetAndMetadata(1, json.dumps({**told, "source": [end, SEEN_MS]}))
             for partition, end in enumerate(source_ends)
         }
         group = group_of(self.name, "west")
-        self.admin.call(lambda client: client.alter_group_offsets(group, positions))
+        self.admin.call(lambda client: client.commit(group, positions))

@@ -115,7 +115,7 @@ def test_a_broker_that_does_not_exist_is_refused_by_name(
     created(brokers, admin, "stays", 1, 1)
     refused = admin.reassign({("stays", 0): (1, 9)})
     assert "9" in str(refused["stays", 0])
-    assert refused["stays", 0].error == "INVALID_REPLICATION_ASSIGNMENT"
+    assert refused["stays", 0].error == "INVALID_REPLICA_ASSIGNMENT"
     assert admin.reassigning() == {}
 
 

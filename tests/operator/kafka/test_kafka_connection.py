@@ -5,16 +5,20 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
-from kafka.admin import KafkaAdminClient
-from kafka.errors import KafkaConnectionError
-from kafka.protocol.metadata import MetadataResponse
 
 from millstream_harness.broker import fixed_port
 from millstream_harness.in_process_broker import InProcessBroker
+from millstream_kafka.admin.client import AdminClient
+from millstream_kafka.client import ClusterClient, ConnectionLost
+from millstream_kafka.protocol import create_topics
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.metadata import MetadataResponsePartition, MetadataResponseTopic
 from millstream_operator.kafka import connection as kafka_connection
 from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.connection import NOWHERE, KafkaConnection
 from millstream_operator.kafka.records import AdminError
 
 pytestmark = pytest.mark.process
@@ -26,18 +30,18 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, attempt_s: float) -> None:
         self.now = 1000.0
         self.attempts = 0
-        self._attempt_s = attempt_s
-        self._listens = kafka_connection._listens
+        opened = KafkaConnection._open
+
+        def attempt(connection: KafkaConnection) -> ClusterClient:
+            self.attempts += 1
+            self.now += attempt_s
+            return opened(connection)
+
         monkeypatch.setattr(kafka_connection, "time", self)
-        monkeypatch.setattr(kafka_connection, "_listens", self.listens)
+        monkeypatch.setattr(KafkaConnection, "_open", attempt)
 
     def monotonic(self) -> float:
         return self.now
-
-    def listens(self, bootstrap: str) -> bool:
-        self.attempts += 1
-        self.now += self._attempt_s
-        return self._listens(bootstrap)
 
 
 def fails(admin: KafkaAdmin) -> None:
@@ -97,41 +101,63 @@ def test_a_read_over_a_connection_that_was_lost_is_repeated_and_a_write_is_not(
     broker.kill()
     broker.start()
     assert admin.cluster_id() == cluster_id
-    asked: list[int] = []
+    asked: list[str] = []
 
-    def write(client: KafkaAdminClient) -> None:
-        asked.append(client._manager.writes)
-        client._manager.writes += 1
-        raise KafkaConnectionError("the broker has gone")
+    async def write(client: AdminClient) -> None:
+        asked.append("write")
+        admin._before(create_topics.API)
+        raise ConnectionLost("127.0.0.1", port, "the broker closed the connection")
 
-    with pytest.raises(AdminError, match="the broker has gone"):
+    with pytest.raises(AdminError, match="the broker closed the connection"):
         admin.call(write)
-    assert len(asked) == 1, "nobody knows whether the broker has carried it out"
+    assert asked == ["write"], "nobody knows whether the broker has carried it out"
     admin.close()
 
 
-def test_a_connection_that_has_not_sent_all_is_closed(shared_broker: InProcessBroker) -> None:
+def test_retriable_refusal_is_repeated_and_another_is_not(shared_broker: InProcessBroker) -> None:
+    with closing(KafkaAdmin(shared_broker.bootstrap)) as admin:
+        for code, attempts in ((ErrorCode.NOT_CONTROLLER, 3), (ErrorCode.INVALID_REQUEST, 1)):
+            asked: list[ErrorCode] = []
+
+            async def refused(
+                client: AdminClient, code: ErrorCode = code, asked: list[ErrorCode] = asked
+            ) -> None:
+                asked.append(code)
+                raise ApiError(code)
+
+            with pytest.raises(AdminError, match=f"answer: {code.name}"):
+                admin.call(refused)
+            assert len(asked) == attempts
+
+
+def test_close_ends_connections_and_later_calls_fail(shared_broker: InProcessBroker) -> None:
     admin = KafkaAdmin(shared_broker.bootstrap)
     admin.cluster_id()
-    assert admin._client is not None
-    transports = [one.transport for one in admin._client._manager._conns.values()]
-    sockets = [one._sock for one in transports]
-    while transports:  # nobody but the client keeps them
-        transports.pop()._write_buffer.append(b"not sent")
+    client = admin._client
+    assert client is not None
+    connections = list(client._connections.values())
+    assert connections
     admin.close()
-    assert sockets
-    assert {one.fileno() for one in sockets} == {-1}
+    assert all(connection.is_closed for connection in connections)
+    with pytest.raises(AdminError, match="its cluster is gone"):
+        admin.cluster_id()
+
+
+def test_address_that_is_none_is_reported() -> None:
+    for bootstrap, failure in (
+        (NOWHERE, "no broker of the cluster runs"),
+        ("east", "no broker answers at east"),
+    ):
+        with pytest.raises(AdminError, match=failure):
+            KafkaAdmin(bootstrap).cluster_id()
 
 
 def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restarting broker describes the partitions but not the configuration."""
-    partition = MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
-        partition_index=0, replica_nodes=[0], isr_nodes=[0]
-    )
-    topic = MetadataResponse.MetadataResponseTopic(name="a", error_code=0, partitions=[partition])
-    answers = iter([[topic], {"topic": {"a": {}}}])
+    topic = MetadataResponseTopic(0, "a", partitions=[MetadataResponsePartition(0, 0, 0)])
+    answers = iter([[topic], {"a": []}])
     admin = KafkaAdmin("127.0.0.1:1")
     monkeypatch.setattr(admin, "call", lambda operation: next(answers))
     with pytest.raises(AdminError, match="do not return the configuration of a"):

@@ -10,7 +10,8 @@ import pytest
 from millstream_harness.in_memory import InMemory, deleted, in_memory, stored
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.manifests import cluster, group, topic
-from millstream_operator.kafka.admin import AdminPool, KafkaAdmin
+from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.kafka.records import EARLIEST, ConfigChange, NewTopic, Partition
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.models import ConsumerGroup, Topic, decode_as
@@ -95,6 +96,7 @@ READS: dict[str, Callable[[KafkaAdmin], object]] = {
     "identities": lambda admin: admin.identities(["flights"]),
     "groups": lambda admin: admin.groups(["watch"]),
     "committed": lambda admin: admin.committed(["watch"]),
+    "committed_entries": lambda admin: admin.committed_entries(["watch"]),
     "marks": lambda admin: admin.marks(["watch"]),
     "offsets": lambda admin: admin.offsets({FIRST: EARLIEST}),
     "led_offsets": lambda admin: admin.led_offsets({FIRST: EARLIEST}),

@@ -41,6 +41,8 @@ Res = TypeVar("Res", bound=Struct)
 T = TypeVar("T")
 REFUSED_S = 1.0
 """How long to leave a broker alone that refused our credentials: many attempts may lock an account."""
+MANY_COORDINATORS_SINCE = 4
+"""The first version of FindCoordinator for several keys."""
 Address = tuple[str, int]
 
 
@@ -67,18 +69,27 @@ class ClusterClient:
         *,
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
+        retry_timeout: float | None = None,
         metadata_max_age: float = 300.0,
         retry_backoff: float = 0.05,
         retry_backoff_max: float = 1.0,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         ssl: SSLContext | None = None,
         security: Security | None = None,
+        before_request: Callable[[Api[Any, Any]], None] | None = None,
     ) -> None:
-        """All times are in seconds. ``security`` replaces ``ssl``, and is read for each new connection."""
+        """All times are in seconds.
+
+        ``retry_timeout``: how long connecting and looking up metadata are retried, by default ``timeout``; with 0
+        they are tried once. ``security`` replaces ``ssl``, and is read for each new connection. ``before_request``
+        is called on the event loop before each request but those that open a connection; the caller gets what it
+        raises.
+        """
         self.bootstrap = parse_bootstrap(bootstrap)
         self.client_id = client_id
         self.timeout = timeout
         self.connect_timeout = min(connect_timeout, timeout)
+        self.retry_timeout = timeout if retry_timeout is None else retry_timeout
         self.brokers: dict[int, Address] = {}
         self.cluster_id: str | None = None
         self.controller_id = -1
@@ -88,6 +99,7 @@ class ClusterClient:
         self._max_response_bytes = max_response_bytes
         self._ssl = ssl
         self._security = security
+        self._before_request = before_request
         self._refused: dict[Address, tuple[float, SecurityFailed]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._leaders: dict[TopicPartition, tuple[int, float]] = {}
@@ -136,20 +148,36 @@ class ClusterClient:
 
     async def coordinator(self, key: str, key_type: int = 0) -> int:
         """The node id of the coordinator of a group (key type 0) or transactional id (1)."""
+        return (await self.coordinators([key], key_type))[key]
 
-        async def ask() -> int:
+    async def coordinators(self, keys: Collection[str], key_type: int = 0) -> dict[str, int]:
+        """The node ids of the coordinators of several groups or transactional ids.
+
+        One request for all of them, if the broker can answer it (KIP-699).
+        """
+
+        found = {key: node for key in keys if (node := self._coordinators.get((key, key_type))) is not None}
+
+        async def ask() -> None:
             connection = await self._any_connection()
-            request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
-            response = await self._call(connection, find_coordinator.API, request, self.connect_timeout)
-            found = response.coordinators[0] if response.coordinators else response
-            if found.error_code:
-                raise ApiError(ErrorCode.of(found.error_code), found.error_message)
-            self.brokers[found.node_id] = (found.host, found.port)
-            self._coordinators[key, key_type] = found.node_id
-            return found.node_id
+            left = [key for key in keys if key not in found]
+            many = connection.version(find_coordinator.API) >= MANY_COORDINATORS_SINCE
+            for asked in [left] if many else [[key] for key in left]:
+                request = FindCoordinatorRequest(key=asked[0], key_type=key_type, coordinator_keys=asked)
+                response = await self._call(connection, find_coordinator.API, request, self.connect_timeout)
+                answers: dict[str, Any] = {each.key: each for each in response.coordinators}
+                for key in asked:
+                    answer = answers.get(key) if many else response
+                    if answer is None:
+                        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no answer for {key}")
+                    if answer.error_code:
+                        raise ApiError(ErrorCode.of(answer.error_code), answer.error_message)
+                    self.brokers[answer.node_id] = (answer.host, answer.port)
+                    found[key] = self._coordinators[key, key_type] = answer.node_id
 
-        known = self._coordinators.get((key, key_type))
-        return await self._retry(ask) if known is None else known
+        if len(found) < len(set(keys)):
+            await self._retry(ask)
+        return found
 
     def forget_leaders(self, *topics: str) -> None:
         """Forget the leaders of these topics, or of all, until they are next needed."""
@@ -234,6 +262,8 @@ class ClusterClient:
     async def _call(
         self, connection: Connection, api: Api[Req, Res], request: Req, timeout: float | None
     ) -> Res:
+        if self._before_request is not None:
+            self._before_request(api)
         try:
             return await connection.call(api, None, request, timeout=timeout or self.timeout)
         except RequestTimedOut:
@@ -313,7 +343,7 @@ class ClusterClient:
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent attempt (connecting, looking up metadata) until it succeeds or times out."""
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + self.retry_timeout
         pause = self._backoff
         while True:
             try:

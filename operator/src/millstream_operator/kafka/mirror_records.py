@@ -8,18 +8,19 @@ JSON in the metadata of positions.
 
 from __future__ import annotations
 
-import base64
 import json
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from millstream_kafka.kafka_uuid import uuid_from, uuid_text
+from millstream_kafka.mirror_source import KEY, REJOIN
+
 from .records import Partition
 
-KEY = "millstream.mirror.source"
-REJOINS = "/rejoin"
-"""Suffix of the setting while a worker makes an existing topic a replica again: it may be truncated."""
+__all__ = ["KEY", "Noted", "Notes", "TargetTopic", "group_of", "mark_of", "read_note", "time_of"]
+
 GROUP_PREFIX = "millstream-mirror."
 LAST_MS = 253_402_300_799_000
 """The end of the year 9999."""
@@ -43,11 +44,11 @@ class TargetTopic:
 
     @property
     def source_topic(self) -> str:
-        return self.source.partition("/")[2].removesuffix(REJOINS)
+        return self.source.partition("/")[2].removesuffix(REJOIN)
 
     @property
     def rejoins(self) -> bool:
-        return self.source.endswith(REJOINS)
+        return self.source.endswith(REJOIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def group_of(mirror: str, source: str) -> str:
 
 def mark_of(topic_id: str) -> int:
     """The value of ``target`` in notes about a topic of the target."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")).int >> 65
+    return uuid_from(topic_id).int >> 65
 
 
 def time_of(ms: int) -> datetime:
@@ -86,17 +87,13 @@ def read_note(metadata: str) -> Noted | None:
         end, seen_ms = stored.get("source", (-1, 0))
         return Noted(
             str(stored["cluster"]),
-            _kafka_form(str(stored["topicId"])),
+            uuid_text(uuid.UUID(str(stored["topicId"]))),
             _number(stored["producer"][0]),
             _number(end),
             _number(seen_ms),
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError):
         return None
-
-
-def _kafka_form(topic_id: str) -> str:
-    return base64.urlsafe_b64encode(uuid.UUID(topic_id).bytes).decode().rstrip("=")
 
 
 def _number(value: Any) -> int:

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+from millstream_kafka.admin.records import ResourceType
+from millstream_kafka.kafka_uuid import uuid_text
 
-from .admin import KafkaAdmin, uuid_text
+from .admin import KafkaAdmin
 from .mirror_records import KEY, Notes, TargetTopic, read_note
 from .records import AdminError, Partition
 
 WELL_BELOW = 1 << 19
 """The epochs of own records are less than this below the leader's, those of mirrored ones are more."""
-_TOPIC = ConfigResourceType.TOPIC.value
 
 
 def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str, TargetTopic]:
@@ -31,15 +28,13 @@ def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str,
     described = {name: topic for name, topic in admin.described(names).items() if not name.startswith("__")}
     if not described:
         return {}
-    resources = [ConfigResource(ConfigResourceType.TOPIC, name, [KEY]) for name in described]
-    answer = admin.call(lambda client: client.describe_configs(resources, config_filter="all"))
-    settings = answer.get("topic", {})
+    settings = admin.call(lambda client: client.configs(ResourceType.TOPIC, described, [KEY]))
     return {
         name: TargetTopic(
             name,
             uuid_text(topic.topic_id),
             len(topic.partitions),
-            (settings.get(name, {}).get(KEY) or {}).get("value") or "",
+            next((entry.value or "" for entry in settings.get(name, ())), ""),
         )
         for name, topic in described.items()
     }
@@ -47,12 +42,11 @@ def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str,
 
 def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:
     """The notes of workers, by their group. Raises AdminError."""
-    answer = admin.call(lambda client: client.list_group_offsets(list(groups)))
     found: dict[str, Notes] = {group: {} for group in groups}
-    for group, offsets in answer.items():
-        for where, entry in offsets.items():
-            if entry.offset >= 0 and (note := read_note(entry.metadata or "")) is not None:
-                found[group][Partition(*where)] = note
+    for group, offsets in admin.committed_entries(groups).items():
+        for partition, entry in offsets.items():
+            if (note := read_note(entry.metadata)) is not None:
+                found[group][partition] = note
     return found
 
 
@@ -96,11 +90,8 @@ def mirrored_ends(admin: KafkaAdmin, topics: Collection[str]) -> MirroredEnds:
 
 def _replicas_at(admin: KafkaAdmin, node: int, topics: Collection[str]) -> set[str]:
     """Those of these topics that are still replicas for this broker."""
-    request = DescribeConfigsRequest(
-        resources=[(_TOPIC, name, [KEY]) for name in sorted(topics)], include_synonyms=False
-    )
-    answer = _send(admin, node, request)
-    return {result.resource_name for result in answer.results for entry in result.configs if entry.value}
+    found = admin.call(lambda client: client.configs(ResourceType.TOPIC, sorted(topics), [KEY], broker=node))
+    return {name for name, entries in found.items() for entry in entries if entry.value}
 
 
 def _ends_at(
@@ -122,19 +113,5 @@ def _ends_at(
 
 def _ends_of_epochs(admin: KafkaAdmin, node: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
     """Where epochs end, of partitions that the broker leads; -1: the log has neither this epoch nor a later one."""
-    by_topic: dict[str, list[tuple[int, int, int]]] = {}
-    for where, epoch in epochs.items():
-        by_topic.setdefault(where.topic, []).append((where.partition, -1, epoch))
-    if not by_topic:
-        return {}
-    answer = _send(admin, node, OffsetForLeaderEpochRequest(replica_id=-1, topics=list(by_topic.items())))
-    return {
-        Partition(topic.topic, one.partition): one.end_offset
-        for topic in answer.topics
-        for one in topic.partitions
-        if one.error_code == 0
-    }
-
-
-def _send(admin: KafkaAdmin, node: int, request: Any) -> Any:
-    return admin.call(lambda client: client._manager.run(client._manager.send, request, node))
+    found = admin.call(lambda client: client.ends_of_epochs(node, epochs))
+    return {Partition(*partition): end for partition, end in found.items()}

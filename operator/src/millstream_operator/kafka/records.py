@@ -1,4 +1,7 @@
-"""Requests to brokers and their responses as plain records, for plans that need no connection."""
+"""Requests to brokers and their responses as plain records, for plans that need no connection.
+
+Those of any client of Kafka are `millstream_kafka.admin`'s; plans import all of them from here.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-EARLIEST, LATEST = -2, -1  # timestamps that ListOffsets understands
-BROKERS_DEFAULT = -1  # a count in CreateTopics
-OWNER = "millstream.topic.owner"
-"""The topic's setting that names its Topic resource, NAMESPACE/NAME."""
+from millstream_kafka.admin.records import BrokersState, ConfigChange, NewTopic, Reassignment, Refusal
+from millstream_kafka.protocol.list_offsets import EARLIEST, LATEST
+from millstream_kafka.topic_owner import KEY as OWNER
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MARK",
+    "MARK_PARTITION",
+    "OWNER",
+    "AdminError",
+    "BrokersState",
+    "ConfigChange",
+    "GroupMember",
+    "GroupState",
+    "Mark",
+    "NewTopic",
+    "NotSupported",
+    "Partition",
+    "PartitionReplicas",
+    "Reassignment",
+    "Reassignments",
+    "Refusal",
+    "StrayLog",
+    "TopicIdentity",
+    "TopicState",
+    "no_leader",
+    "stray_id",
+]
 
 
 class AdminError(Exception):
@@ -31,22 +59,6 @@ def stray_id(folder: str) -> str | None:
     """
     found = _STRAY.fullmatch(folder)
     return None if found is None else found[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A broker's refusal for one topic or group: Kafka's error name and the broker's words."""
-
-    error: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message or self.error
-
-    def is_one_of(self, *names: str) -> bool:
-        """Compare by Kafka's error names, or a client's ("NonEmptyGroupError")."""
-        short = self.error.replace("_", "").removesuffix("Error").lower()
-        return short in {name.replace("_", "").lower() for name in names}
 
 
 class Partition(NamedTuple):
@@ -115,14 +127,6 @@ class PartitionReplicas:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
-    """A reassignment in progress: until it ends, a partition's replicas are the old and the new ones."""
-
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-
-
 Reassignments = Mapping[tuple[str, int], Reassignment]
 
 
@@ -133,32 +137,6 @@ class StrayLog(NamedTuple):
     topic_id: str
     size: int
     partition: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BrokersState:
-    """The live brokers with their racks, and the controller (-1: none)."""
-
-    racks: Mapping[int, str | None]
-    controller: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """``partitions``, ``replication_factor``: None takes the brokers' default."""
-
-    name: str
-    partitions: int | None
-    replication_factor: int | None
-    config: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """Keys to set on a topic, and keys to reset to the brokers' default."""
-
-    set: Mapping[str, str]
-    reset: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..kafka.admin import AdminPool, KafkaAdmin
+from ..kafka.admin import KafkaAdmin
+from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError, BrokersState, PartitionReplicas
 from ..models import Cluster, Listener
 from ..models.conditions import Reason

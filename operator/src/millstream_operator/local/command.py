@@ -3,7 +3,7 @@
 Exit status: 0 everything is in its desired state (loads may wait for records, or for Java); 1 something is wrong
 with a resource; 2 the manifests or options are invalid, and nothing was changed; 130 interrupted.
 
-The modules behind the commands (kafka-python, the operator's reconciles) are imported when a command runs, so that
+The modules behind the commands (the operator's reconciles) are imported when a command runs, so that
 `millstream --help` is quick.
 """
 

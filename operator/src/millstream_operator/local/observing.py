@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..kafka.admin import AdminPool, KafkaAdmin
+from ..kafka.admin import KafkaAdmin
+from ..kafka.pools import AdminPool
 from ..kafka.records import ConfigChange, Mark, NewTopic, Partition, Refusal
 
 NOT_NOW = Refusal("NOT_CHANGED", "it differs from the manifest; `millstream local up` applies the manifest")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..kafka.admin import AdminPool
 from ..kafka.connection import NOWHERE
+from ..kafka.pools import AdminPool
 from ..kafka.records import AdminError
 from ..models import (
     BatchLoad,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..kafka.admin import AdminPool
+from ..kafka.pools import AdminPool
 from ..models import BatchLoad, Cluster, decode_as
 from . import deleting, manifests, processes, scheduler
 from .clusters import LocalCluster

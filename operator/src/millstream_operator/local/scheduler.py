@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from ..kafka.admin import AdminPool
+from ..kafka.pools import AdminPool
 from ..models import BatchLoad, ManifestError, decode_as
 from ..reconcile.load import plan as runs
 from ..state.context import now_utc

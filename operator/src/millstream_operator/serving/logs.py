@@ -36,5 +36,3 @@ def configure(log_format: str, level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("kopf", "aiohttp", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # Conditions report brokers that do not answer once; the client would log every attempt.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)

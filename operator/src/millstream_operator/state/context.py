@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..kafka.admin import AdminPool, OwnAdmins
 from ..kafka.lag_age import OffsetTimes
+from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
 from ..models import Cluster, ConsumerGroup
 from ..models.consumers import Consumers, Decide

@@ -5,64 +5,100 @@ python -m millstream_operator.tools.roundtrip HOST:PORT
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import sys
 import time
 import uuid
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
-
-from ..kafka.admin import KafkaAdmin
-from ..kafka.records import AdminError, NewTopic
+from millstream_kafka.admin.client import AdminClient
+from millstream_kafka.admin.records import NewTopic
+from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
+from millstream_kafka.client import BrokerError, ClusterClient
+from millstream_kafka.protocol import fetch, produce
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 START_TIMEOUT_S = 90.0
 RECORD_TIMEOUT_S = 30.0
+PAUSE_S = 0.1
+KEY, VALUE = b"key", b"there and back"
+T = TypeVar("T")
 
 
-def roundtrip(bootstrap: str) -> float:
-    """The seconds that the record took. Raises AdminError, KafkaError or AssertionError."""
-    admin = KafkaAdmin(bootstrap, "millstream-roundtrip")
+class RoundtripFailed(Exception):
+    pass
+
+
+async def roundtrip(bootstrap: str) -> float:
+    """The seconds that the record took. Raises RoundtripFailed, BrokerError, ApiError or ValueError."""
     topic = f"millstream-roundtrip-{uuid.uuid4().hex[:12]}"
-    _wait(admin)
-    try:
-        if refusal := admin.create_topics([NewTopic(topic, 1, 1, {})])[topic]:
-            raise AdminError(str(refusal))
-        begun = time.monotonic()
-        producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
-        producer.send(topic, key=b"key", value=b"there and back").get(RECORD_TIMEOUT_S)
-        producer.close()
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-        consumer.assign([TopicPartition(topic, 0)])
-        found = [record for batch in consumer.poll(RECORD_TIMEOUT_S * 1000).values() for record in batch]
-        consumer.close()
-        if [(record.key, record.value) for record in found] != [(b"key", b"there and back")]:
-            raise AdminError(f"expected the one record that was produced, got {found}")
-        return time.monotonic() - begun
-    finally:
-        admin.delete_topics([topic])
-        admin.close()
+    async with ClusterClient(bootstrap, "millstream-roundtrip", retry_timeout=START_TIMEOUT_S) as cluster:
+        admin = AdminClient(cluster)
+        if refusal := (await admin.create_topics([NewTopic(topic, 1, 1, {})]))[topic]:
+            raise RoundtripFailed(str(refusal))
+        try:
+            begun = time.monotonic()
+            await _retried(lambda: _produce(cluster, topic))
+            found = await _retried(lambda: _consume(cluster, topic))
+            if [(record.key, record.value) for record in found] != [(KEY, VALUE)]:
+                raise RoundtripFailed(f"expected the one record that was produced, got {found}")
+            return time.monotonic() - begun
+        finally:
+            await admin.delete_topics([topic])
 
 
-def _wait(admin: KafkaAdmin) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Until a leader accepts: brokers hear of a new topic one after another."""
+    deadline = time.monotonic() + RECORD_TIMEOUT_S
     while True:
         try:
-            admin.cluster_id()
-            return
-        except AdminError:
-            if time.monotonic() > deadline:
+            return await attempt()
+        except ApiError as error:
+            if not error.code.retriable or time.monotonic() > deadline:
                 raise
-            time.sleep(1.0)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _produce(cluster: ClusterClient, topic: str) -> None:
+    """Raises ApiError if the record was not stored."""
+    batch = build_batch([Record(KEY, VALUE, int(time.time() * 1000))])
+    data = produce.TopicProduceData(topic, partition_data=[produce.PartitionProduceData(0, batch)])
+    request = produce.ProduceRequest(None, -1, int(RECORD_TIMEOUT_S * 1000), [data])
+    response = await cluster.call_leader(topic, 0, produce.BY_NAME, request)
+    _check(cluster, topic, response.responses[0].partition_responses[0].error_code)
+
+
+async def _consume(cluster: ClusterClient, topic: str) -> list[Record]:
+    partition = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = fetch.FetchRequest(
+        max_wait_ms=int(RECORD_TIMEOUT_S * 1000),
+        min_bytes=1,
+        topics=[fetch.FetchTopic(topic, partitions=[partition])],
+    )
+    response = await cluster.call_leader(topic, 0, fetch.BY_NAME, request, timeout=2 * RECORD_TIMEOUT_S)
+    (found,) = response.responses[0].partitions
+    _check(cluster, topic, found.error_code)
+    records = found.records if isinstance(found.records, bytes | bytearray | memoryview) else b""
+    return [
+        record
+        for position, header in iter_batches(records)
+        for record in read_records(records[position : position + header.size])
+    ]
+
+
+def _check(cluster: ClusterClient, topic: str, code: int) -> None:
+    if code:
+        cluster.forget_leaders(topic)
+        raise ApiError(ErrorCode.of(code))
 
 
 def main() -> None:
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     if len(sys.argv) != 2:
         sys.exit("usage: python -m millstream_operator.tools.roundtrip HOST:PORT")
     try:
-        seconds = roundtrip(sys.argv[1])
-    except (AdminError, KafkaError) as error:
+        seconds = asyncio.run(roundtrip(sys.argv[1]))
+    except (RoundtripFailed, BrokerError, ApiError, ValueError) as error:
         sys.exit(f"roundtrip: {error}")
     print(f"roundtrip: a record went through {sys.argv[1]} in {seconds * 1000:.0f} ms")
 

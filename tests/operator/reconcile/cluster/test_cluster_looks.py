@@ -15,7 +15,7 @@ from millstream_harness.cluster_looks import (
     partition,
     running,
 )
-from millstream_operator.kafka.admin import AdminPool
+from millstream_operator.kafka.pools import AdminPool
 from millstream_operator.kafka.records import AdminError, ConfigChange, Refusal
 
 

@@ -324,10 +324,9 @@ def test_what_is_waited_for_is_told_once(reason: str, events: int) -> None:
     ("error", "is_kept"),
     [
         ("GROUP_ID_NOT_FOUND", True),
-        ("GroupIdNotFoundError", True),
-        ("NonEmptyGroupError", False),
+        ("NON_EMPTY_GROUP", False),
         ("COORDINATOR_LOAD_IN_PROGRESS", False),
-        ("NotCoordinatorError", False),
+        ("NOT_COORDINATOR", False),
     ],
 )
 def test_a_coordinator_that_is_not_ready_holds_the_resource(error: str, is_kept: bool) -> None:

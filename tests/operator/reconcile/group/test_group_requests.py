@@ -16,8 +16,9 @@ from millstream_harness.in_memory import InMemory, in_memory, stored
 from millstream_harness.in_process_cluster import InProcessCluster
 from millstream_harness.manifests import cluster as cluster_manifest
 from millstream_harness.manifests import group
-from millstream_operator.kafka import connection as kafka_connection
+from millstream_kafka.protocol.api import Api
 from millstream_operator.kafka.admin import KafkaAdmin
+from millstream_operator.kafka.connection import KafkaConnection
 from millstream_operator.kafka.records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
 from millstream_operator.reconcile.group.apply import reconcile_groups
@@ -39,13 +40,13 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Requests handed to connections, by name."""
     found: Counter[str] = Counter()
-    send = kafka_connection._FencedManager.send
+    before = KafkaConnection._before
 
-    def count(self: Any, request: Any, *options: Any, **named: Any) -> Any:
-        found[type(request).__name__.removesuffix("Request")] += 1
-        return send(self, request, *options, **named)
+    def count(self: KafkaConnection, api: Api[Any, Any]) -> None:
+        found[api.name] += 1
+        before(self, api)
 
-    monkeypatch.setattr(kafka_connection._FencedManager, "send", count)
+    monkeypatch.setattr(KafkaConnection, "_before", count)
     return found
 
 

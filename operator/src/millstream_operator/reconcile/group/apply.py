@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ...kafka.admin import KafkaAdmin
 from ...kafka.lag_age import OffsetTimes
 from ...kafka.records import AdminError
@@ -203,9 +205,9 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
     empty = [group.group_id for group in doomed if group.group_id not in waits]
     try:
         for group_id, no in (admin.delete_groups(empty) if empty else {}).items():
-            if no is None or no.is_one_of("GROUP_ID_NOT_FOUND"):
+            if no is None or no.error == ErrorCode.GROUP_ID_NOT_FOUND.name:
                 continue
-            has_members = no.is_one_of("NON_EMPTY_GROUP")
+            has_members = no.error == ErrorCode.NON_EMPTY_GROUP.name
             waits[group_id] = "the group has members: stop its consumers" if has_members else str(no)
     except AdminError as error:
         waits |= dict.fromkeys(empty, str(error))

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...kafka.mirror_records import KEY, REJOINS
+from millstream_kafka.mirror_source import KEY, REJOIN
+
 from ...kafka.records import OWNER, ConfigChange, NewTopic, Refusal, StrayLog, TopicState
 from ...models import Cluster, Topic, TopicSpec, TopicStatus
 from ...models.conditions import ConditionType, Reason
@@ -205,7 +206,7 @@ def _ready(problem: Problem | None, observed: TopicState) -> tuple[ConditionType
         return ConditionType.READY, False, problem.reason, problem.message
     words = count_of(observed.partitions, "partition")
     if is_replica(observed):
-        if observed.config[KEY].endswith(REJOINS):
+        if observed.config[KEY].endswith(REJOIN):
             words += ", about to become a read-only replica by a MirrorMaker with spec.rejoin"
         else:
             words += (

@@ -1,0 +1,8 @@
+"""Administration of a cluster, over the asynchronous client.
+
+records     requests and results as plain records, without I/O
+cluster     brokers, topics, configurations, reassignments, log directories
+groups      consumer groups and their committed offsets
+offsets     offsets of partitions by time or by leader epoch
+client      `AdminClient`, all of them in one
+"""
