@@ -51,6 +51,19 @@ def test_links_lead_to_files(document: Path) -> None:
         assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_label_of_a_link_to_code_is_its_path_or_a_name_in_it(document: Path) -> None:
+    """`reconcile/topic/plan`, `Replica.last_stable_offset`: so pages notice when code moves or is renamed."""
+    for label, target in re.findall(r"\[`([\w./]+)`\]\((?!https?:)([^)#]+\.py)\)", document.read_text()):
+        path = target.removesuffix(".py").removesuffix("/__init__")
+        if not path.endswith(label.removesuffix(".py").rstrip("/")):
+            assert "/" not in label, f"{document.name}: {label} is not {target}"
+            code = (document.parent / target).read_text()
+            assert re.search(rf"\b{label.split('.')[-1]}\b", code), (
+                f"{document.name}: {label} is not in {target}"
+            )
+
+
 def test_every_part_has_tests_that_make_test_runs() -> None:
     parts = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
     run = {(ROOT / file).parent for file, tiers in files_in(ROOT).items() if tiers != {SOAK}}
