@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 
 
 def admitted(config: LogConfig, *batches: bytes) -> Sequence[bytes]:
-    view, headers, append_time = validator.admit(b"".join(batches), config, NOW, where="/logs/t-0")
+    view, headers, append_time, _ = validator.admit(b"".join(batches), config, NOW, where="/logs/t-0")
     assert append_time == (NOW if config.message_timestamp_type == "LogAppendTime" else -1)
     found = list(iter_batches(view))
     assert [header for _, header in found] == headers
@@ -234,7 +234,7 @@ def batch_at(first: int, last: int) -> bytes:
 
 def refused_copy(data: bytes, end: int = 0, *, is_empty: bool = False) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        validator.check_copied(memoryview(data), end, is_empty)
+        validator.admit_copied(memoryview(data), end, is_empty)
     return caught.value
 
 
@@ -262,7 +262,7 @@ def test_a_follower_takes_no_damaged_batch() -> None:
 
 
 def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
-    headers = validator.check_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)
+    headers = validator.admit_copied(memoryview(batch_at(5, 7) + batch_at(8, 9) + batch_at(20, 20)), 5)[1]
     assert [header.base_offset for header in headers] == [5, 8, 20]
     for data, offset, end in (
         (batch_at(4, 7), 4, 5),
@@ -276,7 +276,7 @@ def test_a_follower_takes_ascending_offsets_from_its_end_on() -> None:
 
 def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
     for first, last in ((0, 5), (4, 9), (5, 5)):
-        headers = validator.check_copied(memoryview(batch_at(first, last)), 5, True)
+        headers = validator.admit_copied(memoryview(batch_at(first, last)), 5, True)[1]
         assert headers[0].base_offset == first
     assert refused_copy(batch_at(0, 4), 5, is_empty=True).code is ErrorCode.OFFSET_OUT_OF_RANGE
     second = batch_at(0, 6) + batch_at(6, 7)
@@ -285,7 +285,7 @@ def test_an_empty_log_may_begin_with_a_batch_that_reaches_its_start() -> None:
 
 def test_the_batches_of_one_copy_fit_one_segment() -> None:
     first, middle, last = batch_at(3, 3), batch_at(4, 4), batch_at(3 + INT32_MAX, 3 + INT32_MAX)
-    assert len(validator.check_copied(memoryview(first + middle + last), 0)) == 3
+    assert len(validator.admit_copied(memoryview(first + middle + last), 0)[1]) == 3
     error = refused_copy(first + middle + batch_at(4 + INT32_MAX, 4 + INT32_MAX))
     assert error.code is ErrorCode.CORRUPT_MESSAGE
     assert error.message == f"offsets 3 to {4 + INT32_MAX} do not fit one segment"

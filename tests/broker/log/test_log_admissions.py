@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Message, Producer
 
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
 from millstream_harness.broker import BrokerProcess
@@ -178,11 +179,11 @@ def test_the_broker_serves_while_a_batch_is_decompressed(
     begun, served = threading.Event(), threading.Event()
     admit = Log.admit
 
-    def repeated(log: Log, batches: bytearray, *, now_ms: int) -> Admitted:
+    def repeated(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
         begun.set()
         while not served.is_set():
-            admit(log, bytearray(batches), now_ms=now_ms)
-        return admit(log, batches, now_ms=now_ms)
+            admit(log, bytearray(batches), now_ms=now_ms, origin=origin)
+        return admit(log, batches, now_ms=now_ms, origin=origin)
 
     monkeypatch.setattr(Log, "admit", repeated)
     bomb = build_batch([Record(b"k", bytes(64 * MIB), NOW)], compression=Compression.ZSTD)

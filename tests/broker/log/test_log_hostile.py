@@ -256,7 +256,7 @@ def test_a_request_cannot_have_more_offsets_than_a_segment(tmp_path: Path) -> No
 
 
 def copied(batch: bytes, end: int = 0) -> int:
-    return validator.check_copied(memoryview(batch), end)[-1].next_offset
+    return validator.admit_copied(memoryview(batch), end)[1][-1].next_offset
 
 
 def test_a_follower_takes_what_compaction_leaves() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.files import FileCache, OpenFile
 from millstream_broker.log.log import Log
@@ -152,7 +153,12 @@ def test_a_request_has_at_most_as_many_records_as_a_segment(log: Log) -> None:
     send(log)
     header = read_header(ONE)
     for records, accepted in ((INT32_MAX + 1, False), (INT32_MAX, True)):
-        admitted = memoryview(bytearray(ONE)), [header._replace(last_offset_delta=records - 1)], -1
+        admitted = (
+            memoryview(bytearray(ONE)),
+            [header._replace(last_offset_delta=records - 1)],
+            -1,
+            AppendOrigin.CLIENT,
+        )
         if accepted:
             log.append_admitted(admitted, leader_epoch=0, now_ms=NOW)
             assert log.log_end_offset == 2**40 + 1 + INT32_MAX

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.validator import Admitted
@@ -211,9 +212,9 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
     allowed = threading.Semaphore(0)
     admit = Log.admit
 
-    def when_allowed(log: Log, batches: bytearray, *, now_ms: int) -> Admitted:
+    def when_allowed(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
         assert allowed.acquire(timeout=60)
-        return admit(log, batches, now_ms=now_ms)
+        return admit(log, batches, now_ms=now_ms, origin=origin)
 
     async def play(folder: Path) -> None:
         world = World(folder)

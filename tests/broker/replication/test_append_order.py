@@ -15,6 +15,7 @@ import pytest
 
 from millstream_broker.broker import Broker
 from millstream_broker.groups.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
@@ -172,9 +173,8 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         assert first.info == AppendInfo(0, 999, -1, 0)
         assert stored(partition) == values(1001)
         # With an empty queue, the thread does not read them, whatever their size.
-        assert isinstance(
-            partition.append(memoryview(bytearray(batch(1001, 1000))), NOW, own=True), AppendInfo
-        )
+        records = memoryview(bytearray(batch(1001, 1000)))
+        assert isinstance(partition.append(records, NOW, origin=AppendOrigin.COORDINATOR), AppendInfo)
 
 
 async def test_what_waits_for_a_deleted_topic_is_not_in_its_successor(
@@ -285,8 +285,8 @@ async def test_a_configuration_that_changes_in_mid_admission_does_not_mix(
 
         loop = asyncio.get_running_loop()
 
-        def changing(log: Log, batches: bytearray, *, now_ms: int) -> object:
-            admitted = admit(log, batches, now_ms=now_ms)
+        def changing(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> object:
+            admitted = admit(log, batches, now_ms=now_ms, origin=origin)
             if not changed:
                 changed.append(change)
                 asyncio.run_coroutine_threadsafe(change(), loop).result(60)

@@ -13,6 +13,7 @@ import pytest
 from millstream_broker.broker import Broker, start
 from millstream_broker.cluster.joining import OpenStore
 from millstream_broker.config.config import BrokerConfig
+from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import Log
 from millstream_broker.log.validator import Admitted
 from millstream_kafka.client.connection import Connection
@@ -86,10 +87,10 @@ class HeldAdmission:
         self._released = threading.Event()
         admit = Log.admit
 
-        def held(log: Log, batches: bytearray, *, now_ms: int) -> Admitted:
+        def held(log: Log, batches: bytearray, *, now_ms: int, origin: AppendOrigin) -> Admitted:
             self._entered.release()
             assert self._released.wait(60)
-            return admit(log, batches, now_ms=now_ms)
+            return admit(log, batches, now_ms=now_ms, origin=origin)
 
         monkeypatch.setattr(Log, "admit", held)
 

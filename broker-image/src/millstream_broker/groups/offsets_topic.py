@@ -11,6 +11,7 @@ from time import time
 from millstream_kafka.protocol.errors import ApiError
 
 from ..administration.topics import NewTopic, TopicAdministrator
+from ..log.append_origin import AppendOrigin
 from ..replication.partition import Partition
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
@@ -95,7 +96,9 @@ class BrokerOffsetsTopic:
     async def append(self, partition: int, batch: bytes) -> None:
         offsets = self._replicas.partition(OFFSETS_TOPIC, partition)
         records = memoryview(bytearray(batch))
-        appended = offsets.append(records, int(time() * 1000), timeout_ms=self._timeout_ms, own=True)
+        appended = offsets.append(
+            records, int(time() * 1000), timeout_ms=self._timeout_ms, origin=AppendOrigin.COORDINATOR
+        )
         if isinstance(appended, DelayedProduce):
             try:
                 await appended

@@ -36,6 +36,7 @@ from millstream_kafka.batch import (
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from . import epochs, recovery, retention, summaries, timestamps, truncation, validator
+from .append_origin import CLIENT, MIRROR, AppendOrigin
 from .config import LogConfig
 from .files import FileCache, FileSlice
 from .segment import TornWriteError
@@ -118,32 +119,41 @@ class Log(LogState):
     # -- appending --------------------------------------------------------------------------------------------
 
     def append(
-        self, batches: bytes | bytearray | memoryview, *, leader_epoch: int, now_ms: int
+        self,
+        batches: bytes | bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = CLIENT,
     ) -> AppendInfo:
-        """Validate a producer's batches, assign offsets (in place if the buffer is writable), and write them.
+        """Validate a client's or a coordinator's batches, assign offsets (in place if possible), and write them.
 
         Raises ApiError: those of ``validator.admit`` and ``ProducerStateManager.check``;
         RECORD_LIST_TOO_LARGE if the batches exceed segment.bytes; KAFKA_STORAGE_ERROR. An error leaves the
         log unchanged.
         """
-        admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path)
+        admitted = validator.admit(batches, self.config, now_ms, where=self.segments.path, origin=origin)
         return self.append_admitted(admitted, leader_epoch=leader_epoch, now_ms=now_ms)
 
-    def admit(self, batches: bytearray, *, now_ms: int) -> Admitted:
+    def admit(self, batches: bytearray, *, now_ms: int, origin: AppendOrigin = CLIENT) -> Admitted:
         """The first half of :meth:`append`, with the present configuration. In any thread.
 
         An error names the invalid records, even if the header alone is reason to refuse the batch.
         """
         config = self.config
         try:
-            return validator.admit(batches, config, now_ms, where=self.segments.path)
+            return validator.admit(batches, config, now_ms, where=self.segments.path, origin=origin)
         except HeaderRefusedError:
             pass
-        return validator.admit(batches, config, now_ms, where=self.segments.path, read=True)
+        return validator.admit(batches, config, now_ms, where=self.segments.path, read=True, origin=origin)
 
     def append_admitted(self, admitted: Admitted, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """The second half of :meth:`append`, for batches from :meth:`admit`."""
-        view, headers, append_time = admitted
+        """The second half of :meth:`append`, for batches from :meth:`admit`; or write a mirror's batches unchanged."""
+        view, headers, append_time, origin = admitted
+        if origin is MIRROR:
+            if self.offline is not None or self.truncating:
+                raise self._refusal()
+            return self._append_unchanged(admitted, now_ms)
         if self.offline is not None or self.truncating:
             # before sequences, because earlier refused batches are missing from them
             raise self._unless_torn(self._refusal())
@@ -191,18 +201,14 @@ class Log(LogState):
         view = memoryview(batches)
         self.check_online()
         is_empty = self.log_start_offset == self.log_end_offset
-        headers = validator.check_copied(view, self.log_end_offset, is_empty)
-        if headers[0].base_offset < self.log_end_offset:
-            self.start_anew(headers[0].base_offset, now_ms=now_ms)
-        self._write(view, headers, now_ms)
-        return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
+        admitted = validator.admit_copied(view, self.log_end_offset, is_empty)
+        if (first := admitted[1][0].base_offset) < self.log_end_offset:
+            self.start_anew(first, now_ms=now_ms)
+        return self._append_unchanged(admitted, now_ms)
 
-    def append_mirrored(
-        self, batches: memoryview, headers: Sequence[BatchHeader], *, now_ms: int
-    ) -> AppendInfo:
-        """Write a source's batches unchanged, after ``validator.check_mirrored`` at the log's end."""
-        if self.offline is not None or self.truncating:
-            raise self._refusal()
+    def _append_unchanged(self, admitted: Admitted, now_ms: int) -> AppendInfo:
+        """Write batches that have their offsets and epochs: those of another log."""
+        batches, headers, *_ = admitted
         self._write(batches, headers, now_ms)
         return AppendInfo(headers[0].base_offset, headers[-1].last_offset, -1, self.log_start_offset)
 

@@ -43,13 +43,16 @@ from millstream_kafka.compression import Compression
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..topic_rules.mirrored_topics import LARGEST_EPOCH, LARGEST_OFFSET
+from .append_origin import AppendOrigin
 from .config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-Admitted = tuple[memoryview, list[BatchHeader], int]
-"""Batches to store, still without offsets; and the append time, -1 unless message.timestamp.type=LogAppendTime."""
+Admitted = tuple[memoryview, list[BatchHeader], int, AppendOrigin]
+"""Batches that a log may write, and their headers; the append time, -1 unless message.timestamp.type=LogAppendTime.
 
+Batches of clients and coordinators have no offsets yet. (A plain tuple, because each append makes one.)
+"""
 
 MOST_RECORD_ERRORS = 100
 """Refused records of a partition that a response names: a batch of 1 MB can have a million, with a text for each."""
@@ -64,16 +67,22 @@ class RecordsRefusedError(ApiError):
 
 
 def admit(
-    batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, *, where: str, read: bool = False
+    batches: bytes | bytearray | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    where: str,
+    read: bool = False,
+    origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> Admitted:
-    """The batches to store; ApiError if one is refused. In any thread.
+    """Batches of a client or a coordinator, to store; ApiError if one is refused. In any thread.
 
     Writable batches are changed in place. ``where`` is the log's folder; ``read`` reads the records in any case.
     ApiError: those of ``batch.validate``, RecordsRefusedError, HeaderRefusedError, MESSAGE_TOO_LARGE for a
     recompressed batch, INVALID_RECORD for any other problem with these bytes. Raises nothing but ApiError.
     """
     try:
-        return _admit(batches, config, now_ms, where, read or config.reads_records)
+        return _admit(batches, config, now_ms, where, read or config.reads_records, origin)
     except ApiError:
         raise
     except Exception as error:
@@ -82,7 +91,12 @@ def admit(
 
 
 def _admit(
-    batches: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, where: str, read: bool
+    batches: bytes | bytearray | memoryview,
+    config: LogConfig,
+    now_ms: int,
+    where: str,
+    read: bool,
+    origin: AppendOrigin,
 ) -> Admitted:
     view = memoryview(batches)
     if view.readonly:
@@ -97,7 +111,7 @@ def _admit(
         for timestamp in (header.base_timestamp, header.max_timestamp)
         if timestamp < 0
     ):
-        return _admit(view, config, now_ms, where, True)
+        return _admit(view, config, now_ms, where, True, origin)
     if read:
         _check_records(view, headers, config, now_ms, where)
     for header in headers:
@@ -114,13 +128,13 @@ def _admit(
     if config.compression_type != "producer":
         view, headers = _recompress(view, headers, config)
     if not stamp:
-        return view, headers, -1
+        return view, headers, -1, origin
     position = 0
     stamped = []
     for header in headers:
         stamped.append(stamp_append_time(view[position : position + header.size], header, now_ms))
         position += header.size
-    return view, stamped, now_ms
+    return view, stamped, now_ms, origin
 
 
 def _out_of_time(timestamp: int, config: LogConfig, now_ms: int) -> bool:
@@ -214,8 +228,8 @@ def _recompress(
     return memoryview(stored), changed
 
 
-def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> list[BatchHeader]:
-    """Headers of batches from another log: whole, valid, ascending from ``log_end_offset`` on.
+def admit_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) -> Admitted:
+    """A leader's batches, for a follower: whole, valid, ascending from ``log_end_offset`` on.
 
     The first batch for an empty log may begin before its end and reach beyond it, because a leader's log may start
     within a batch (DeleteRecords). Compaction leaves some batches with fewer records than offsets, and gaps between
@@ -245,16 +259,16 @@ def check_copied(view: memoryview, log_end_offset: int, is_empty: bool = False) 
             ErrorCode.CORRUPT_MESSAGE,
             f"{len(view) - end} bytes behind the last whole batch of {HEADER_SIZE}+",
         )
-    return headers
+    return view, headers, -1, AppendOrigin.REPLICATION
 
 
-def check_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> list[BatchHeader]:
-    """Headers of a source's batches, for a mirror's replica whose log ends there; as in :func:`check_copied`.
+def admit_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> Admitted:
+    """A source's batches, for a mirror's replica whose log ends there; as in :func:`admit_copied`.
 
     Any client may send them. ApiError also: INVALID_RECORD for transactional and control batches, and for offsets and
     epochs beyond any source's; FENCED_LEADER_EPOCH for an epoch below the previous one, or below ``latest_epoch``.
     """
-    headers = check_copied(view, log_end_offset)
+    _, headers, *_ = admit_copied(view, log_end_offset)
     for header in headers:
         where = f"the batch at offset {header.base_offset}"
         if header.attributes & (TRANSACTIONAL | CONTROL):
@@ -273,7 +287,7 @@ def check_mirrored(view: memoryview, log_end_offset: int, latest_epoch: int) -> 
                 f"{where} is of leader epoch {epoch}, the one before it of {latest_epoch}: the logs have diverged",
             )
         latest_epoch = epoch
-    return headers
+    return view, headers, -1, AppendOrigin.MIRROR
 
 
 def _is_possible(header: BatchHeader) -> bool:

@@ -25,6 +25,7 @@ from typing import Protocol
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
+from ..log.append_origin import AppendOrigin
 from ..log.log import Log
 from ..log.validator import Admitted
 from ..runtime.request_memory import RequestMemory
@@ -39,7 +40,7 @@ class LedPartition(Protocol):
     @property
     def log(self) -> Log: ...
 
-    def check(self, batches: bytearray, acks: int) -> None:
+    def check(self, batches: bytearray, acks: int, origin: AppendOrigin) -> None:
         """Raises ApiError if the batches cannot be appended, whatever their contents."""
 
     def append_admitted(
@@ -59,21 +60,23 @@ class Admissions:
         self._memory = memory
         self._fatal = fatal
         self._thread = ThreadPoolExecutor(1, "admit")
-        self._queue: deque[tuple[LedPartition, DelayedProduce, bytearray]] = deque()
+        self._queue: deque[tuple[LedPartition, DelayedProduce, bytearray, AppendOrigin]] = deque()
         self._work: asyncio.Task[None] | None = None
 
-    def put(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
+    def put(
+        self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray, origin: AppendOrigin
+    ) -> None:
         """Queue batches. Their turn calls `Partition.append_admitted`, or ends `delayed`; and always `turn_over`."""
         self._memory.hold(len(batches))
-        self._queue.append((partition, delayed, batches))
+        self._queue.append((partition, delayed, batches, origin))
         if self._work is None:
             self._work = supervision.run("appends", self._append_all(), fatal=self._fatal)
 
     async def _append_all(self) -> None:
         while self._queue:
-            partition, delayed, batches = self._queue.popleft()
+            partition, delayed, batches, origin = self._queue.popleft()
             try:
-                await self._append(partition, delayed, batches)
+                await self._append(partition, delayed, batches, origin)
             except ApiError as error:
                 delayed.end(error)
             except Exception as error:  # only this batch fails; the next ones get their turn
@@ -84,11 +87,13 @@ class Admissions:
                 self._memory.free(len(batches))
         self._work = None
 
-    async def _append(self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray) -> None:
+    async def _append(
+        self, partition: LedPartition, delayed: DelayedProduce, batches: bytearray, origin: AppendOrigin
+    ) -> None:
         now_ms = int(time() * 1000)
-        partition.check(batches, delayed.acks)  # validating them may be pointless by now
+        partition.check(batches, delayed.acks, origin)  # validating them may be pointless by now
         admitted = await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: partition.log.admit(batches, now_ms=now_ms)
+            self._thread, lambda: partition.log.admit(batches, now_ms=now_ms, origin=origin)
         )
         partition.append_admitted(delayed, admitted, batches, now_ms)
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NoReturn
 
-from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, BatchHeader, HeaderRefusedError
+from millstream_kafka.batch import CODEC_MASK, HEADER_SIZE, HeaderRefusedError
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.mirror_source import REJOIN
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -34,8 +34,9 @@ from millstream_process import supervision
 from ..config.config import TopicConfig
 from ..config.config_types import LONG_MAX
 from ..coordination import PartitionRecord, TopicRecord
+from ..log.append_origin import CLIENT, COORDINATOR, MIRROR, AppendOrigin
 from ..log.log import AppendInfo, Log
-from ..log.validator import Admitted, check_mirrored
+from ..log.validator import Admitted, admit_mirrored
 from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, read_only
 from .append_queue import Admissions
 from .isr import Isr
@@ -195,17 +196,16 @@ class Partition(Replica):
         *,
         acks: int = -1,
         timeout_ms: int | None = None,
-        own: bool = False,
+        origin: AppendOrigin = CLIENT,
     ) -> AppendInfo | DelayedProduce:
         """Append record batches: returns the result if it is as safe as `acks` requires, else the wait for that.
 
         Batches that must wait for their turn are copied. ApiError refuses them. `acks` as in Produce; `timeout_ms`
-        limits the wait for all replicas. With `own`, this broker has built the batches, so it reads their records on
-        the loop if they must be read. (The markers of transactions would come this way.)
+        limits the wait for all replicas. `origin` is CLIENT or COORDINATOR.
         """
-        if self._appends_at_once or (not self._queued and (own or is_cheap(batches))):
+        if self._appends_at_once or (not self._queued and (origin is COORDINATOR or is_cheap(batches))):
             try:
-                info = self._append(batches, acks, now_ms)
+                info = self._append(batches, origin, acks, now_ms)
             except HeaderRefusedError:  # the thread finds the offending records
                 pass
             else:
@@ -216,7 +216,7 @@ class Partition(Replica):
                 )
         self._check_led(batches)
         delayed = DelayedProduce(acks, timeout_ms)
-        self._queue.put(self, delayed, bytearray(batches))
+        self._queue.put(self, delayed, bytearray(batches), origin)
         self._queued += 1
         self._choose_path()
         return delayed
@@ -237,7 +237,7 @@ class Partition(Replica):
         if not self._appends_at_once or self.log.sequence_guard.by_producer:
             return None
         try:
-            run = self._append(bytearray().join(batches), acks, now_ms)
+            run = self._append(bytearray().join(batches), CLIENT, acks, now_ms)
         except ApiError:
             return None
         if run.duplicate:
@@ -280,11 +280,11 @@ class Partition(Replica):
         check_start(self, log_start, end)
         delayed = None
         if batches:
-            headers = check_mirrored(batches, end, self.log.epochs.latest)
-            epoch = headers[-1].partition_leader_epoch
+            admitted = admit_mirrored(batches, end, self.log.epochs.latest)
+            epoch = admitted[1][-1].partition_leader_epoch
             if epoch >= self.record.leader_epoch:
                 self._need_epoch(epoch)
-            waiting = self._until_safe(self._append(batches, -1, now_ms, mirrored=headers), -1, timeout_ms)
+            waiting = self._until_safe(self._append_admitted(admitted, batches, -1, now_ms), -1, timeout_ms)
             delayed = waiting if isinstance(waiting, DelayedProduce) else None
         elif end < log_start and end == self.high_watermark:
             self.log.skip_to(log_start, now_ms=now_ms)
@@ -338,7 +338,7 @@ class Partition(Replica):
 
         The next wait begins in the step that appends, so it misses no later change.
         """
-        delayed.info = info = self._append(batches, delayed.acks, now_ms, admitted)
+        delayed.info = info = self._append_admitted(admitted, batches, delayed.acks, now_ms)
         if (purgatory := self._purgatory_of(info, delayed.acks)) is None:
             delayed.end()
         else:
@@ -349,12 +349,7 @@ class Partition(Replica):
         self._queued -= 1
         self._choose_path()
 
-    def check(
-        self,
-        batches: bytearray | memoryview,
-        acks: int,
-        mirrored: list[BatchHeader] | None = None,
-    ) -> None:
+    def check(self, batches: bytearray | memoryview, acks: int, origin: AppendOrigin) -> None:
         """Raises ApiError if the batches may not be appended now, whatever they are.
 
         An ordinary batch gets this leader's epoch, so that must not be below the log's last one: then followers could
@@ -363,44 +358,49 @@ class Partition(Replica):
         try:
             if self._ended is not None:
                 self._check_led(batches)
-            if mirrored is None:
+            if origin is not MIRROR:
                 if self.source:
                     raise read_only(self.topic, self.source)
                 if self._is_outdated:
                     self._need_epoch(self.log.epochs.latest)
             if acks == -1 and len(self.record.isr) < self.min_insync_replicas:
                 raise self._not_enough_replicas()
-            if self.log.sequence_guard.by_producer and mirrored is None:
+            if self.log.sequence_guard.by_producer and origin is not MIRROR:
                 self.log.sequence_guard.check(batches, self.log.producers)
         except ApiError as error:
             self.log.sequence_guard.note(batches, error, self.log.producers)
             raise
 
     def _append(
-        self,
-        batches: bytearray | memoryview,
-        acks: int,
-        now_ms: int,
-        admitted: Admitted | None = None,
-        mirrored: list[BatchHeader] | None = None,
+        self, batches: bytearray | memoryview, origin: AppendOrigin, acks: int, now_ms: int
     ) -> AppendInfo:
-        """Append to a leader's log; only this method does, both producers' and a source's batches. Raises ApiError."""
-        self.check(batches, acks, mirrored)
-        epoch = self.record.leader_epoch
+        """Validate batches and append them to the leader's log, now. Raises ApiError."""
+        self.check(batches, acks, origin)
         try:
-            if mirrored is not None:
-                info = self.log.append_mirrored(memoryview(batches), mirrored, now_ms=now_ms)
-            elif admitted is None:
-                info = self.log.append(batches, leader_epoch=epoch, now_ms=now_ms)
-            else:
-                info = self.log.append_admitted(admitted, leader_epoch=epoch, now_ms=now_ms)
+            info = self.log.append(
+                batches, leader_epoch=self.record.leader_epoch, now_ms=now_ms, origin=origin
+            )
         except HeaderRefusedError:
             raise
         except ApiError as error:
             self._refused(error, batches)
             raise
+        return self._appended(info, len(batches))
+
+    def _append_admitted(
+        self, admitted: Admitted, batches: bytearray | memoryview, acks: int, now_ms: int
+    ) -> AppendInfo:
+        """Append batches that were validated before. Raises ApiError."""
+        self.check(batches, acks, admitted[3])
+        try:
+            info = self.log.append_admitted(admitted, leader_epoch=self.record.leader_epoch, now_ms=now_ms)
+        except ApiError as error:
+            self._refused(error, batches)
+            raise
+        return self._appended(info, len(batches))
+
+    def _appended(self, info: AppendInfo, size: int) -> AppendInfo:
         if not info.duplicate:
-            size = len(batches)
             self.received_bytes += size
             self._grown(size)
         elif info.last_offset >= self.high_watermark:
