@@ -14,7 +14,7 @@ import pytest
 import millstream
 from millstream.clocks import partition_of
 from millstream.topics import create_topic
-from millstream_broker.groups.records import partition_for
+from millstream_broker.coordinator.partitioner import partition_for
 from millstream_harness.broker import fixed_port
 from millstream_harness.cluster import ClusterProcesses
 from millstream_harness.doctor import SkewedBroker, all_findings, findings, served

@@ -46,9 +46,9 @@ from .controller.reach import Caller
 from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
 from .coordination.stores.file import FILE_NAME as COORDINATION
+from .coordinator.internal_topic import BrokerInternalTopic
 from .groups.driver import GroupDriver
 from .groups.messages import GroupConfig
-from .groups.offsets_topic import BrokerOffsetsTopic
 from .log.config import LogConfig
 from .log.directory import LogDir, LogDirError
 from .log.files import FileCache
@@ -71,6 +71,7 @@ from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .topic_rules.internal_topics import OFFSETS_TOPIC
 
 OPEN_FILES = 1024
 """Most segment and index files to keep open; a quarter of the system's limit, if that is less."""
@@ -148,11 +149,13 @@ class Broker:
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
         self.producer_ids = ProducerIds()
-        offsets = BrokerOffsetsTopic(
+        offsets = BrokerInternalTopic(
+            OFFSETS_TOPIC,
             self.replicas,
             self.topic_administrator,
-            config.integer("offsets.commit.timeout.ms"),
-            offsets_factor,
+            timeout_ms=config.integer("offsets.commit.timeout.ms"),
+            factor=offsets_factor,
+            factor_key="offsets.topic.replication.factor",
         )
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
@@ -177,7 +180,7 @@ class Broker:
             peers=peers,
             sessions=self.fetch_sessions,
             admissions=self._append_queue,
-            groups=self.groups,
+            coordinators={OFFSETS_TOPIC: self.groups},
             unwritable=self._lost_data.cannot_write,
             raise_epoch=self._alter_partition.raise_epoch,
         )

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from millstream_broker.groups import driver as driver_module
+from millstream_broker.coordinator import loader, runtime
 from millstream_broker.groups.driver import GroupDriver
 from millstream_broker.groups.group import GroupState
 from millstream_broker.groups.messages import Commit, GroupConfig, LeavingMember, OffsetToCommit, Sync
@@ -62,7 +62,7 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         before = first.describe("g")
         assert second.heartbeat("g", leader.member_id, 2, None) is NOT_COORDINATOR
 
-        first.resign(0)
+        first.on_resignation(0)
         assert first.heartbeat("g", leader.member_id, 2, None) is NOT_COORDINATOR
         assert (await first.join(joining(leader.member_id))).error is NOT_COORDINATOR
         assert (await first.sync(Sync("g", leader.member_id, 2, {}))).error is NOT_COORDINATOR
@@ -72,7 +72,7 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         assert await first.delete_group("simple") is NOT_COORDINATOR
         assert first.list_groups() == (NONE, [])
 
-        second.lead(0)
+        second.on_election(0)
         await loaded(second)
         assert second.describe("g") == before
         assert second.heartbeat("g", leader.member_id, 2, None) is NONE
@@ -86,8 +86,8 @@ async def test_another_coordinator_goes_on_where_the_first_was() -> None:
         assert await second.commit(committing(9)) == {("t", 0): NONE}
 
         # And back: nothing of the first term may be left.
-        second.resign(0)
-        first.lead(0)
+        second.on_resignation(0)
+        first.on_election(0)
         await loaded(first)
         assert first.heartbeat("g", again.member_id, 2, "i") is NONE
         committed = first.fetch_offsets("simple", None).offsets["t", 0]
@@ -104,7 +104,7 @@ async def test_who_waits_is_sent_to_the_new_coordinator() -> None:
         committing_one = asyncio.create_task(driver.commit(committing(7)))
         await asyncio.sleep(0)
         assert not rejoining.done()
-        driver.resign(0)
+        driver.on_resignation(0)
         rejoined = await rejoining
         assert (rejoined.error, rejoined.member_id) == (NOT_COORDINATOR, leader.member_id)
         assert await committing_one == {("t", 0): NOT_COORDINATOR}
@@ -118,7 +118,7 @@ async def test_who_waits_for_an_assignment_is_sent_to_the_new_coordinator() -> N
         topic.writable.clear()
         syncing = asyncio.create_task(driver.sync(Sync("g", joined.member_id, 1, {joined.member_id: b"x"})))
         await asyncio.sleep(0)
-        driver.resign(0)
+        driver.on_resignation(0)
         assert (await syncing).error is NOT_COORDINATOR
         topic.writable.set()
 
@@ -127,9 +127,9 @@ async def test_while_the_groups_are_loaded() -> None:
     topic = SharedTopic()
     async with drivers(topic) as (first, second):
         leader, _ = await assembled(first)
-        first.resign(0)
+        first.on_resignation(0)
         topic.readable.clear()
-        second.lead(0)
+        second.on_election(0)
         assert (await second.join(joining(leader.member_id))).error is LOADING
         assert (
             await second.sync(Sync("g", leader.member_id, 2, {}))
@@ -153,16 +153,16 @@ async def test_what_was_being_loaded_when_another_took_over_is_not_taken() -> No
         topic.reading.clear()
         topic.readable.clear()
         ended = topic.ended
-        second.lead(0)
+        second.on_election(0)
         assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
-        second.resign(0)
+        second.on_resignation(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
         topic.readable.set()
         await until(lambda: topic.ended > ended)  # the abandoned load
         await turns()
         assert second.heartbeat("simple", "m", 1, None) is NOT_COORDINATOR
-        first.resign(0)
-        second.lead(0)
+        first.on_resignation(0)
+        second.on_election(0)
         await loaded(second)
         committed = second.fetch_offsets("simple", None).offsets["t", 0]
         assert committed is not None
@@ -175,11 +175,11 @@ async def test_a_record_that_cannot_be_read_costs_no_other_group() -> None:
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.batches.append(build_batch([Record(group_tombstone("g")[0], b"\0\x63", 0)]))
         for times in (1, 2):
-            second.lead(0)
+            second.on_election(0)
             await loaded(second)
             assert position(second) == 1
             assert second.unreadable == times
-            second.resign(0)
+            second.on_resignation(0)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ async def test_a_record_that_cannot_be_read_costs_no_other_group() -> None:
 async def test_a_load_that_fails_is_tried_again_while_the_partition_is_led(
     reason: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(loader, "RETRY_S", 0.001)
     topic = SharedTopic()
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.broken, topic.attempts = reason, 0
-        second.lead(0)
+        second.on_election(0)
         await until(lambda: topic.attempts >= 3)
         assert second.fetch_offsets("simple", None).error is LOADING
         assert second.loading == 1
@@ -207,25 +207,25 @@ async def test_a_partition_that_is_led_already_is_not_loaded_again() -> None:
     async with drivers(topic) as (_, second):
         topic.attempts = 0
         topic.readable.clear()
-        second.lead(0)
-        second.lead(0)
+        second.on_election(0)
+        second.on_election(0)
         topic.readable.set()
         await loaded(second)
-        second.lead(0)
+        second.on_election(0)
         assert (topic.attempts, second.loading) == (1, 0)
 
 
 async def test_pauses_between_attempts_to_load_double_up_to_the_longest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
-    monkeypatch.setattr(driver_module, "LONGEST_RETRY_S", 0.004)
+    monkeypatch.setattr(loader, "RETRY_S", 0.001)
+    monkeypatch.setattr(loader, "LONGEST_RETRY_S", 0.004)
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = OSError(5, "Input/output error")
-        second.lead(0)
+        second.on_election(0)
         await until(lambda: len(caplog.messages) >= 4)
-        second.resign(0)
+        second.on_resignation(0)
     assert caplog.messages[:4] == [
         f"__consumer_offsets-0: cannot load its groups, retrying in {pause} s: [Errno 5] Input/output error"
         for pause in ("0.001", "0.002", "0.004", "0.004")
@@ -246,9 +246,9 @@ async def test_a_load_that_fails_by_a_defect_logs_where_it_happened(
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = reason
-        second.lead(0)
+        second.on_election(0)
         await until(lambda: bool(caplog.records))
-        second.resign(0)
+        second.on_resignation(0)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert bool(record.exc_info) == is_a_defect
@@ -256,13 +256,13 @@ async def test_a_load_that_fails_by_a_defect_logs_where_it_happened(
 
 
 async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "RETRY_S", 0.001)
+    monkeypatch.setattr(loader, "RETRY_S", 0.001)
     topic = SharedTopic()
     async with drivers(topic) as (_, second):
         topic.broken = OSError(5, "Input/output error")
-        second.lead(0)
+        second.on_election(0)
         await until(lambda: topic.attempts >= 3)
-        second.resign(0)
+        second.on_resignation(0)
         assert second.loading == 0
         topic.broken, attempts = None, topic.attempts
         await asyncio.sleep(0.02)
@@ -272,12 +272,12 @@ async def test_a_load_that_fails_ends_with_the_leadership(monkeypatch: pytest.Mo
 
 async def test_making_the_topic_waits_only_so_long_for_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """FindCoordinator creates the topic; an unreadable disk must not make it hang."""
-    monkeypatch.setattr(driver_module, "FIRST_LOAD_S", 0.01)
+    monkeypatch.setattr(runtime, "FIRST_LOAD_S", 0.01)
     topic = SharedTopic()
     topic.broken = OSError(5, "Input/output error")
     config = GroupConfig(offsets_topic_num_partitions=1)
     driver = GroupDriver(config, topic, lambda name: TOPICS[name])
-    driver.lead(0)
+    driver.on_election(0)
     async with asyncio.timeout(PATIENCE_S):
         await driver.ensure_topic()
     await driver.close()
@@ -290,11 +290,11 @@ async def test_a_load_that_was_overtaken_by_another_leadership_installs_nothing(
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.reading.clear()
         topic.readable.clear()
-        second.lead(0)
+        second.on_election(0)
         assert await asyncio.to_thread(topic.reading.wait, PATIENCE_S), "it has read what is there now"
-        second.resign(0)
+        second.on_resignation(0)
         assert await first.commit(committing(2)) == {("t", 0): NONE}
-        second.lead(0)
+        second.on_election(0)
         topic.readable.set()
         await loaded(second)
         assert position(second) == 2
@@ -309,14 +309,14 @@ async def test_what_waited_to_be_written_in_an_earlier_leadership_is_not_written
             commits.append(asyncio.create_task(first.commit(committing(offset))))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        first.resign(0)
+        first.on_resignation(0)
         assert [await commit for commit in commits] == [{("t", 0): NOT_COORDINATOR}] * 2
-        first.lead(0)
+        first.on_election(0)
         topic.writable.set()
         await loaded(first)
         assert await first.commit(committing(3)) == {("t", 0): NONE}
-        first.resign(0)
-        second.lead(0)
+        first.on_resignation(0)
+        second.on_election(0)
         await loaded(second)
         written = [
             each.offset
@@ -332,8 +332,8 @@ async def test_a_topic_deleted_while_groups_are_loaded() -> None:
     async with drivers(topic) as (first, second):
         assert await first.commit(committing(1)) == {("t", 0): NONE}
         topic.readable.clear()
-        second.lead(0)
-        second.forget_topics({"t": TOPICS["t"]})
+        second.on_election(0)
+        second.on_topics_deleted({"t": TOPICS["t"]})
         topic.readable.set()
         await loaded(second)
         assert second.fetch_offsets("simple", None).offsets == {}
@@ -342,11 +342,11 @@ async def test_a_topic_deleted_while_groups_are_loaded() -> None:
 async def test_thousands_of_positions_in_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deletion hides all positions at once; their tombstones are written in short steps."""
     topic = SharedTopic()
-    monkeypatch.setattr("millstream_broker.groups.coordinator.FORGOTTEN_AT_ONCE", 10)
+    monkeypatch.setattr("millstream_broker.groups.offsets.FORGOTTEN_AT_ONCE", 10)
     async with drivers(topic, 1) as (driver,):
         offsets = [OffsetToCommit("t", index, 1, topic_id=TOPICS["t"]) for index in range(95)]
         await driver.commit(Commit("simple", offsets))
-        driver.forget_topics({"t": TOPICS["t"]})
+        driver.on_topics_deleted({"t": TOPICS["t"]})
         assert driver.fetch_offsets("simple", None).offsets == {}
         await until(lambda: driver.committed_partitions("simple") == [])
         assert driver.committed_partitions("no such group") == []
@@ -361,7 +361,7 @@ async def test_closed_driver_takes_no_calls() -> None:
 
 async def test_closing_does_not_wait_for_replicas_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a broker stops without ZooKeeper: each append would take its full timeout."""
-    monkeypatch.setattr("millstream_broker.groups.driver.FINISH_S", 0.1)
+    monkeypatch.setattr("millstream_broker.coordinator.runtime.FINISH_S", 0.1)
     topic = SharedTopic()
     async with drivers(topic, 1) as (driver,):
         topic.writable.clear()

@@ -75,7 +75,7 @@ def test_events_follow_a_deadline_that_is_due() -> None:
     async def play() -> None:
         async with drivers(SharedTopic(), 1) as (driver,):
             driver._coordinator.next_deadline = lambda: 0  # type: ignore[method-assign]
-            assert [driver._event(lambda: "answer") for _ in range(3)] == ["answer"] * 3
+            assert [driver._runtime.run(lambda: "answer") for _ in range(3)] == ["answer"] * 3
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(play())
@@ -117,7 +117,7 @@ def test_an_event_that_fails_leaves_no_reply_behind() -> None:
                 raise RuntimeError("an event fails")
 
             with pytest.raises(RuntimeError, match="an event fails"):
-                driver._event(fail)
+                driver._runtime.run(fail)
             await asyncio.sleep(0)
             assert rejoining.done()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millstream_broker.coordinator.effects import StoreRecords
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState
-from millstream_broker.groups.messages import StoreRecords
 from millstream_broker.groups.records import group_record, offset_record
 from millstream_harness.group_machine import EXPIRING, RETENTION_MS, START, Machine, subscription
 from millstream_kafka.protocol.errors import ErrorCode

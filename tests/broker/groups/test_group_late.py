@@ -114,7 +114,7 @@ def test_another_coordinator_finds_the_fate_of_late_writes_in_the_log() -> None:
     machine = with_position()
     deletion = machine.delete()
     machine.time_out()
-    partition = machine.coordinator.partition_of("g")
+    partition = machine.coordinator.state.partition_of("g")
     machine.coordinator.unload(partition)
     machine.carry_out()
     assert len(deletion.replies) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from millstream_broker.coordinator.effects import Reply
+from millstream_broker.groups.classic import LONGEST_NAME
 from millstream_broker.groups.group import GroupState
-from millstream_broker.groups.membership import LONGEST_NAME
-from millstream_broker.groups.messages import GroupConfig, Join, JoinResult, LeavingMember, Reply
+from millstream_broker.groups.messages import GroupConfig, Join, JoinResult, LeavingMember
 from millstream_harness.group_machine import Machine
 from millstream_kafka.protocol.compiler import MAX_STRING
 from millstream_kafka.protocol.errors import ErrorCode
@@ -51,7 +52,7 @@ def test_group_that_became_empty_gathers_its_next_members_as_a_new_one_does() ->
     machine = Machine(GroupConfig(group_initial_rebalance_delay_ms=3_000))
     first = machine.join()
     machine.wait(3_000)
-    machine.coordinator.leave("g", [LeavingMember(first.joined.member_id)])
+    machine.coordinator.classic.leave("g", [LeavingMember(first.joined.member_id)])
     assert machine.group().state is GroupState.EMPTY
     again = machine.join()
     machine.wait(2_000)
@@ -100,8 +101,10 @@ def test_a_member_id_is_never_too_long_to_be_sent(is_static: bool) -> None:
     def join(name: str) -> JoinResult:
         instance = name if is_static else None
         event = Join("g", "", name, "/h", 10_000, 10_000, "consumer", (("range", b""),), instance_id=instance)
-        machine.coordinator.join("caller", event)
-        (result,) = (each.result for each in machine.coordinator.take_effects() if isinstance(each, Reply))
+        machine.coordinator.classic.join("caller", event)
+        (result,) = (
+            each.result for each in machine.coordinator.state.take_effects() if isinstance(each, Reply)
+        )
         assert isinstance(result, JoinResult)
         return result
 
@@ -170,7 +173,7 @@ def test_assignments_stored_too_late_for_their_generation_are_not_handed_out() -
     newcomer = machine.join(client="b")
     assert sync.synced.error is ErrorCode.REBALANCE_IN_PROGRESS
     store = machine.held.pop()
-    machine.coordinator.stored([store.write], NONE)
+    machine.coordinator.state.stored([store.write], NONE)
     assert machine.group().state is GroupState.PREPARING_REBALANCE
     machine.join(leader)
     assert newcomer.joined.generation == 2
@@ -216,7 +219,7 @@ def test_first_member_must_name_type_and_protocols(protocol_type: str, protocols
     from millstream_broker.groups.messages import Join
 
     offered = tuple(protocols.items())
-    machine.coordinator.join(call, Join("g", "", "c", "/h", 10_000, 30_000, protocol_type, offered))
+    machine.coordinator.classic.join(call, Join("g", "", "c", "/h", 10_000, 30_000, protocol_type, offered))
     machine.carry_out()
     assert call.joined.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -413,7 +416,7 @@ def test_of_a_full_group_those_who_rejoin_first_stay() -> None:
 def test_leaving() -> None:
     machine = Machine()
     (leader, follower), generation = machine.stable(2)
-    leave = machine.coordinator.leave
+    leave = machine.coordinator.classic.leave
     assert leave("g", [LeavingMember("stranger")]) == (NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
     assert leave("nobody", [LeavingMember("x")]) == (NONE, [ErrorCode.UNKNOWN_MEMBER_ID])
     assert leave("", [LeavingMember("x")]) == (ErrorCode.INVALID_GROUP_ID, [])
@@ -445,14 +448,14 @@ def test_members_are_restored_and_have_a_session_to_be_heard_of() -> None:
 def test_while_loading() -> None:
     machine = Machine()
     coordinator = machine.coordinator
-    assert not coordinator.begin_load(coordinator.partition_of("g")), "it is loaded"
-    coordinator.unload(coordinator.partition_of("g"))
-    assert coordinator.begin_load(coordinator.partition_of("g"))
+    assert not coordinator.state.begin_load(coordinator.state.partition_of("g")), "it is loaded"
+    coordinator.unload(coordinator.state.partition_of("g"))
+    assert coordinator.state.begin_load(coordinator.state.partition_of("g"))
     assert machine.join().joined.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert machine.sync("m", 1).synced.error is ErrorCode.REBALANCE_IN_PROGRESS
     assert machine.heartbeat("m", 1) is NONE, "answered blindly: the member must not leave for nothing"
     assert machine.commit(1).result == {("t", 0): ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    assert coordinator.fetch_offsets("g", None).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.offsets.fetch("g", None).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.list_groups()[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.describe("g").error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -463,7 +466,7 @@ def test_partition_that_another_coordinator_takes_over() -> None:
     newcomer = machine.join(client="b")
     machine.hold = True
     commit = machine.commit(5, member=leader, generation=generation)
-    machine.coordinator.unload(machine.coordinator.partition_of("g"))
+    machine.coordinator.unload(machine.coordinator.state.partition_of("g"))
     machine.carry_out()
     assert newcomer.joined.error is ErrorCode.NOT_COORDINATOR
     assert commit.result == {("t", 0): ErrorCode.NOT_COORDINATOR}

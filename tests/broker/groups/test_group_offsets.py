@@ -28,7 +28,7 @@ def test_commit_is_visible_and_answered_when_it_is_stored() -> None:
     assert machine.committed() is None
     machine.release()
     assert commit.result == OK
-    found = machine.coordinator.fetch_offsets("g", None).offsets["t", 0]
+    found = machine.coordinator.offsets.fetch("g", None).offsets["t", 0]
     assert found is not None
     assert (found.offset, found.leader_epoch, found.metadata) == (7, 3, "as given")
     assert (found.commit_timestamp, found.expire_timestamp) == (START, -1)
@@ -126,7 +126,7 @@ def test_offset_whose_metadata_is_too_large_costs_no_other_of_its_commit() -> No
     offsets = [
         OffsetToCommit("t", partition, 5, metadata="x" * length) for partition, length in enumerate((11, 10))
     ]
-    machine.coordinator.commit(call, Commit("g", offsets))
+    machine.coordinator.offsets.commit(call, Commit("g", offsets))
     machine.carry_out()
     assert call.result == {("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE, ("t", 1): NONE}
     assert (machine.committed(partition=0), machine.committed(partition=1)) == (None, 5)

@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from millstream_broker.groups import coordinator as coordinator_module
+from millstream_broker.groups import offsets as offsets_module
+from millstream_broker.groups.records import LoadedGroups
 from millstream_broker.runtime.steps import to_the_end
 from millstream_harness.group_machine import EXPIRING, Machine, subscription
 from millstream_kafka.protocol.errors import ErrorCode
@@ -33,7 +34,7 @@ def test_positions_of_a_topic_made_anew_while_no_coordinator_looked_are_forgotte
     machine.topics["t"] = uuid.uuid4()
     successor = machine.reloaded()
     assert (successor.committed(), successor.committed(topic="other")) == (None, 8)
-    assert successor.coordinator.fetch_offsets("g", None).offsets.keys() == {("other", 0)}
+    assert successor.coordinator.offsets.fetch("g", None).offsets.keys() == {("other", 0)}
     (stored,) = successor.stored_groups()
     assert stored.offsets.keys() == {("other", 0)}, "the log forgets it, too"
 
@@ -58,7 +59,7 @@ def test_a_successor_that_comes_later_voids_positions_that_waited_for_their_topi
     successor = machine.reloaded()
     successor.topics["t"] = uuid.uuid4()
     assert successor.committed() is None
-    assert successor.coordinator.fetch_offsets("g", None).offsets == {}
+    assert successor.coordinator.offsets.fetch("g", None).offsets == {}
     successor.wait(60_000)
     assert successor.stored_groups() == [], "the next check writes the tombstone"
 
@@ -66,12 +67,12 @@ def test_a_successor_that_comes_later_voids_positions_that_waited_for_their_topi
 def test_a_deletion_that_was_seen_is_remembered_for_later_loads() -> None:
     machine = Machine()
     machine.commit(7)
-    partition = machine.coordinator.partition_of("g")
+    partition = machine.coordinator.state.partition_of("g")
     groups = machine.stored_groups()
     machine.coordinator.unload(partition)
     machine.delete_topic("t")
-    machine.coordinator.begin_load(partition)
-    machine.coordinator.loaded(partition, groups)
+    machine.coordinator.state.begin_load(partition)
+    machine.coordinator.loaded(partition, LoadedGroups(groups))
     machine.carry_out()
     assert machine.committed() is None
     assert machine.stored_groups() == []
@@ -82,16 +83,16 @@ def test_what_happened_since_a_partition_was_loaded_outlives_another_load() -> N
     machine.commit(7)
     groups = machine.stored_groups()
     machine.commit(8)
-    machine.coordinator.loaded(machine.coordinator.partition_of("g"), groups)
+    machine.coordinator.loaded(machine.coordinator.state.partition_of("g"), LoadedGroups(groups))
     assert machine.committed() == 8
 
 
 def test_deletions_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "DELETED_TOPICS", 2)
+    monkeypatch.setattr(offsets_module, "DELETED_TOPICS", 2)
     machine = Machine()
     ids = [uuid.uuid4() for _ in range(3)]
     for topic_id in ids:
-        to_the_end(machine.coordinator.forget_topics({"gone": topic_id}))
+        to_the_end(machine.coordinator.offsets.forget_topics({"gone": topic_id}))
     for topic_id in ids:
         machine.commit(1, topic=str(topic_id), topic_id=topic_id)
     assert [machine.committed(topic=str(topic_id)) for topic_id in ids] == [1, None, None]
@@ -117,13 +118,13 @@ def test_a_commit_to_the_successor_outlives_what_is_done_to_its_predecessor() ->
     machine.hold = True
     machine.topics["t"] = uuid.uuid4()
     machine.commit(1)
-    to_the_end(machine.coordinator.forget_topics({"t": old}))
+    to_the_end(machine.coordinator.offsets.forget_topics({"t": old}))
     machine.carry_out()
     machine.hold = False
     while machine.held:
         machine.release()
     assert machine.committed() == 1
-    to_the_end(machine.coordinator.forget_topics({"t": old}))
+    to_the_end(machine.coordinator.offsets.forget_topics({"t": old}))
     assert machine.committed() == 1
     assert machine.reloaded().committed() == 1
 

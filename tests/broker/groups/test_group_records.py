@@ -10,14 +10,13 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millstream_broker.coordinator.partitioner import java_hash, partition_for
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState, Member
 from millstream_broker.groups.records import (
     group_record,
     group_tombstone,
-    java_hash,
     java_length,
     offset_record,
-    partition_for,
     read_groups,
 )
 from millstream_kafka.batch import Record, build_batch
@@ -31,7 +30,7 @@ def batch(*records: tuple[bytes, bytes | None], control: bool = False) -> bytes:
 def groups_in(batches: list[bytes]) -> list[Group]:
     """The groups; every record must be readable."""
     loaded = read_groups(batches)
-    assert loaded.unreadable == 0, loaded.examples
+    assert loaded.skipped.unreadable == 0, loaded.skipped.examples
     return loaded.groups
 
 
@@ -229,8 +228,8 @@ def test_a_record_that_cannot_be_read_is_skipped_and_counted(garbage: tuple[byte
     assert {group.group_id for group in loaded.groups} == {"before", "g"}
     (group,) = (group for group in loaded.groups if group.group_id == "g")
     assert (group.offsets.keys(), group.members) == ({("t", 1)}, {})
-    assert loaded.unreadable == 1
-    assert loaded.examples[0].startswith("offset 1: ")
+    assert loaded.skipped.unreadable == 1
+    assert loaded.skipped.examples[0].startswith("offset 1: ")
 
 
 def test_a_batch_that_cannot_be_read_costs_no_other() -> None:
@@ -242,7 +241,7 @@ def test_a_batch_that_cannot_be_read_costs_no_other() -> None:
     wrong_codec[17:21] = crc32c(memoryview(wrong_codec)[21:]).to_bytes(4, "big")
     loaded = read_groups([bytes(broken), bytes(wrong_codec), batch(GOOD)])
     assert [group.offsets.keys() for group in loaded.groups] == [{("t", 1)}]
-    assert loaded.unreadable == 2
+    assert loaded.skipped.unreadable == 2
 
 
 def test_groups_that_belong_in_another_partition_are_skipped() -> None:
@@ -251,7 +250,7 @@ def test_groups_that_belong_in_another_partition_are_skipped() -> None:
     stored = [offset_record(group, "t", 0, CommittedOffset(1, 0, "", 5)) for group in (of_0, of_1)]
     stored.append(group_record(Group(of_0)))
     loaded = read_groups([batch(*stored)], 1, 2)
-    assert ([group.group_id for group in loaded.groups], loaded.unreadable) == ([of_1], 2)
+    assert ([group.group_id for group in loaded.groups], loaded.skipped.unreadable) == ([of_1], 2)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +258,12 @@ def test_groups_that_belong_in_another_partition_are_skipped() -> None:
 )
 def test_strings_are_as_long_as_a_response_can_carry(metadata: str, is_read: bool) -> None:
     loaded = read_groups([batch(with_metadata(metadata))])
-    assert (len(loaded.groups), loaded.unreadable) == ((1, 0) if is_read else (0, 1))
+    assert (len(loaded.groups), loaded.skipped.unreadable) == ((1, 0) if is_read else (0, 1))
 
 
 def test_only_the_first_are_told_of() -> None:
     loaded = read_groups([batch(*[(b"\x00\x63", b"")] * 100)])
-    assert (loaded.unreadable, len(loaded.examples)) == (100, 5)
+    assert (loaded.skipped.unreadable, len(loaded.skipped.examples)) == (100, 5)
 
 
 def test_negative_offsets_are_as_committed() -> None:

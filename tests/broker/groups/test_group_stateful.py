@@ -97,7 +97,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
     def leave(self, call: Call, by_instance: bool) -> None:
         member_id, _, instance = self.identity(call)
         leaving = LeavingMember("" if by_instance and instance else member_id, instance)
-        self.machine.coordinator.leave("g", [leaving])
+        self.machine.coordinator.classic.leave("g", [leaving])
         self.machine.carry_out()
 
     @rule(call=joins, partition=st.integers(0, 2))
@@ -216,7 +216,7 @@ class GroupUnderRandomEvents(RuleBasedStateMachine):
 
     @invariant()
     def offsets_are_of_the_present_topic(self) -> None:
-        found = self.machine.coordinator.fetch_offsets("g", None).offsets
+        found = self.machine.coordinator.offsets.fetch("g", None).offsets
         assert all(each is not None and each.topic_id == self.machine.topics["t"] for each in found.values())
 
     def teardown(self) -> None:

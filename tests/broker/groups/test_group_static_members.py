@@ -76,7 +76,7 @@ def test_waiting_double_of_a_static_member_is_fenced() -> None:
 def test_static_member_is_removed_by_its_instance_id_alone() -> None:
     machine = Machine()
     member = machine.join(instance="a").joined.member_id
-    leave = machine.coordinator.leave
+    leave = machine.coordinator.classic.leave
     assert leave("g", [LeavingMember("other", "a"), LeavingMember("", "b")])[1] == [
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.UNKNOWN_MEMBER_ID,

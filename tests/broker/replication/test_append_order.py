@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.broker import Broker
-from millstream_broker.groups.offsets_topic import OFFSETS_TOPIC, BrokerOffsetsTopic
+from millstream_broker.coordinator.internal_topic import BrokerInternalTopic
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.in_process import HeldAdmission, configure, connected, create, delete, running
 from millstream_harness.wire import produce_request
 from millstream_kafka.batch import Record, build_batch, iter_batches, read_records
@@ -161,7 +162,9 @@ async def test_the_coordinators_own_appends_wait_their_turn(
         first = partition.append(memoryview(bytearray(batch(0, 1000))), NOW)
         assert isinstance(first, DelayedProduce)
         own = asyncio.create_task(
-            BrokerOffsetsTopic(broker.replicas, broker.topic_administrator, 5000).append(0, batch(1000))
+            BrokerInternalTopic(
+                OFFSETS_TOPIC, broker.replicas, broker.topic_administrator, timeout_ms=5000
+            ).append(0, batch(1000))
         )
         await held.entered()
         for _ in range(5):

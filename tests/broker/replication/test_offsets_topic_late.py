@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from millstream_broker.groups.offsets_topic import BrokerOffsetsTopic
-from millstream_broker.groups.store import Late
+from millstream_broker.coordinator.internal_topic import BrokerInternalTopic
+from millstream_broker.coordinator.writer import Late
 from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.replica import THEM, US, Replicating, led_by, replicating, state, topic
 from millstream_kafka.batch import Record, build_batch
@@ -24,7 +24,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Replicating]:
         yield found
 
 
-async def late(offsets: BrokerOffsetsTopic) -> Late:
+async def late(offsets: BrokerInternalTopic) -> Late:
     with pytest.raises(Late) as caught:
         await offsets.append(0, BATCH)
     return caught.value
@@ -32,7 +32,7 @@ async def late(offsets: BrokerOffsetsTopic) -> Late:
 
 async def test_a_late_batch_is_committed_when_the_high_watermark_passes_it(broker: Replicating) -> None:
     await broker.told(state(topic(OFFSETS_TOPIC, led_by(US))))
-    offsets = BrokerOffsetsTopic(broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
+    offsets = BrokerInternalTopic(OFFSETS_TOPIC, broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
     first, second = await late(offsets), await late(offsets)
     assert first.code is ErrorCode.REQUEST_TIMED_OUT
     partition = broker.replicas.partition(OFFSETS_TOPIC, 0)
@@ -47,7 +47,7 @@ async def test_a_late_batch_is_committed_when_the_high_watermark_passes_it(broke
 async def test_a_late_batch_is_given_up_with_the_leadership(broker: Replicating) -> None:
     before = topic(OFFSETS_TOPIC, led_by(US))
     await broker.told(state(before))
-    offsets = BrokerOffsetsTopic(broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
+    offsets = BrokerInternalTopic(OFFSETS_TOPIC, broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
     first = await late(offsets)
     await broker.told(state(replace(before, partitions=(led_by(THEM, epoch=1),))))
     assert not await first.committed
@@ -55,7 +55,7 @@ async def test_a_late_batch_is_given_up_with_the_leadership(broker: Replicating)
 
 async def test_a_batch_that_is_refused_is_not_late(broker: Replicating) -> None:
     await broker.told(state(topic(OFFSETS_TOPIC, led_by(US, isr=(US,)), min_insync_replicas="2")))
-    offsets = BrokerOffsetsTopic(broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
+    offsets = BrokerInternalTopic(OFFSETS_TOPIC, broker.replicas, None, timeout_ms=0)  # type: ignore[arg-type]
     with pytest.raises(ApiError) as refused:
         await offsets.append(0, BATCH)
     assert not isinstance(refused.value, Late)

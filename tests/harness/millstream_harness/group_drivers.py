@@ -19,7 +19,9 @@ PATIENCE_S = 60.0
 
 
 class SharedTopic:
-    """`groups.store.OffsetsTopic` of one partition, in memory: the replicated log that every coordinator sees."""
+    """`coordinator.writer.InternalTopic`: one partition in memory, the replicated log that every coordinator sees."""
+
+    name = "__consumer_offsets"
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
@@ -76,7 +78,7 @@ async def drivers(topic: SharedTopic, count: int = 2) -> AsyncIterator[list[Grou
     config = GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=1)
     found = [GroupDriver(config, topic, lambda name: TOPICS.get(name, ZERO_UUID)) for _ in range(count)]
     await found[0].ensure_topic()
-    found[0].lead(0)
+    found[0].on_election(0)
     await loaded(found[0])
     try:
         yield found

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream_broker.groups.coordinator import GroupCoordinator
+from millstream_broker.coordinator.effects import Reply, StoreRecords
 from millstream_broker.groups.group import Group
 from millstream_broker.groups.messages import (
     Commit,
@@ -18,12 +18,11 @@ from millstream_broker.groups.messages import (
     JoinResult,
     LeavingMember,
     OffsetToCommit,
-    Reply,
-    StoreRecords,
     Sync,
     SyncResult,
 )
-from millstream_broker.groups.records import read_groups
+from millstream_broker.groups.records import LoadedGroups, read_groups
+from millstream_broker.groups.shard import GroupCoordinatorShard
 from millstream_broker.runtime.steps import to_the_end
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol.errors import ErrorCode
@@ -91,7 +90,7 @@ class Machine:
         self.ids = itertools.count(1)
         self.topics = dict(topics or {name: uuid.uuid5(START_ID, name) for name in ("t", "u", "other")})
         """This broker's view of topics; a test may change it without an event."""
-        self.coordinator = GroupCoordinator(self.config, lambda: f"id{next(self.ids)}", self.topic_id)
+        self.coordinator = GroupCoordinatorShard(self.config, lambda: f"id{next(self.ids)}", self.topic_id)
         self.now = 0
         self.hold = False
         self.fail_with = ErrorCode.NONE
@@ -102,7 +101,7 @@ class Machine:
         self.calls: list[Call] = []
         if empty:
             for partition in range(self.config.offsets_topic_num_partitions):
-                self.coordinator.loaded(partition, [])
+                self.coordinator.loaded(partition, LoadedGroups([]))
             self.wait(0)
 
     def topic_id(self, name: str) -> uuid.UUID:
@@ -119,7 +118,7 @@ class Machine:
             self.make_anew(name)
         else:
             del self.topics[name]
-        to_the_end(self.coordinator.forget_topics(deleted))
+        to_the_end(self.coordinator.offsets.forget_topics(deleted))
         self.carry_out()
 
     def wait(self, milliseconds: int) -> None:
@@ -134,7 +133,7 @@ class Machine:
                 return
 
     def carry_out(self) -> None:
-        while effects := self.coordinator.take_effects():
+        while effects := self.coordinator.state.take_effects():
             for effect in effects:
                 if isinstance(effect, Reply):
                     assert isinstance(effect.caller, Call)
@@ -152,21 +151,21 @@ class Machine:
         """The oldest held store is in the log, and not committed in time: ``commit_late`` completes it."""
         store = self.held.pop(0)
         self.late.append(store)
-        self.coordinator.late([store.write], error)
+        self.coordinator.state.late([store.write], error)
         self.carry_out()
 
     def commit_late(self) -> None:
         """The high watermark passes everything that was late."""
         late, self.late = self.late, []
         self.log += late
-        self.coordinator.stored([store.write for store in late], ErrorCode.NONE)
+        self.coordinator.state.stored([store.write for store in late], ErrorCode.NONE)
         self.carry_out()
 
     def _end(self, store: StoreRecords, error: ErrorCode) -> None:
         if not error:
             self.commit_late()  # they are before it in the log
             self.log.append(store)
-        self.coordinator.stored([store.write], error)
+        self.coordinator.state.stored([store.write], error)
 
     def reloaded(self) -> Machine:
         """A new coordinator that loads the stored records, with those that were late."""
@@ -176,10 +175,10 @@ class Machine:
         fresh.coordinator.advance(self.now, START + self.now)
         by_partition: dict[int, list[Group]] = {}
         for group in self.stored_groups():
-            by_partition.setdefault(fresh.coordinator.partition_of(group.group_id), []).append(group)
+            by_partition.setdefault(fresh.coordinator.state.partition_of(group.group_id), []).append(group)
         for partition in range(self.config.offsets_topic_num_partitions):
-            fresh.coordinator.begin_load(partition)
-            fresh.coordinator.loaded(partition, by_partition.get(partition, []))
+            fresh.coordinator.state.begin_load(partition)
+            fresh.coordinator.loaded(partition, LoadedGroups(by_partition.get(partition, [])))
         fresh.carry_out()
         return fresh
 
@@ -224,7 +223,7 @@ class Machine:
             id_required,
             skip,
         )
-        self.coordinator.join(call, event)
+        self.coordinator.classic.join(call, event)
         self.carry_out()
         return call
 
@@ -241,20 +240,20 @@ class Machine:
     ) -> Call:
         call = self.call(f"sync {member_id}")
         event = Sync(group, member_id, generation, assignments or {}, instance, protocol_type, protocol)
-        self.coordinator.sync(call, event)
+        self.coordinator.classic.sync(call, event)
         self.carry_out()
         return call
 
     def heartbeat(
         self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
     ) -> ErrorCode:
-        error = self.coordinator.heartbeat(group, member_id, generation, instance)
+        error = self.coordinator.classic.heartbeat(group, member_id, generation, instance)
         self.carry_out()
         return error
 
     def leave(self, member_id: str = "", *, instance: str | None = None) -> None:
         leaving = [LeavingMember(member_id, instance)]
-        assert self.coordinator.leave("g", leaving) == (ErrorCode.NONE, [ErrorCode.NONE])
+        assert self.coordinator.classic.leave("g", leaving) == (ErrorCode.NONE, [ErrorCode.NONE])
         self.carry_out()
 
     def commit(
@@ -275,12 +274,14 @@ class Machine:
         call = self.call(f"commit {offset}")
         of = self.topic_id(topic) if topic_id is None else topic_id
         offsets = [OffsetToCommit(topic, partition, offset, 3, metadata, of)]
-        self.coordinator.commit(call, Commit(group, offsets, member, generation, instance, retention_ms))
+        self.coordinator.offsets.commit(
+            call, Commit(group, offsets, member, generation, instance, retention_ms)
+        )
         self.carry_out()
         return call
 
     def committed(self, group: str = "g", topic: str = "t", partition: int = 0) -> int | None:
-        found = self.coordinator.fetch_offsets(group, [(topic, partition)]).offsets[topic, partition]
+        found = self.coordinator.offsets.fetch(group, [(topic, partition)]).offsets[topic, partition]
         return None if found is None else found.offset
 
     def delete(self, group: str = "g") -> Call:
@@ -291,7 +292,7 @@ class Machine:
 
     def delete_offsets(self, partitions: Sequence[TopicPartition], *, group: str = "g") -> Call:
         call = self.call(f"delete offsets of {group}")
-        self.coordinator.delete_offsets(call, group, partitions)
+        self.coordinator.offsets.delete(call, group, partitions)
         self.carry_out()
         return call
 

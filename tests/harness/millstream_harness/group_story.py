@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from millstream_broker.coordinator.partitioner import partition_for
 from millstream_broker.groups import records as formats
 from millstream_kafka.batch import read_header, read_records
 from millstream_kafka.protocol import (
@@ -60,7 +61,7 @@ class Story:
     def __init__(self, bootstrap: str, group_id: str, partitions: int) -> None:
         self.bootstrap = bootstrap
         self.group_id = group_id
-        self.partition = formats.partition_for(group_id, partitions)
+        self.partition = partition_for(group_id, partitions)
         self._lines: list[tuple[Any, ...]] = []
         self.names: dict[str, str] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}

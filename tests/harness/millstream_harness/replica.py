@@ -29,6 +29,7 @@ from millstream_broker.replication.replicas import Replicas
 from millstream_broker.runtime.request_memory import RequestMemory
 from millstream_broker.runtime.stats import Stats
 from millstream_broker.runtime.steps import to_the_end
+from millstream_broker.topic_rules.internal_topics import OFFSETS_TOPIC
 from millstream_harness.clients import FetchingClient
 from millstream_harness.virtual_time import turns
 from millstream_kafka.batch import Record, build_batch
@@ -305,17 +306,17 @@ class PlayedGroups:
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
 
-    def has_partitions(self, count: int) -> None:
+    def set_partition_count(self, count: int) -> None:
         self.told.append(("has partitions", count))
 
-    def lead(self, index: int) -> None:
-        self.told.append(("lead", index))
+    def on_election(self, partition: int) -> None:
+        self.told.append(("lead", partition))
 
-    def resign(self, index: int) -> None:
-        self.told.append(("resign", index))
+    def on_resignation(self, partition: int) -> None:
+        self.told.append(("resign", partition))
 
-    def forget_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
-        self.told.append(("forget", dict(topics)))
+    def on_topics_deleted(self, deleted: Mapping[str, uuid.UUID]) -> None:
+        self.told.append(("forget", dict(deleted)))
 
 
 class Replicating:
@@ -355,7 +356,7 @@ class Replicating:
             peers=peers,
             sessions=self.sessions,
             admissions=Admissions(RequestMemory(1 << 20)),
-            groups=self.groups,
+            coordinators={OFFSETS_TOPIC: self.groups},
             unwritable=self.coordination.lost_data,
             raise_epoch=self.alter_partition.raise_epoch,
         )

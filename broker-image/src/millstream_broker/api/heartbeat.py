@@ -1,5 +1,5 @@
 """Heartbeat: keeps a member alive, and tells it that its group is rebalancing (REBALANCE_IN_PROGRESS). See
-groups.membership."""
+groups.classic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: a member joins, and waits until all have joined or the rebalance times out. See groups.membership.
+"""JoinGroup: a member joins, and waits until all have joined or the rebalance times out. See groups.classic.
 
 From v4 a new dynamic member gets MEMBER_ID_REQUIRED and joins again with the id (KIP-394); from v9 a returning
 static leader skips the assignment (KIP-814).

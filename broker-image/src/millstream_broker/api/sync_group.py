@@ -1,4 +1,4 @@
-"""SyncGroup: the leader submits all assignments, each member waits for its own. See groups.membership.
+"""SyncGroup: the leader submits all assignments, each member waits for its own. See groups.classic.
 
 From v5 a member must repeat the protocol type and name it got at the join (KIP-559).
 """

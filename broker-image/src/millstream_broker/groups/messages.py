@@ -1,7 +1,4 @@
-"""Events, replies and effects of the group coordinator, as plain records.
-
-A ``Caller`` waits for a reply: it is any object, which the coordinator only returns in a ``Reply``.
-"""
+"""Events and replies of the group coordinator, as plain records."""
 
 from __future__ import annotations
 
@@ -14,9 +11,6 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
 
 from .group import CommittedOffset, GroupState
-
-Caller = object
-KeyValue = tuple[bytes, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +150,3 @@ class GroupListing:
 class FetchedOffsets:
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
-
-
-# Effects, which the driver carries out in this order.
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    caller: Caller
-    result: object
-
-
-@dataclass(frozen=True, slots=True)
-class StoreRecords:
-    """Append these records to a partition of __consumer_offsets, then call ``stored([write], error)``."""
-
-    write: int
-    partition: int
-    records: Sequence[KeyValue]
-
-
-Effect = Reply | StoreRecords

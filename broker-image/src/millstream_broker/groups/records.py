@@ -12,9 +12,7 @@ Values are read in versions 0 to 4. They are written as Kafka 4.3 does: version 
 expiry, 3 for a group. Source: group-coordinator/src/main/resources/common/message of Apache Kafka.
 
 A position belongs to a topic id, not to a name: version 4 has the id as a tagged field. Kafka fills it in for commits
-that name the topic by id, Millstream for all. Version 1 has no field for it (see `coordinator` for positions without).
-
-An unreadable record is skipped and counted; it does not affect the others.
+that name the topic by id, Millstream for all. Version 1 has no field for it (see `offsets` for positions without).
 """
 
 from __future__ import annotations
@@ -24,12 +22,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millstream_kafka.batch import Buffer, crc_matches, read_header, read_records
+from millstream_kafka.batch import Buffer
 from millstream_kafka.protocol.codec import Codec
-from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import (
     Bytes,
-    MalformedRequest,
     Struct,
     array,
     bytes_,
@@ -39,8 +35,10 @@ from millstream_kafka.protocol.schema import (
     uuid_,
 )
 
+from ..coordinator.effects import KeyValue
+from ..coordinator.partitioner import partition_for
+from ..coordinator.replay import Skipped, replay
 from .group import CommittedOffset, Group, GroupState, Member
-from .messages import KeyValue
 
 _VERSION = struct.Struct(">h")
 
@@ -93,26 +91,11 @@ _OFFSET_VALUE_VERSION = 4
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 _VALUE_VERSIONS = range(5)
-_EXAMPLES = 5
-
-
-def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 code units, in 32 signed bits."""
-    result = 0
-    for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
-        result = (31 * result + unit) & 0xFFFFFFFF
-    return result - (1 << 32) if result & 0x80000000 else result
 
 
 def java_length(text: str) -> int:
     """Java's String.length: UTF-16 code units."""
     return len(text.encode("utf-16-be", "surrogatepass")) // 2
-
-
-def partition_for(group_id: str, partitions: int) -> int:
-    """The partition of __consumer_offsets that holds the group (Kafka's Utils.abs: the least integer becomes 0)."""
-    value = java_hash(group_id)
-    return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> KeyValue:
@@ -171,15 +154,10 @@ class LoadedGroups:
     """The groups of a partition, and the unreadable parts of its log."""
 
     groups: list[Group] = field(default_factory=list)
-    unreadable: int = 0
-    """Records that were skipped; a batch of which nothing more can be read counts as one."""
-    examples: list[str] = field(default_factory=list)
-    """The positions of the first unreadable records, and what is wrong with them."""
+    skipped: Skipped = field(default_factory=Skipped)
 
-    def skip(self, offset: int, reason: object) -> None:
-        self.unreadable += 1
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(f"offset {offset}: {reason}")
+    def __len__(self) -> int:
+        return len(self.groups)
 
 
 def read_groups(
@@ -225,22 +203,7 @@ def read_groups(
         else:
             raise ValueError(f"key version {version} is not known")
 
-    for batch in batches:
-        header = read_header(batch)
-        if header.is_control:
-            continue
-        at = header.base_offset
-        try:
-            if not crc_matches(batch):
-                raise ValueError("the CRC does not match the batch")
-            for record in read_records(batch):
-                at = record.offset
-                try:
-                    apply(record.key or b"", record.value)
-                except (MalformedRequest, struct.error, ValueError) as error:
-                    loaded.skip(at, error)
-        except (ApiError, ValueError) as error:  # the rest of the batch is unreadable
-            loaded.skip(at, error)
+    replay(batches, apply, loaded.skipped)
     for group_id, committed in offsets.items():
         if committed:
             groups.setdefault(group_id, Group(group_id)).offsets = committed

@@ -41,7 +41,6 @@ from ..metadata.effective_configs import EffectiveConfigs
 from ..runtime.slices import turns
 from ..runtime.steps import portions
 from ..security.inter_broker import InterBroker
-from ..topic_rules.internal_topics import OFFSETS_TOPIC
 from .append_queue import Admissions
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
@@ -79,19 +78,19 @@ class Stop(NamedTuple):
     """Another topic of that name is left alone."""
 
 
-class Groups(Protocol):
-    """The group coordinator's interest in the partitions of its topic that are led here."""
+class Coordinator(Protocol):
+    """A coordinator's interest in the partitions of its internal topic that are led here, with Kafka's names."""
 
-    def has_partitions(self, count: int) -> None:
+    def set_partition_count(self, count: int) -> None:
         """Set its topic's number of partitions."""
 
-    def lead(self, index: int) -> None:
+    def on_election(self, partition: int) -> None:
         """This broker leads the partition from now on."""
 
-    def resign(self, index: int) -> None:
+    def on_resignation(self, partition: int) -> None:
         """This broker no longer leads it."""
 
-    def forget_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
+    def on_topics_deleted(self, deleted: Mapping[str, uuid.UUID]) -> None:
         """Topics of these names and ids were deleted."""
 
 
@@ -108,11 +107,13 @@ class ReplicaManager:
         peers: InterBroker,
         sessions: Sessions,
         admissions: Admissions,
-        groups: Groups,
+        coordinators: Mapping[str, Coordinator],
         unwritable: Callable[[], None],
         raise_epoch: Callable[[Partition, int], None],
     ) -> None:
-        """`unwritable` is called if records cannot be written here, to move leadership away.
+        """`coordinators` are those on this broker, by internal topic.
+
+        `unwritable` is called if records cannot be written here, to move leadership away.
 
         `raise_epoch` is called if a leader needs a higher leader epoch.
         """
@@ -122,7 +123,7 @@ class ReplicaManager:
         self._configs = configs
         self._sessions = sessions
         self._admissions = admissions
-        self._groups = groups
+        self._coordinators = coordinators
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
         self._lost: set[TopicIdPartition] = set(logs.inventory.missing)
@@ -177,7 +178,8 @@ class ReplicaManager:
             self._configs.keep(state.topics)
             self._replicas.followed(number)
         if deleted:
-            self._groups.forget_topics(deleted)
+            for coordinator in self._coordinators.values():
+                coordinator.on_topics_deleted(deleted)
         if has_let_go:
             self._remove_deleted()
 
@@ -222,8 +224,8 @@ class ReplicaManager:
         new = []
         partitions = ((topic, index) for topic in topics for index in range(len(topic.partitions)))
         for topic in topics:
-            if topic.name == OFFSETS_TOPIC:
-                self._groups.has_partitions(len(topic.partitions))
+            if (coordinator := self._coordinators.get(topic.name)) is not None:
+                coordinator.set_partition_count(len(topic.partitions))
         async for topic, index in turns(partitions):
             key = topic.name, index
             await self._cut_ends(key)
@@ -336,8 +338,8 @@ class ReplicaManager:
             self._raise_epoch,
             self._starts,
         )
-        if topic.name == OFFSETS_TOPIC:
-            self._groups.lead(index)
+        if (coordinator := self._coordinators.get(topic.name)) is not None:
+            coordinator.on_election(index)
 
     def _isr(self, record: PartitionRecord, opened: Log, high_watermark: int, config: TopicConfig) -> Isr:
         return Isr(
@@ -400,8 +402,8 @@ class ReplicaManager:
         if (partition := self._replicas.partitions.pop(key, None)) is not None:
             partition.log.last_high_watermark = partition.high_watermark
             partition.release(code)
-            if key[0] == OFFSETS_TOPIC:
-                self._groups.resign(key[1])
+            if (coordinator := self._coordinators.get(key[0])) is not None:
+                coordinator.on_resignation(key[1])
 
     async def cut_led(self, key: TopicPartition, check: Callable[[Partition], None], offset: int) -> None:
         """Truncate the log of a partition that this broker leads, and continue to lead it. Raises ApiError.

@@ -1,4 +1,4 @@
-"""Writes the coordinator's records into __consumer_offsets.
+"""Writes a coordinator's records into its internal topic.
 
 One append at a time for each partition, in the order of the requests; requests in the meantime share the next batch
 (group commit), up to ``BATCH_BYTES`` and ``BATCH_RECORDS``. A reply follows the end of the append, never before.
@@ -23,7 +23,7 @@ from millstream_kafka.batch import Buffer, Record, build_batch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
-from .messages import StoreRecords
+from .effects import StoreRecords
 
 BATCH_BYTES = 128 * 1024
 """Well below any sensible max.message.bytes; a larger single write goes alone."""
@@ -48,8 +48,11 @@ class Late(ApiError):
         self.committed = committed
 
 
-class OffsetsTopic(Protocol):
-    """The topic __consumer_offsets, as the coordinator's driver needs it."""
+class InternalTopic(Protocol):
+    """A coordinator's topic, as its runtime needs it."""
+
+    @property
+    def name(self) -> str: ...
 
     def partition_count(self) -> int | None:
         """None if the topic does not exist yet."""
@@ -64,7 +67,7 @@ class OffsetsTopic(Protocol):
         """Snapshot of every batch in the log; iterate it in a thread. OSError, ApiError."""
 
 
-class OffsetsWriter:
+class PartitionWriter:
     """``write`` queues an append and returns at once; ``stored(write, error)`` is called when it has ended.
 
     ``late(write, error)`` is called before that if the append is late.
@@ -72,11 +75,14 @@ class OffsetsWriter:
 
     def __init__(
         self,
-        topic: OffsetsTopic,
+        topic: InternalTopic,
         stored: Callable[[list[int], ErrorCode], None],
         late: Callable[[list[int], ErrorCode], None],
+        entries: str,
     ) -> None:
+        """``entries`` names what is written, in the names of tasks."""
         self._topic = topic
+        self._entries = entries
         self._stored = stored
         self._late = late
         self._waiting = supervision.Tasks()
@@ -92,7 +98,7 @@ class OffsetsWriter:
         self._queues.setdefault(store.partition, deque()).append(store)
         if store.partition not in self._tasks:
             self._tasks[store.partition] = supervision.keep(
-                "writes of groups", partial(self._drain, store.partition)
+                f"writes of {self._entries}", partial(self._drain, store.partition)
             )
 
     def give_up(self, partition: int) -> None:
@@ -121,10 +127,12 @@ class OffsetsWriter:
             try:
                 error = await self._append(partition, stores)
             except Late as late:
-                logger.warning("__consumer_offsets-%d: not committed in time: %s", partition, late)
+                logger.warning("%s-%d: not committed in time: %s", self._topic.name, partition, late)
                 self._late_writes[partition] += len(writes)
                 self._waiting.add(
-                    supervision.run("late writes of groups", self._wait(partition, writes, late.committed))
+                    supervision.run(
+                        f"late writes of {self._entries}", self._wait(partition, writes, late.committed)
+                    )
                 )
                 self._late(writes, late.code)
             else:
@@ -142,7 +150,7 @@ class OffsetsWriter:
     def _refused(self, partition: int, error: ApiError) -> ErrorCode:
         if self._failing.get(partition) is not error.code:
             self._failing[partition] = error.code
-            logger.warning("__consumer_offsets-%d: cannot append: %s", partition, error)
+            logger.warning("%s-%d: cannot append: %s", self._topic.name, partition, error)
         return error.code
 
     @staticmethod
@@ -167,10 +175,10 @@ class OffsetsWriter:
             return self._refused(partition, error)
         except Exception:
             # A defect, or an unknown disk error: never report success.
-            logger.exception("__consumer_offsets-%d: cannot append", partition)
+            logger.exception("%s-%d: cannot append", self._topic.name, partition)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if self._failing.pop(partition, None) is not None:
-            logger.info("__consumer_offsets-%d: appends again", partition)
+            logger.info("%s-%d: appends again", self._topic.name, partition)
         return ErrorCode.NONE
 
 

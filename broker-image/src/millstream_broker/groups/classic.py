@@ -1,4 +1,4 @@
-"""Membership of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and expiring sessions.
+"""Classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and expiring sessions.
 
 The classic group protocol of Kafka (KIP-62 rebalance timeout, KIP-134 initial delay, KIP-345 static members,
 KIP-394 member id first, KIP-814 skip_assignment), with the same errors as in Kafka:
@@ -22,14 +22,20 @@ Differences from Kafka 4.3 (`tests/compat/test_groups_beside_kafka.py` compares 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from millstream_kafka.protocol.errors import ErrorCode
 
+from ..coordinator.effects import Caller
+from ..coordinator.state import Continuation
+from .errors import group_error
 from .group import Group, GroupState, Member
-from .messages import Caller, Join, JoinedMember, JoinResult, LeavingMember, Sync, SyncResult
-from .state import CoordinatorState
+from .messages import GroupConfig, Join, JoinedMember, JoinResult, LeavingMember, Sync, SyncResult
+from .records import group_record
+from .state import State, unavailable
 
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""A new member has no id to send heartbeats with; without a reply to its JoinGroup by then, it is dropped."""
 UNDELAYED = ("mirror",)
 """Protocol types of groups whose first members need not wait for others."""
 LONGEST_NAME = 32_000
@@ -38,30 +44,39 @@ _PREPARING = GroupState.PREPARING_REBALANCE
 _COMPLETING = GroupState.COMPLETING_REBALANCE
 
 
-class Membership(CoordinatorState):
+class ClassicGroups:
+    """The groups of partitions that are loaded, and their members."""
+
+    def __init__(self, state: State, config: GroupConfig, new_id: Callable[[], str]) -> None:
+        self._state = state
+        self._config = config
+        self._new_id = new_id
+        self.by_id: dict[str, Group] = {}
+        """Only groups of partitions that are loaded."""
+
     # ---- JoinGroup
 
     def join(self, caller: Caller, event: Join) -> None:
-        error = self.unavailable(event.group_id)
-        low, high = self.config.group_min_session_timeout_ms, self.config.group_max_session_timeout_ms
+        error = unavailable(self._state, event.group_id)
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not error and not low <= event.session_timeout_ms <= high:
             error = ErrorCode.INVALID_SESSION_TIMEOUT
-        if not error and event.member_id and event.group_id not in self.groups:
+        if not error and event.member_id and event.group_id not in self.by_id:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if not error and len((event.instance_id or event.client_id).encode()) > LONGEST_NAME:
             error = ErrorCode.INVALID_REQUEST
         if error:
-            self._reply(caller, JoinResult(error, event.member_id))
+            self._state.reply(caller, JoinResult(error, event.member_id))
             return
-        group = self.groups.get(event.group_id)
+        group = self.by_id.get(event.group_id)
         if group is None:
-            group = Group(event.group_id, state_timestamp=self.wall_clock)
+            group = Group(event.group_id, state_timestamp=self._state.wall_clock)
             self._store_group(group, lambda error: None)
-            self.groups[event.group_id] = group
+            self.by_id[event.group_id] = group
         if not self._has_room(group, event.member_id):
             if event.member_id in group.members:
                 self._drop(group, event.member_id)
-            self._reply(caller, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+            self._state.reply(caller, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
         elif not group.supports(event.protocol_type, event.protocols):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         elif not event.member_id:
@@ -69,15 +84,15 @@ class Membership(CoordinatorState):
         elif event.member_id in group.pending:
             self._add(caller, group, event, event.member_id)
         else:
-            error = self._check_member(group, event.member_id, event.instance_id)
+            error = self.check_member(group, event.member_id, event.instance_id)
             if not error:
                 self._join_again(caller, group, event, group.members[event.member_id])
         if error:
-            self._reply(caller, JoinResult(error, event.member_id))
+            self._state.reply(caller, JoinResult(error, event.member_id))
         self._complete_join_if_all_joined(group)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        size = self.config.group_max_size
+        size = self._config.group_max_size
         if group.state is GroupState.EMPTY:
             return True
         member = group.members.get(member_id)
@@ -92,8 +107,10 @@ class Membership(CoordinatorState):
             self._replace_static(caller, group, event, member_id)
         elif event.instance_id is None and event.member_id_required:
             group.pending.add(member_id)
-            self._timers.set(("session", group.group_id, member_id), self.now + event.session_timeout_ms)
-            self._reply(caller, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            self._state.timers.set(
+                ("session", group.group_id, member_id), self._state.now + event.session_timeout_ms
+            )
+            self._state.reply(caller, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(caller, group, event, member_id)
 
@@ -112,7 +129,7 @@ class Membership(CoordinatorState):
             is_new=True,
         )
         group.add(member, event.protocol_type)
-        self._restart_session(group, member)
+        self.restart_session(group, member)
         self._prepare_rebalance(group)
 
     def _join_again(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
@@ -123,7 +140,7 @@ class Membership(CoordinatorState):
             self._prepare_rebalance(group)
         else:
             # The response was lost, or a follower rejoins for no reason: repeat the current state.
-            self._reply(caller, self._joined(group, member))
+            self._state.reply(caller, self._joined(group, member))
 
     def _update(self, caller: Caller, group: Group, event: Join, member: Member) -> None:
         self._answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -143,7 +160,7 @@ class Membership(CoordinatorState):
         self._end_session(group, old_id)
         group.rename(member, member_id)
         self._update(caller, group, event, member)
-        self._restart_session(group, member)
+        self.restart_session(group, member)
         if group.state is _COMPLETING:
             # The leader may know the old id: an assignment by that name would not reach this member.
             self._prepare_rebalance(group)
@@ -169,17 +186,17 @@ class Membership(CoordinatorState):
                 _, member.session_timeout_ms, member.rebalance_timeout_ms = before
                 self._end_session(group, member_id)
                 group.rename(member, old_id)
-                self._restart_session(group, member)
-                self._reply(caller, JoinResult(group_error(error), ""))
+                self.restart_session(group, member)
+                self._state.reply(caller, JoinResult(group_error(error), ""))
                 return
-            self._restart_session(group, member)
+            self.restart_session(group, member)
             leads = group.leader == member_id
             if event.may_skip_assignment:
-                self._reply(caller, self._joined(group, member, skip_assignment=leads))
+                self._state.reply(caller, self._joined(group, member, skip_assignment=leads))
             else:
                 # Older clients would assign in vain if they learned that they lead a stable group, so they
                 # get the leader's former id.
-                self._reply(caller, self._joined(group, member, leader=old_leader))
+                self._state.reply(caller, self._joined(group, member, leader=old_leader))
 
         def late(error: ErrorCode) -> None:
             nonlocal was_late
@@ -216,15 +233,15 @@ class Membership(CoordinatorState):
             return
         if group.state is _COMPLETING:
             self._end_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
-        self._timers.cancel(("sync", group.group_id, ""))
+        self._state.timers.cancel(("sync", group.group_id, ""))
         wait = group.rebalance_timeout_ms
         group.initial_delay_left_ms = None
-        delay = self.config.group_initial_rebalance_delay_ms
+        delay = self._config.group_initial_rebalance_delay_ms
         if group.state is GroupState.EMPTY and delay and group.protocol_type not in UNDELAYED:
             group.initial_delay_left_ms, wait = max(wait - delay, 0), delay
             group.member_joined_in_delay = False
         self._enter(group, _PREPARING)
-        self._timers.set(("join", group.group_id, ""), self.now + wait)
+        self._state.timers.set(("join", group.group_id, ""), self._state.now + wait)
         self._complete_join_if_all_joined(group)
 
     def _complete_join_if_all_joined(self, group: Group) -> None:
@@ -234,22 +251,22 @@ class Membership(CoordinatorState):
     def _join_time_is_up(self, group: Group) -> None:
         left = group.initial_delay_left_ms
         if left and group.member_joined_in_delay:
-            wait = min(self.config.group_initial_rebalance_delay_ms, left)
+            wait = min(self._config.group_initial_rebalance_delay_ms, left)
             group.initial_delay_left_ms = left - wait
             group.member_joined_in_delay = False
-            self._timers.set(("join", group.group_id, ""), self.now + wait)
+            self._state.timers.set(("join", group.group_id, ""), self._state.now + wait)
         else:
             group.initial_delay_left_ms = None
             self._complete_join(group)
 
     def _complete_join(self, group: Group) -> None:
-        self._timers.cancel(("join", group.group_id, ""))
+        self._state.timers.cancel(("join", group.group_id, ""))
         for member in list(group.members.values()):
             if member.join is None and member.instance_id is None:
                 self._drop(group, member.member_id)
         if group.members and not group.elect_leader():
             # Only static members, none of which joined: they stay until their sessions expire.
-            self._timers.set(("join", group.group_id, ""), self.now + group.rebalance_timeout_ms)
+            self._state.timers.set(("join", group.group_id, ""), self._state.now + group.rebalance_timeout_ms)
             return
         group.generation += 1
         if not group.members:
@@ -262,13 +279,13 @@ class Membership(CoordinatorState):
         group.note_subscriptions()
         self._enter(group, _COMPLETING)
         group.unsynced = set(group.members)
-        self._timers.set(("sync", group.group_id, ""), self.now + group.rebalance_timeout_ms)
+        self._state.timers.set(("sync", group.group_id, ""), self._state.now + group.rebalance_timeout_ms)
         for member in group.members.values():
             if member.join is not None:
-                self._reply(member.join, self._joined(group, member))
+                self._state.reply(member.join, self._joined(group, member))
             member.join = None
             member.is_new = False
-            self._restart_session(group, member)
+            self.restart_session(group, member)
 
     def _sync_time_is_up(self, group: Group) -> None:
         if not group.unsynced:
@@ -284,8 +301,8 @@ class Membership(CoordinatorState):
                 member.assignment = b""
             if member.sync is not None:
                 caller, member.sync = member.sync, None
-                self._reply(caller, SyncResult(error) if error else self._synced(group, member))
-                self._restart_session(group, member)
+                self._state.reply(caller, SyncResult(error) if error else self._synced(group, member))
+                self.restart_session(group, member)
 
     @staticmethod
     def _synced(group: Group, member: Member) -> SyncResult:
@@ -294,30 +311,30 @@ class Membership(CoordinatorState):
     # ---- SyncGroup
 
     def sync(self, caller: Caller, event: Sync) -> None:
-        error = self.unavailable(event.group_id)
+        error = unavailable(self._state, event.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The rebalance in progress is lost with the old coordinator: the member must rejoin here.
             error = ErrorCode.REBALANCE_IN_PROGRESS
-        group = self.groups.get(event.group_id)
+        group = self.by_id.get(event.group_id)
         if not error:
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._check_sync(group, event)
         if error or group is None:
-            self._reply(caller, SyncResult(error))
+            self._state.reply(caller, SyncResult(error))
             return
         member = group.members[event.member_id]
         group.unsynced.discard(event.member_id)
         if group.state is GroupState.STABLE:
-            self._restart_session(group, member)
-            self._reply(caller, self._synced(group, member))
+            self.restart_session(group, member)
+            self._state.reply(caller, self._synced(group, member))
             return
         if member.sync is not None:
-            self._reply(member.sync, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+            self._state.reply(member.sync, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync = caller
         if group.leader == event.member_id:
             self._store_assignments(group, event)
 
     def _check_sync(self, group: Group, event: Sync) -> ErrorCode:
-        if error := self._check_member(group, event.member_id, event.instance_id):
+        if error := self.check_member(group, event.member_id, event.instance_id):
             return error
         if event.generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
@@ -350,26 +367,26 @@ class Membership(CoordinatorState):
     # ---- Heartbeat
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
-        error = self.unavailable(group_id)
+        error = unavailable(self._state, group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if error or group is None:
             return error or ErrorCode.UNKNOWN_MEMBER_ID
-        if error := self._check_member(group, member_id, instance_id):
+        if error := self.check_member(group, member_id, instance_id):
             return error
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        self._restart_session(group, group.members[member_id])
+        self.restart_session(group, group.members[member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state is _PREPARING else ErrorCode.NONE
 
     # ---- LeaveGroup, and expiring sessions
 
     def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
         """One error for all, else one for each; without a member id, the holder of the instance id leaves."""
-        if error := self.unavailable(group_id):
+        if error := unavailable(self._state, group_id):
             return error, []
-        group = self.groups.get(group_id)
+        group = self.by_id.get(group_id)
         if group is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         return ErrorCode.NONE, [self._leave(group, member) for member in leaving]
@@ -381,7 +398,7 @@ class Membership(CoordinatorState):
             return ErrorCode.NONE
         if not member_id and leaving.instance_id is not None:
             member_id = group.static.get(leaving.instance_id, "")
-        error = self._check_member(group, member_id, leaving.instance_id)
+        error = self.check_member(group, member_id, leaving.instance_id)
         if not error:
             self._drop(group, member_id)
             self._rebalance_without(group)
@@ -417,26 +434,78 @@ class Membership(CoordinatorState):
         if member.join is not None:
             caller, member.join = member.join, None
             known_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self._reply(caller, JoinResult(error, known_id))
+            self._state.reply(caller, JoinResult(error, known_id))
         if member.sync is not None:
             caller, member.sync = member.sync, None
-            self._reply(caller, SyncResult(error))
+            self._state.reply(caller, SyncResult(error))
 
+    # ---- for the shard and the committed offsets
 
-def group_error(error: ErrorCode) -> ErrorCode:
-    """The error of a member whose group's record could not be stored: one that clients retry."""
-    match error:
-        case (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            | ErrorCode.NOT_ENOUGH_REPLICAS
-            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        ):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR:
-            return ErrorCode.NOT_COORDINATOR
-        case ErrorCode.REQUEST_TIMED_OUT:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE | ErrorCode.INVALID_FETCH_SIZE:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        case _:
-            return error
+    def restart_session(self, group: Group, member: Member) -> None:
+        timeout = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        self._state.timers.set(("session", group.group_id, member.member_id), self._state.now + timeout)
+
+    @staticmethod
+    def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Check the sender: a static member must be the one that holds its group.instance.id (KIP-345)."""
+        if instance_id is not None:
+            holder = group.static.get(instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def loaded(self, group: Group) -> None:
+        """Take a group from the log; members get a full session timeout to report back."""
+        self.by_id[group.group_id] = group
+        for member in group.members.values():
+            self.restart_session(group, member)
+        if len(group.members) > self._config.group_max_size:
+            self._prepare_rebalance(group)  # group.max.size has become smaller
+
+    def unload(self, group: Group) -> None:
+        """Forget a group, because another coordinator has it now."""
+        for member in group.members.values():
+            self._answer_waiting(member, ErrorCode.NOT_COORDINATOR)
+        self.remove(group)
+
+    def remove(self, group: Group) -> None:
+        for member_id in (*group.members, *group.pending):
+            self._end_session(group, member_id)
+        for what in ("join", "sync"):
+            self._state.timers.cancel((what, group.group_id, ""))
+        self._enter(group, GroupState.DEAD)
+        del self.by_id[group.group_id]
+
+    def due(self, what: str, group_id: str, member_id: str) -> None:
+        """A timer of a group is due."""
+        if group := self.by_id.get(group_id):
+            if what == "session":
+                self._session_is_over(group, member_id)
+            elif what == "join":
+                self._join_time_is_up(group)
+            else:
+                self._sync_time_is_up(group)
+
+    def answer_all(self, error: ErrorCode) -> None:
+        """Reply to every waiting caller, because the broker stops."""
+        for group in self.by_id.values():
+            for member in group.members.values():
+                self._answer_waiting(member, error)
+
+    def _enter(self, group: Group, state: GroupState) -> None:
+        group.state = state
+        group.state_timestamp = self._state.wall_clock
+
+    def _end_session(self, group: Group, member_id: str) -> None:
+        self._state.timers.cancel(("session", group.group_id, member_id))
+
+    def _store_group(
+        self,
+        group: Group,
+        then: Continuation,
+        assignments: dict[str, bytes] | None = None,
+        if_late: Continuation | None = None,
+    ) -> None:
+        self._state.store(group.group_id, [group_record(group, assignments)], then, if_late)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream_broker.groups import store
-from millstream_broker.groups.messages import KeyValue, StoreRecords
-from millstream_broker.groups.store import BATCH_BYTES, BATCH_RECORDS, Late, OffsetsWriter
+from millstream_broker.coordinator import writer as writer_module
+from millstream_broker.coordinator.effects import KeyValue, StoreRecords
+from millstream_broker.coordinator.writer import BATCH_BYTES, BATCH_RECORDS, Late, PartitionWriter
 from millstream_harness.group_drivers import PATIENCE_S, until
 from millstream_kafka.batch import Buffer, Record, read_records
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
@@ -21,7 +21,9 @@ OVERHEAD = 24
 
 
 class Topic:
-    """An `OffsetsTopic` that keeps appended batches; appends wait while ``writable`` is cleared."""
+    """An `InternalTopic` that keeps appended batches; appends wait while ``writable`` is cleared."""
+
+    name = "__consumer_offsets"
 
     def __init__(self) -> None:
         self.appended: list[tuple[int, list[Record]]] = []
@@ -54,10 +56,11 @@ class Writing:
         self.topic = Topic()
         self.answers: list[tuple[list[int], ErrorCode]] = []
         self.late: list[tuple[list[int], ErrorCode]] = []
-        self.writer = OffsetsWriter(
+        self.writer = PartitionWriter(
             self.topic,
             lambda writes, error: self.answers.append((writes, error)),
             lambda writes, error: self.late.append((writes, error)),
+            "groups",
         )
 
     async def begin_append(self, partition: int = 0) -> None:
@@ -170,7 +173,7 @@ async def test_a_failed_append_fails_its_writes_and_the_next_is_tried(
 
 
 async def test_refused_appends_are_logged_once_until_one_succeeds(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "millstream_broker.groups.store")
+    caplog.set_level("INFO", "millstream_broker.coordinator.writer")
     writing = Writing()
     for code in (
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -245,7 +248,7 @@ async def test_a_writer_that_ends_waits_for_no_late_batch() -> None:
 
 
 async def test_writes_beyond_the_limit_of_late_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_LATE", 2)
+    monkeypatch.setattr(writer_module, "MOST_LATE", 2)
     writing, committed = Writing(), asyncio.get_running_loop().create_future()
     writing.topic.failure = Late(ApiError(ErrorCode.REQUEST_TIMED_OUT), committed)
     for number in (1, 2):

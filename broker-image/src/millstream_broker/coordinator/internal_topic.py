@@ -1,4 +1,4 @@
-"""`__consumer_offsets` for the group coordinator's driver, on this broker's partitions."""
+"""An internal topic for the runtime of its coordinator, on this broker's partitions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from ..log.append_origin import AppendOrigin
 from ..replication.partition import Partition
 from ..replication.purgatory import DelayedProduce
 from ..replication.replicas import Replicas
-from ..topic_rules.internal_topics import OFFSETS_TOPIC
-from .store import Late
+from .writer import Late
 
 log = logging.getLogger(__name__)
 
@@ -59,44 +58,54 @@ def _resolve(reached: asyncio.Future[bool], is_committed: bool) -> None:
         reached.set_result(is_committed)
 
 
-class BrokerOffsetsTopic:
-    """`groups.store.OffsetsTopic`."""
+class BrokerInternalTopic:
+    """`coordinator.writer.InternalTopic`."""
 
     def __init__(
-        self, replicas: Replicas, topics: TopicAdministrator, timeout_ms: int, factor: int = 1
+        self,
+        name: str,
+        replicas: Replicas,
+        topics: TopicAdministrator,
+        *,
+        timeout_ms: int,
+        factor: int = 1,
+        factor_key: str = "",
     ) -> None:
         """`timeout_ms` is the longest time that an append may wait for the other replicas.
 
-        `factor` is the number of replicas that a new topic has if there are as many brokers.
+        `factor` is the number of replicas that a new topic has if there are as many brokers, `factor_key` the setting
+        that it comes from.
         """
+        self.name = name
         self._replicas = replicas
         self._topics = topics
         self._timeout_ms = timeout_ms
         self._factor = factor
-
+        self._factor_key = factor_key
         self._commits: dict[int, _Commits] = {}
         """By partition, of its last leadership here in which a batch was late."""
 
     def partition_count(self) -> int | None:
-        topic = self._replicas.metadata.topics.get(OFFSETS_TOPIC)
+        topic = self._replicas.metadata.topics.get(self.name)
         return None if topic is None else len(topic.partitions)
 
     async def create(self) -> int:
-        topic = await self._topics.ensure_topic(NewTopic(OFFSETS_TOPIC))
+        topic = await self._topics.ensure_topic(NewTopic(self.name))
         if (replicas := len(topic.partitions[0].replicas)) < self._factor:
             log.warning(
-                "%s: created with %d of %d replicas (offsets.topic.replication.factor), because no more brokers"
-                " are registered: the controller adds the others when they are",
-                OFFSETS_TOPIC,
+                "%s: created with %d of %d replicas (%s), because no more brokers are registered: the controller"
+                " adds the others when they are",
+                self.name,
                 replicas,
                 self._factor,
+                self._factor_key,
             )
         return len(topic.partitions)
 
     async def append(self, partition: int, batch: bytes) -> None:
-        offsets = self._replicas.partition(OFFSETS_TOPIC, partition)
+        led = self._replicas.partition(self.name, partition)
         records = memoryview(bytearray(batch))
-        appended = offsets.append(
+        appended = led.append(
             records, int(time() * 1000), timeout_ms=self._timeout_ms, origin=AppendOrigin.COORDINATOR
         )
         if isinstance(appended, DelayedProduce):
@@ -105,7 +114,7 @@ class BrokerOffsetsTopic:
             except ApiError as error:
                 if appended.info is None:
                     raise
-                raise Late(error, self._commits_of(offsets).reach(appended.info.last_offset)) from None
+                raise Late(error, self._commits_of(led).reach(appended.info.last_offset)) from None
 
     def _commits_of(self, partition: Partition) -> _Commits:
         known = self._commits.get(partition.index)
@@ -114,5 +123,5 @@ class BrokerOffsetsTopic:
         return known
 
     def read_all(self, partition: int) -> Iterator[bytes]:
-        log = self._replicas.partition(OFFSETS_TOPIC, partition).log
+        log = self._replicas.partition(self.name, partition).log
         return log.batches_from(log.log_start_offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millstream_broker.groups.timers import Timers
+from millstream_broker.coordinator.timers import Timers
 
 
 def due(timers: Timers[str], now: int) -> list[str]:

@@ -1,0 +1,30 @@
+"""What a coordinator's state machine returns for the runtime to carry out, in this order.
+
+A ``Caller`` waits for a reply: it is any object, which the state machine only returns in a ``Reply``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Caller = object
+KeyValue = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    caller: Caller
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRecords:
+    """Append these records to a partition of the internal topic, then call ``stored([write], error)``."""
+
+    write: int
+    partition: int
+    records: Sequence[KeyValue]
+
+
+Effect = Reply | StoreRecords
