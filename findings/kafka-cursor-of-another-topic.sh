@@ -2,9 +2,9 @@
 # Apache Kafka 4.3.1: DescribeTopicPartitions answers every topic with error 42 (INVALID_REQUEST) if the cursor's topic is not
 # among those of the request.
 #
-# A response ends with the topic and partition at which the next one starts. Whoever then asks only for the topics that are
-# left gets no partition at all, although the cursor lies before all of them, and nothing says why: the error is that of each
-# topic. The whole list of topics must be sent with each page. Without topics, any cursor is accepted.
+# A response ends with the topic and partition at which the next response starts. A client that then requests only the
+# remaining topics gets no partition at all, although the cursor lies before all of them. No message gives the reason: each
+# topic has the error. A client must send the whole list of topics with each page. Without topics, any cursor is accepted.
 #
 # Seen: "all topics: a 0 [2], b 0 [0, 1, 2]; only b: b 42 []; every topic: 0".
 #

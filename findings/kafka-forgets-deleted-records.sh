@@ -3,8 +3,8 @@
 #
 # kafka-delete-records answers "low_watermark: 60", and a consumer starts at 60. Kafka keeps this start in memory, and
 # writes it into log-start-offset-checkpoint once a minute (log.flush.start.offset.checkpoint.interval.ms). After
-# kill -9 and a restart, the log starts at 0 again, and consumers get the 60 records that were deleted. Whoever deletes
-# for a reason (a person's data, a poisoned record) must wait, or lower the interval.
+# kill -9 and a restart, the log starts at 0 again, and consumers get the 60 records that were deleted. An
+# administrator who deletes for a reason (a person's data, a poisoned record) must wait, or lower the interval.
 #
 # Seen: "low watermark 60, start before the kill 60, start after the kill 0".
 #

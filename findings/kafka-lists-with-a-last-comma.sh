@@ -3,7 +3,7 @@
 #
 # A list of names may have no empty item: "compact," is refused. "0:1," is a list of the same type, and is stored as
 # it is, comma included. Also, the response to CreateTopics shows a list with duplicates as it was sent, while the topic has
-# each item once: a tool that compares this response with DescribeConfigs sees a change that nobody made.
+# each item once: a tool that compares this response with DescribeConfigs sees a change that was never made.
 #
 # Seen: "compact, refused; 0:1, stored as 0:1,; created with delete,compact,delete, then described as delete,compact".
 #

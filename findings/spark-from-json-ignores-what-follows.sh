@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Spark 4.0.0: from_json takes the first JSON value of a string and ignores whatever follows it, even in mode FAILFAST.
+# Spark 4.0.0: from_json takes the first JSON value of a string and ignores the rest, even in mode FAILFAST.
 #
 # A message with two documents ('{"a":7}' newline '{"a":8}'), with a stray bracket or with trailing text is parsed as if only
 # the first document were there. The column of corrupt records stays null, and FAILFAST does not fail: a load counts one good
-# row, and nothing tells that the second record was lost. (The same option on spark.read.json splits lines itself.)
+# row, and nothing shows that the second record was lost. (The same option on spark.read.json splits lines itself.)
 #
 # Seen: "PERMISSIVE [7, null] [7, null] [7, null]", then "FAILFAST 7 7 7".
 #

@@ -25,7 +25,9 @@ PACKAGES = {
     "spark-operator-jobs": "millstream_jobs",
 }
 DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "findings/*.md")
+    for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
@@ -203,3 +205,14 @@ def test_each_decision_is_in_the_index_with_its_status() -> None:
         assert page.startswith(f"{int(number):04}-")
         assert (folder / page).read_text().startswith(f"# {number}. ")
         assert re.match(r"(proposed|accepted|withdrawn)\b|replaced by \[\d+\]", status), f"{page}: {status}"
+
+
+def test_each_finding_is_listed_and_names_what_it_needs() -> None:
+    folder = ROOT / "findings"
+    scripts = sorted(path.name for path in folder.glob("*.sh"))
+    listed = re.findall(r"^\| \[`(\S+\.sh)`\]\(\1\) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert listed == scripts, "findings/README.md"
+    for name in scripts:
+        head = (folder / name).read_text().partition("\nset -e")[0]
+        for part in ("\n# Seen: ", "\n# Needs ", "Fails if this changes."):
+            assert part in head, f"{name}: {part.strip()}"
