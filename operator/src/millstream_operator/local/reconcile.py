@@ -147,7 +147,7 @@ class Pass:
         finally:
             pool.close()
 
-    def bring_about(self, kind: str, keys: Sequence[str]) -> None:
+    def ensure(self, kind: str, keys: Sequence[str]) -> None:
         """Reconcile the resources of a kind, those among ``keys``."""
         steps = {
             Cluster.KIND: self.clusters,

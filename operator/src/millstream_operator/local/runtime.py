@@ -125,7 +125,7 @@ class LocalRuntime:
                 if kind == BatchLoad.KIND and not loads:
                     continue
                 try:
-                    work.bring_about(kind, keys)
+                    work.ensure(kind, keys)
                 finally:
                     save()
         finally:

@@ -59,7 +59,7 @@ def run_due(data: Path, say: Callable[[str], None]) -> None:
         work = Pass(state, data, admins, say, lambda at: None, lambda: store.save(state))
         work.retry = False
         try:
-            work.bring_about(BatchLoad.KIND, due(state))
+            work.ensure(BatchLoad.KIND, due(state))
         finally:
             store.save(state)
             admins.close()
