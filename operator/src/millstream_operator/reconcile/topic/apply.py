@@ -78,7 +78,7 @@ def _bring_about(
                 of_lost_partitions(strays, found, topic.spec.partitions) if found is not None else (),
             )
         topics = [_noted(services, topic, plans[topic.topic_name]) for topic in topics]
-        refused = carry_out(admin, plans)
+        refused = apply_plans(admin, plans)
         created = {name for name, plan in plans.items() if plan.create is not None and name not in refused}
         services.store.wake_groups(ClusterKey(cluster.namespace, cluster.name), created)
         if changed := [name for name, plan in plans.items() if not plan.empty]:
@@ -128,7 +128,7 @@ def _noted(services: Services, topic: Topic, plan: TopicPlan) -> Topic:
     return replace(topic, status=status)
 
 
-def carry_out(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
+def apply_plans(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, Problem]:
     """Carry out the plans, with one request for each kind of action; returns the brokers' refusals."""
     refusals: dict[str, Refusal | None] = {}
     if create := [plan.create for plan in plans.values() if plan.create]:
