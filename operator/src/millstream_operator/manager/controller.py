@@ -25,7 +25,7 @@ from ..models import KINDS, Cluster, ManifestError, MirrorMaker, Resource, decod
 from ..models.conditions import Reason
 from ..models.keys import ClusterKey, Key
 from ..models.problem import Problem, replace_ready
-from ..reconcile.common.deletion import SKIP_ANNOTATION, gives_up, held_back, let_go_raw
+from ..reconcile.common.deletion import SKIP_ANNOTATION, gives_up, held_back, release_invalid_resource
 from ..reconcile.common.objects import NotOurs
 from ..reconcile.common.report import report_problem
 from ..reconcile.mirror.plan import OF_WORKERS
@@ -387,7 +387,7 @@ class Runner:
         raw = self.store.raw(key)
         if raw is not None and held_back(raw):
             if gives_up(raw):
-                return let_go_raw(self.services, raw, message)
+                return release_invalid_resource(self.services, raw, message)
             message = f"{message}; it is not deleted: correct it, or set annotation {SKIP_ANNOTATION}=true to give up"
         return self._say(key, Reason.INVALID_SPEC, message)
 

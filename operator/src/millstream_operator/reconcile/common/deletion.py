@@ -50,7 +50,7 @@ def wait(services: Services, resource: Topic | ConsumerGroup, what: str, why: st
     return report_problem(services, resource, Problem(Reason.DELETING, words), WAITING_INTERVAL_S)
 
 
-def let_go(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
+def release_resource(services: Services, resource: Topic | ConsumerGroup, what: str, why: str = "") -> float:
     """Release the resource. ``why`` is the reason its data was not deleted, if it should have been."""
     if _holds(resource):
         if _gives_up(resource):
@@ -72,7 +72,7 @@ def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, 
     """Handle the deletion of a resource that cannot use its Cluster or the name it claims."""
     if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and owes_deletion(resource):
         return wait(services, resource, what, problem.message)
-    return let_go(services, resource, what, problem.message)
+    return release_resource(services, resource, what, problem.message)
 
 
 def held_back(raw: Mapping[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def gives_up(raw: Mapping[str, Any]) -> bool:
     return (raw["metadata"].get("annotations") or {}).get(SKIP_ANNOTATION) == "true"
 
 
-def let_go_raw(services: Services, raw: Mapping[str, Any], why: str) -> float:
+def release_invalid_resource(services: Services, raw: Mapping[str, Any], why: str) -> float:
     """Release an invalid resource."""
     metadata = raw["metadata"]
     words = f"annotation {SKIP_ANNOTATION}: none of its data is deleted, because it is invalid: {why}"

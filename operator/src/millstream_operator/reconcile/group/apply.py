@@ -25,7 +25,7 @@ from ...state.context import Services
 from ...state.group_memory import GroupMemory
 from ...state.lags import Measured
 from ...state.status import hold_finalizer, write_status
-from ..common.deletion import let_go, owes_deletion, wait
+from ..common.deletion import owes_deletion, release_resource, wait
 from ..common.reference import find_cluster, rival_problem
 from ..common.report import report_problem
 from ..common.shared_cluster import sort_out
@@ -215,7 +215,7 @@ def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGrou
         if group in doomed and group.group_id in waits:
             again[key_for(group)] = wait(services, group, _title(group), waits[group.group_id])
         else:
-            again[key_for(group)] = let_go(services, group, _title(group))
+            again[key_for(group)] = release_resource(services, group, _title(group))
     return again
 
 

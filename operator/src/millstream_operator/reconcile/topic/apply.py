@@ -21,7 +21,7 @@ from ...models.problem import PAUSED, Problem, is_paused
 from ...state.cache import key_for
 from ...state.context import Services
 from ...state.status import hold_finalizer, write_status
-from ..common.deletion import let_go, owes_deletion, wait
+from ..common.deletion import owes_deletion, release_resource, wait
 from ..common.reference import rival_problem
 from ..common.report import report_problem
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, sort_out
@@ -159,7 +159,7 @@ def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> M
         if why is not None and topic in doomed:
             again[key_for(topic)] = wait(services, topic, _title(topic), why)
         else:
-            again[key_for(topic)] = let_go(services, topic, _title(topic))
+            again[key_for(topic)] = release_resource(services, topic, _title(topic))
     return again
 
 
