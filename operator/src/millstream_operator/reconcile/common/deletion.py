@@ -33,7 +33,7 @@ WAITING_INTERVAL_S = 5.0
 GONE_INTERVAL_S = 30.0
 
 
-def owes_deletion(resource: Topic | ConsumerGroup) -> bool:
+def needs_cleanup(resource: Topic | ConsumerGroup) -> bool:
     """Whether a resource that is being deleted has data to delete first."""
     return _holds(resource) and not _gives_up(resource)
 
@@ -70,7 +70,7 @@ def release_resource(services: Services, resource: Topic | ConsumerGroup, what: 
 
 def end_without(services: Services, resource: Topic | ConsumerGroup, what: str, problem: Problem) -> float:
     """Handle the deletion of a resource that cannot use its Cluster or the name it claims."""
-    if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and owes_deletion(resource):
+    if problem.reason in (Reason.CLUSTER_NOT_READY, Reason.OTHER_RELEASE) and needs_cleanup(resource):
         return wait(services, resource, what, problem.message)
     return release_resource(services, resource, what, problem.message)
 

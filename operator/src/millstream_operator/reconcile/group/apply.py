@@ -25,7 +25,7 @@ from ...state.context import Services
 from ...state.group_memory import GroupMemory
 from ...state.lags import Measured
 from ...state.status import hold_finalizer, write_status
-from ..common.deletion import owes_deletion, release_resource, wait
+from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import find_cluster, rival_problem
 from ..common.report import report_problem
 from ..common.shared_cluster import sort_out
@@ -197,7 +197,7 @@ def _seconds_behind(
 
 def _delete(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """Delete the offsets of groups whose resource is being deleted, if its policy says so, and release the resource."""
-    doomed = [group for group in groups if owes_deletion(group)]
+    doomed = [group for group in groups if needs_cleanup(group)]
     again: dict[Key, float] = {}
     workloads = services.workloads or Deployments()
     stopping = {group.group_id: workloads.stop(services, group) for group in doomed if has_workload(group)}

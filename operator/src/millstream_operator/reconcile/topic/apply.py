@@ -21,7 +21,7 @@ from ...models.problem import PAUSED, Problem, is_paused
 from ...state.cache import key_for
 from ...state.context import Services
 from ...state.status import hold_finalizer, write_status
-from ..common.deletion import owes_deletion, release_resource, wait
+from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
 from ..common.report import report_problem
 from ..common.shared_cluster import PROBLEM_INTERVAL_S, sort_out
@@ -142,7 +142,7 @@ def apply_plans(admin: KafkaAdmin, plans: Mapping[str, TopicPlan]) -> dict[str, 
 
 def _delete(services: Services, admin: KafkaAdmin, topics: Sequence[Topic]) -> Mapping[Key, float]:
     """Delete the topics of resources that are being deleted, if their policy says so, and release the resources."""
-    doomed = [topic for topic in topics if owes_deletion(topic)]
+    doomed = [topic for topic in topics if needs_cleanup(topic)]
     again: dict[Key, float] = {}
     failed: dict[str, str] = {}
     try:
