@@ -30,7 +30,7 @@ class Sorted(Generic[ResourceT]):
     """Seconds until the next look at those with a problem."""
 
 
-def sort_out(
+def partition_by_readiness(
     services: Services,
     resources: Sequence[ResourceT],
     conflict: Callable[[Services, ResourceT, Cluster], Problem | None],

@@ -28,7 +28,7 @@ from ...state.status import hold_finalizer, write_status
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import find_cluster, rival_problem
 from ..common.report import report_problem
-from ..common.shared_cluster import sort_out
+from ..common.shared_cluster import partition_by_readiness
 from .observe import observe
 from .plan import Observed, build_status, lag_by_partition, wanted_ages
 from .reset import requested, running
@@ -47,7 +47,7 @@ SOON_S = 2.0
 
 def reconcile_groups(services: Services, groups: Sequence[ConsumerGroup]) -> Mapping[Key, float]:
     """One look at ConsumerGroups of one Cluster; returns seconds until the next look by ConsumerGroup."""
-    found = sort_out(services, groups, conflict, _title)
+    found = partition_by_readiness(services, groups, conflict, _title)
     _stop_forbidden(services, [group for group in groups if key_for(group) in found.again])
     if found.cluster is not None:
         address = services.address_of(found.cluster)

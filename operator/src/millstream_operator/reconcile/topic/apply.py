@@ -24,7 +24,7 @@ from ...state.status import hold_finalizer, write_status
 from ..common.deletion import needs_cleanup, release_resource, wait
 from ..common.reference import rival_problem
 from ..common.report import report_problem
-from ..common.shared_cluster import PROBLEM_INTERVAL_S, sort_out
+from ..common.shared_cluster import PROBLEM_INTERVAL_S, partition_by_readiness
 from ..common.strays import holders, of_lost_partitions
 from .plan import Said, TopicPlan, claim, is_replica, plan_topic, problem_of, said, status_of
 from .replication_apply import replicate
@@ -35,7 +35,7 @@ WAITING_INTERVAL_S = 5.0
 
 def reconcile_topics(services: Services, topics: Sequence[Topic]) -> Mapping[Key, float]:
     """One look at Topics of one Cluster; returns seconds until the next look by Topic."""
-    found = sort_out(services, topics, conflict, _title)
+    found = partition_by_readiness(services, topics, conflict, _title)
     if found.cluster is not None:
         admin = services.admins.at(services.address_of(found.cluster))
         found.again.update(_delete(services, admin, found.deleted))
