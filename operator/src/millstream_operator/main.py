@@ -24,7 +24,7 @@ from . import __version__, handlers
 from .handlers.storage import NoDiffs, NoProgress
 from .kubernetes.client import Kube, KubeError
 from .manager.claims import Claims
-from .manager.controller import Runner
+from .manager.controller import Manager
 from .manager.leadership import Leadership, LeaseName, own_identity
 from .models import API_VERSION, KINDS
 from .resources.images import Images, SparkRole
@@ -211,19 +211,19 @@ async def operate(
     """Run until stopped. ``metrics``: host and port to serve them at."""
     claims = Claims(services.kube, str(leadership.name))
     services = replace(services, acts_in=claims.ours)
-    runner = Runner(services, handlers.CONTROLLERS, namespaces, leadership, claims)
+    manager = Manager(services, handlers.CONTROLLERS, namespaces, leadership, claims)
     services.metrics.show(services.store)
     services.kube.observe = services.metrics.api_request
-    scraped = await scrape.serve(metrics, services.metrics, runner.measure) if metrics else None
+    scraped = await scrape.serve(metrics, services.metrics, manager.measure) if metrics else None
     settings, registry = operator_settings(), kopf.OperatorRegistry()
-    handlers.register(registry, settings, runner)
+    handlers.register(registry, settings, manager)
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo | None:
         return services.kube.credentials()
 
     def work() -> dict[str, Any]:
-        health = runner.health()
+        health = manager.health()
         if (health["overdueSeconds"] or 0) > STUCK_AFTER_S:
             raise scrape.Unhealthy(f"work has been waiting for {health['overdueSeconds']} s")
         if (health["longestLookSeconds"] or 0) > STUCK_AFTER_S:
@@ -239,7 +239,7 @@ async def operate(
     # kopf would build one from the user name, and a user assigned by the platform has none. Its type is private.
     identity: Any = own_identity()
     stop = asyncio.Event()
-    work_task = asyncio.create_task(runner.run(), name="reconciles")
+    work_task = asyncio.create_task(manager.run(), name="reconciles")
     work_task.add_done_callback(lambda _: stop.set())
     try:
         await kopf.operator(

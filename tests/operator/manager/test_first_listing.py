@@ -15,7 +15,7 @@ from millstream_operator.handlers import CONTROLLERS
 from millstream_operator.kafka.records import TopicState
 from millstream_operator.kubernetes.client import KubeError
 from millstream_operator.manager import resync as listing
-from millstream_operator.manager.controller import Runner
+from millstream_operator.manager.controller import Manager
 from millstream_operator.state.status import FINALIZER
 
 pytestmark = pytest.mark.process
@@ -32,10 +32,10 @@ def unseen(*resources: Mapping[str, Any], **answers: Any) -> InMemory:
 
 
 @contextlib.asynccontextmanager
-async def running(found: InMemory) -> AsyncIterator[Runner]:
-    runner = Runner(found.services, {"Topic": CONTROLLERS["Topic"]}, ["ns"])
-    task = asyncio.create_task(runner.run())
-    yield runner
+async def running(found: InMemory) -> AsyncIterator[Manager]:
+    manager = Manager(found.services, {"Topic": CONTROLLERS["Topic"]}, ["ns"])
+    task = asyncio.create_task(manager.run())
+    yield manager
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -74,12 +74,12 @@ async def test_a_younger_topic_waits_for_an_older_one_to_be_listed(listings: lis
         topic("new", topicName="flights", partitions=5), creationTimestamp="2026-02-01T00:00:00Z"
     )
     found = unseen(CLUSTER, older, younger, topics={"flights": THERE})
-    async with running(found) as runner:
-        runner.seen(None, CLUSTER)
-        runner.seen(None, younger)
+    async with running(found) as manager:
+        manager.seen(None, CLUSTER)
+        manager.seen(None, younger)
         await waits(listings)
         assert found.kube.applied == []
-        runner.seen(None, older)
+        manager.seen(None, older)
         await until(lambda: len(found.kube.applied) == 2)
     assert found.brokers.asked == [("topics", ["flights"])]
     assert (found.condition("Topic", "new") or ())[1] == "ConflictingTopic"
@@ -89,12 +89,12 @@ async def test_a_younger_topic_waits_for_an_older_one_to_be_listed(listings: lis
 async def test_a_topic_that_is_being_deleted_waits_for_its_cluster_to_be_listed(listings: list[str]) -> None:
     doomed = stored(topic("flights", deletionPolicy="Delete"), **deleted(1))
     found = unseen(CLUSTER, doomed, delete_topics={"flights": None})
-    async with running(found) as runner:
-        runner.seen(None, doomed)
+    async with running(found) as manager:
+        manager.seen(None, doomed)
         await waits(listings)
         assert found.kube.applied == []
         assert found.kube.objects["Topic", "flights"]["metadata"]["finalizers"] == [FINALIZER]
-        runner.seen(None, CLUSTER)
+        manager.seen(None, CLUSTER)
         await until(lambda: not found.kube.objects["Topic", "flights"]["metadata"]["finalizers"])
     assert found.brokers.asked == [("delete_topics", ["flights"])]
 

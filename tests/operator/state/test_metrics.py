@@ -14,7 +14,7 @@ from millstream_harness.in_memory import in_memory, stored
 from millstream_harness.manifests import topic
 from millstream_operator.handlers import CONTROLLERS
 from millstream_operator.kubernetes.client import resource_of
-from millstream_operator.manager.controller import FAILED, Runner
+from millstream_operator.manager.controller import FAILED, Manager
 from millstream_operator.manager.workqueue import Batch, WorkQueue
 from millstream_operator.models.keys import Key
 from millstream_operator.serving import scrape
@@ -151,18 +151,18 @@ def test_how_old_a_lag_is() -> None:
 
 async def test_looks_and_their_errors_are_counted() -> None:
     found = in_memory(stored(topic("flights")))
-    runner = Runner(found.services, CONTROLLERS)
+    manager = Manager(found.services, CONTROLLERS)
     key = Key("Topic", "ns", "flights")
 
     def fail(*_: object) -> None:
         raise LookupError("a bug")
 
-    runner.controllers = {"Topic": type(CONTROLLERS["Topic"])(CONTROLLERS["Topic"].kind, fail, lambda _: 1)}  # type: ignore[arg-type]
-    again = runner._reconcile(Batch(1, (key,)))
+    manager.controllers = {"Topic": type(CONTROLLERS["Topic"])(CONTROLLERS["Topic"].kind, fail, lambda _: 1)}  # type: ignore[arg-type]
+    again = manager._reconcile(Batch(1, (key,)))
     assert again == {key: FAILED}
-    runner._looked(key, FAILED, 0.0)
-    runner._looked(key, 5.0, 0.0)
-    runner.measure()
+    manager._looked(key, FAILED, 0.0)
+    manager._looked(key, 5.0, 0.0)
+    manager.measure()
     seen = samples(found.services.metrics)
     assert seen["millstream_operator_errors_total", "LookupError", "Topic"] == 1
     assert seen["millstream_operator_reconciles_total", "Topic", "error"] == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-from ..manager.controller import Child, Controller, Runner
+from ..manager.controller import Child, Controller, Manager
 from ..models import GROUP, KINDS, VERSION
 from ..resources.owned import MANAGED_BY
 
@@ -22,17 +22,17 @@ CONTROLLERS: dict[str, Controller[Any]] = {
 }
 
 
-def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, runner: Runner) -> None:
+def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, manager: Manager) -> None:
     """Watch every custom resource, and the objects that wake them."""
 
     async def seen(event: kopf.RawEvent, **_: Any) -> None:
-        runner.seen(event["type"], event["object"])
+        manager.seen(event["type"], event["object"])
 
     async def child_seen(event: kopf.RawEvent, **_: Any) -> None:
-        runner.child_seen(event["object"])
+        manager.child_seen(event["object"])
 
     children: set[Child] = set()
-    for controller in runner.controllers.values():
+    for controller in manager.controllers.values():
         kopf.on.event(GROUP, VERSION, controller.kind.PLURAL, registry=registry)(seen)
         children.update(controller.children)
     selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())

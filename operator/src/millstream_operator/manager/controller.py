@@ -102,7 +102,7 @@ def one_by_one(
 
 
 @dataclass(slots=True)
-class Runner:
+class Manager:
     """Connects watches, queue and workers. Its methods belong to the event loop; reconciles run in threads."""
 
     services: Services

@@ -1,4 +1,4 @@
-"""The runner: one resource's error blocks no group, and slow groups leave workers to others."""
+"""The manager: one resource's error blocks no group, and slow groups leave workers to others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream_operator.kubernetes.client import KubeError, Manifest
 from millstream_operator.manager import concurrency as slots
 from millstream_operator.manager import controller
 from millstream_operator.manager.claims import Claims, claim
-from millstream_operator.manager.controller import Controller, Runner
+from millstream_operator.manager.controller import Controller, Manager
 from millstream_operator.manager.workqueue import Batch
 from millstream_operator.models import Cluster, Topic, decode_as
 from millstream_operator.models.keys import Key
@@ -33,13 +33,13 @@ PATIENCE_S = 60
 
 
 @contextlib.asynccontextmanager
-async def running(found: InMemory, reconcile: Reconcile) -> AsyncIterator[Runner]:
+async def running(found: InMemory, reconcile: Reconcile) -> AsyncIterator[Manager]:
     by_name = Controller(Topic, reconcile, lambda one: one.name)
-    runner = Runner(found.services, {"Topic": by_name})
-    task = asyncio.create_task(runner.run())
+    manager = Manager(found.services, {"Topic": by_name})
+    task = asyncio.create_task(manager.run())
     for manifest in found.kube.objects.values():
-        runner.enqueue(Key("Topic", "ns", manifest["metadata"]["name"]))
-    yield runner
+        manager.enqueue(Key("Topic", "ns", manifest["metadata"]["name"]))
+    yield manager
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -71,10 +71,10 @@ async def test_nonsense_from_a_reconcile_leaves_its_group_to_another_try(
         looks.extend(one.name for one in topics)
         return {key_for(one): "soon" if len(looks) == 1 else 60.0 for one in topics}  # type: ignore[misc]
 
-    async with running(in_memory(stored(topic("a"))), reconcile) as runner:
+    async with running(in_memory(stored(topic("a"))), reconcile) as manager:
         await until(lambda: len(looks) == 2)
         assert caplog.messages == ["work on Topic ns/a failed"]
-        await until(lambda: runner.health()["reconciles"] == 1)
+        await until(lambda: manager.health()["reconciles"] == 1)
 
 
 async def test_a_look_that_does_not_end_shows() -> None:
@@ -84,11 +84,11 @@ async def test_a_look_that_does_not_end_shows() -> None:
         end.wait(PATIENCE_S)
         return dict.fromkeys(map(key_for, topics), 3600.0)
 
-    async with running(in_memory(stored(topic("a"))), reconcile) as runner:
+    async with running(in_memory(stored(topic("a"))), reconcile) as manager:
         with released(end):
-            await until(lambda: (runner.health()["longestLookSeconds"] or 0) > 0.1)
-            assert runner.health()["overdueSeconds"] == 0
-        await until(lambda: runner.health()["longestLookSeconds"] == 0)
+            await until(lambda: (manager.health()["longestLookSeconds"] or 0) > 0.1)
+            assert manager.health()["overdueSeconds"] == 0
+        await until(lambda: manager.health()["longestLookSeconds"] == 0)
 
 
 async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPat
 
     names = [f"slow-{number}" for number in range(6)]
     found = in_memory(*(stored(topic(name)) for name in names))
-    async with running(found, reconcile) as runner:
+    async with running(found, reconcile) as manager:
         with released(first, second):
             await until(lambda: len(waits) == slots.WORKERS)
             later += 3600.0
@@ -119,20 +119,20 @@ async def test_slow_groups_leave_workers_to_others(monkeypatch: pytest.MonkeyPat
             first.set()
             await until(lambda: len(waits) == len(names) + slots.SLOW_WORKERS)
             found.kube.put(stored(topic("quick")))
-            runner.seen(None, stored(topic("quick")))
+            manager.seen(None, stored(topic("quick")))
             await until(lambda: len(quick) > 3)
             assert len(waits) == len(names) + slots.SLOW_WORKERS
-            await until(lambda: (runner.health()["overdueSeconds"] or 0) < 1)
+            await until(lambda: (manager.health()["overdueSeconds"] or 0) < 1)
 
 
 async def test_the_brokers_of_a_cluster_that_is_gone_are_let_go() -> None:
     services = Services(MemoryKube())
     gone = stored(cluster("default"))
-    runner = Runner(services, CONTROLLERS)
-    runner.seen(None, gone)
+    manager = Manager(services, CONTROLLERS)
+    manager.seen(None, gone)
     address = services.address_of(decode_as(Cluster, gone))
     admin = services.admins.at(address)
-    runner.seen("DELETED", gone)
+    manager.seen("DELETED", gone)
     await until(lambda: services.admins.at(address) is not admin)
     with pytest.raises(AdminError, match="is closed: its cluster is gone"):  # a reconcile in progress
         admin.cluster_id()
@@ -150,19 +150,19 @@ async def test_what_the_watches_have_missed_is_forgotten(monkeypatch: pytest.Mon
 
     ghost, heir = (topic(name, topicName="flights") for name in ("ghost", "heir"))
     found = in_memory(stored(ghost), stored(heir, creationTimestamp="2026-02-01T00:00:00Z"))
-    async with running(found, reconcile) as runner:
-        await until(lambda: sorted(looks) == ["ghost", "heir"] and runner.health()["resources"] == 2)
+    async with running(found, reconcile) as manager:
+        await until(lambda: sorted(looks) == ["ghost", "heir"] and manager.health()["resources"] == 2)
         del found.kube.objects["Topic", "ghost"]
         await until(lambda: looks[2:] == ["heir"])
-        assert Key("Topic", "ns", "ghost") not in runner.store
-        await until(lambda: runner.health()["resources"] == 1)
+        assert Key("Topic", "ns", "ghost") not in manager.store
+        await until(lambda: manager.health()["resources"] == 1)
         # the name belongs to another resource, and no watch has shown it
         anew = stored(ghost, uid="other")
         found.services.store.put(stored(ghost))
         found.kube.put(anew)
         found.kube.versions = lambda *_: {("ns", "heir"): 0}  # a list from before it existed
         await until(
-            lambda: (runner.store.raw(Key("Topic", "ns", "ghost")) or anew)["metadata"]["uid"] == "other"
+            lambda: (manager.store.raw(Key("Topic", "ns", "ghost")) or anew)["metadata"]["uid"] == "other"
         )
 
 
@@ -179,29 +179,29 @@ async def test_resources_that_were_restored_from_an_older_copy_are_known_as_they
         return {key_for(one): 3600.0 for one in topics}
 
     found = in_memory(stored(topic("a", partitions=6), resourceVersion="1000"))
-    async with running(found, reconcile) as runner:
+    async with running(found, reconcile) as manager:
         await until(lambda: looks == [6])
         older = stored(topic("a", partitions=3), uid=uid, resourceVersion="400")
         found.kube.put(older)
-        runner.seen(None, older)
+        manager.seen(None, older)
         await until(lambda: looks == [6, 3])
-        assert runner.store.versions() == {Key("Topic", "ns", "a"): 400}
+        assert manager.store.versions() == {Key("Topic", "ns", "a"): 400}
         # from now on, events count again
         edited = stored(topic("a", partitions=4), uid=uid, resourceVersion="401", generation=3)
         found.kube.put(edited)
-        runner.seen("MODIFIED", edited)
+        manager.seen("MODIFIED", edited)
         await until(lambda: looks == [6, 3, 4])
 
 
 async def test_a_watch_that_begins_anew_has_ghosts_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "RELISTED_S", 0.01)
     found = in_memory(stored(topic("ghost")), stored(topic("kept")))
-    async with running(found, lambda *_: {}) as runner:
-        await until(lambda: len(runner.queue) == 0)
+    async with running(found, lambda *_: {}) as manager:
+        await until(lambda: len(manager.queue) == 0)
         del found.kube.objects["Topic", "ghost"]
-        runner.seen(None, found.kube.objects["Topic", "kept"])
-        await until(lambda: Key("Topic", "ns", "ghost") not in runner.store)
-        assert Key("Topic", "ns", "kept") in runner.store
+        manager.seen(None, found.kube.objects["Topic", "kept"])
+        await until(lambda: Key("Topic", "ns", "ghost") not in manager.store)
+        assert Key("Topic", "ns", "kept") in manager.store
 
 
 async def test_an_api_server_that_is_away_hides_no_ghosts_for_good(
@@ -209,15 +209,15 @@ async def test_an_api_server_that_is_away_hides_no_ghosts_for_good(
 ) -> None:
     monkeypatch.setattr(controller, "GHOSTS_INTERVAL_S", 0.05)
     found = in_memory(stored(topic("a")))
-    async with running(found, lambda *_: {}) as runner:
-        await until(lambda: len(runner.queue) == 0)
+    async with running(found, lambda *_: {}) as manager:
+        await until(lambda: len(manager.queue) == 0)
         found.kube.refused["Topic"] = KubeError(0, "Unreachable", "away")
         del found.kube.objects["Topic", "a"]
         await until(lambda: caplog.messages)
         assert caplog.messages[0] == "cannot check for deleted resources, retrying: away"
-        assert Key("Topic", "ns", "a") in runner.store
+        assert Key("Topic", "ns", "a") in manager.store
         found.kube.refused.clear()
-        await until(lambda: Key("Topic", "ns", "a") not in runner.store)
+        await until(lambda: Key("Topic", "ns", "a") not in manager.store)
 
 
 async def test_a_namespace_without_rights_hides_no_ghosts_of_others(
@@ -233,11 +233,11 @@ async def test_a_namespace_without_rights_hides_no_ghosts_of_others(
         return get(api_version, kind, namespace, name)
 
     found.kube.get = refused  # type: ignore[method-assign]
-    async with running(found, lambda *_: {}) as runner:
-        await until(lambda: len(runner.queue) == 0)
+    async with running(found, lambda *_: {}) as manager:
+        await until(lambda: len(manager.queue) == 0)
         found.kube.objects.clear()
-        await until(lambda: Key("Topic", "ns", "b") not in runner.store)
-        assert Key("Topic", "closed", "a") in runner.store
+        await until(lambda: Key("Topic", "ns", "b") not in manager.store)
+        assert Key("Topic", "closed", "a") in manager.store
         words = "cannot check whether 1 resources still exist, such as Topic closed/a, continuing without: no rights"
         assert words in caplog.messages
 
@@ -255,21 +255,21 @@ async def test_work_from_before_an_operator_acted_is_not_overdue_for_that_long(
         return {key_for(one): 3600.0 for one in topics}
 
     acquired = threading.Event()
-    runner = Runner(
+    manager = Manager(
         found.services,
         {"Topic": Controller(Topic, reconcile, lambda one: one.name)},
         leadership=SimpleNamespace(acquired=acquired),  # type: ignore[arg-type]
     )
     now = asyncio.get_running_loop().time()
     for key in found.services.store.keys("Topic"):
-        runner.queue.add(key, key.name, now - 86_400.0)
-    task = asyncio.create_task(runner.run())
-    assert runner.health()["overdueSeconds"] == 0
+        manager.queue.add(key, key.name, now - 86_400.0)
+    task = asyncio.create_task(manager.run())
+    assert manager.health()["overdueSeconds"] == 0
     with released(go_on):
         acquired.set()
         await until(lambda: len(looks) == slots.THREADS)
-        assert runner.queue.overdue(now) >= 86_400
-        assert runner.health()["overdueSeconds"] < 3600
+        assert manager.queue.overdue(now) >= 86_400
+        assert manager.health()["overdueSeconds"] < 3600
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -279,15 +279,15 @@ async def test_a_cluster_that_cannot_be_worked_on_gives_its_turn_back(foreign: b
     spec = {} if foreign else {"brokers": {"replicas": 0}}
     found = in_memory(stored({**cluster("east"), "spec": spec}), stored(cluster("west")))
     east, west = (Key("Cluster", "ns", name) for name in ("east", "west"))
-    runner = Runner(found.services, CONTROLLERS)
+    manager = Manager(found.services, CONTROLLERS)
     if foreign:
         found.kube.put(claim("ns", "other/release", NOW))
         found.kube.record = lambda *_: None  # type: ignore[assignment]
-        runner.claims = Claims(found.kube, "this/release")
+        manager.claims = Claims(found.kube, "this/release")
     turns = found.services.turns
     assert turns.ask(found.services.store, east) == east
     assert turns.ask(found.services.store, west) == east
-    await asyncio.to_thread(runner._reconcile, Batch(east, (east,)))
+    await asyncio.to_thread(manager._reconcile, Batch(east, (east,)))
     assert turns.ask(found.services.store, west) == west
 
 
@@ -299,9 +299,9 @@ async def test_a_resource_that_cannot_be_understood_goes_when_its_user_gives_up(
         "spec": {"clusterRef": {"name": "default"}, "topics": "..", "partitions": 0},
     }
     found = in_memory(stored(broken, **deleted(1)))
-    runner = Runner(found.services, CONTROLLERS)
+    manager = Manager(found.services, CONTROLLERS)
     key = Key(kind, "ns", "a")
-    again = await asyncio.to_thread(runner._reconcile, Batch(key, (key,)))
+    again = await asyncio.to_thread(manager._reconcile, Batch(key, (key,)))
     assert again[key] > 0
     status, reason, words = found.condition(kind, "a") or ("", "", "")
     assert (status, reason) == ("False", "InvalidSpec")
@@ -312,5 +312,5 @@ async def test_a_resource_that_cannot_be_understood_goes_when_its_user_gives_up(
     given_up = stored(broken, **deleted(1, annotations=annotations))
     found.kube.put(given_up)
     found.services.store.put(given_up)
-    await asyncio.to_thread(runner._reconcile, Batch(key, (key,)))
+    await asyncio.to_thread(manager._reconcile, Batch(key, (key,)))
     assert found.kube.objects[kind, "a"]["metadata"]["finalizers"] == []
