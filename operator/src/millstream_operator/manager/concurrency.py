@@ -21,7 +21,7 @@ def alone(group: Hashable) -> Collection[Hashable]:
 
 
 @dataclass(slots=True)
-class Slots:
+class WorkerConcurrency:
     """The running looks, by group. Times are in seconds. ``beside``: the groups that use the same brokers, including
     the group itself."""
 

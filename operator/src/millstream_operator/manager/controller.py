@@ -33,7 +33,7 @@ from ..state.cache import Change, Store, key_for, key_of
 from ..state.context import Services
 from ..state.status import write_raw_status
 from .claims import Claims
-from .concurrency import THREADS, Slots
+from .concurrency import THREADS, WorkerConcurrency
 from .leadership import Leadership
 from .resync import listed, missed
 from .workqueue import Batch, WorkQueue
@@ -114,7 +114,7 @@ class Manager:
     claims: Claims | None = None
     queue: WorkQueue = field(default_factory=WorkQueue)
     _failures: dict[Key, int] = field(default_factory=dict)
-    _slots: Slots = field(init=False)
+    _concurrency: WorkerConcurrency = field(init=False)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _relisted: asyncio.Event = field(default_factory=asyncio.Event)
     _acts_since: float | None = None
@@ -122,7 +122,7 @@ class Manager:
     _successes: int = 0
 
     def __post_init__(self) -> None:
-        self._slots = Slots(self._beside)
+        self._concurrency = WorkerConcurrency(self._beside)
 
     @property
     def store(self) -> Store:
@@ -191,15 +191,15 @@ class Manager:
         with ThreadPoolExecutor(THREADS, thread_name_prefix="reconcile") as threads:
             while True:
                 self._wake.clear()
-                while self._slots.free(loop.time()) and (batch := self._take(loop.time())):
-                    self._slots.begin(batch.group, loop.time())
+                while self._concurrency.free(loop.time()) and (batch := self._take(loop.time())):
+                    self._concurrency.begin(batch.group, loop.time())
                     task = loop.create_task(self._work(threads, batch))
                     running.add(task)
                     task.add_done_callback(running.discard)
                 now = loop.time()
-                at = self._slots.free_at(now)
-                if self._slots.free(now):
-                    at = self.queue.next_at(self._slots.held_back(now))
+                at = self._concurrency.free_at(now)
+                if self._concurrency.free(now):
+                    at = self.queue.next_at(self._concurrency.held_back(now))
                 wait = None if at is None else max(0.0, at - now)
                 # not wait_for, which loses a cancellation that comes with what it waits for (Python 3.11)
                 with contextlib.suppress(TimeoutError):
@@ -240,8 +240,8 @@ class Manager:
         return {
             "lastReconcileAgeSeconds": age,
             "reconciles": self._successes,
-            "overdueSeconds": round(self._overdue(now, self._slots.slow), 1),
-            "longestLookSeconds": round(self._slots.longest(now), 1),
+            "overdueSeconds": round(self._overdue(now, self._concurrency.slow), 1),
+            "longestLookSeconds": round(self._concurrency.longest(now), 1),
             "resources": len(self.queue),
             "acts": not self.standing_by,
             "foreignNamespaces": self.claims.foreign() if self.claims is not None else {},
@@ -255,7 +255,7 @@ class Manager:
         metrics.queue_keys.set(len(self.queue))
         metrics.queue_due.set(0 if self.standing_by else self.queue.due(now))
         metrics.queue_oldest_seconds.set(self._overdue(now))
-        metrics.looks_running.set(len(self._slots.begun))
+        metrics.looks_running.set(len(self._concurrency.begun))
         metrics.longest_look_seconds.set(health["longestLookSeconds"] or 0.0)
 
     def _overdue(self, now: float, but: Collection[Hashable] = ()) -> float:
@@ -265,7 +265,7 @@ class Manager:
         return min(self.queue.overdue(now, but), now - self._acts_since)
 
     def _take(self, now: float) -> Batch | None:
-        return self.queue.take(now, self._limit, self._slots.held_back(now), self._early)
+        return self.queue.take(now, self._limit, self._concurrency.held_back(now), self._early)
 
     def _limit(self, group: Hashable) -> int:
         """Most resources of a group that are reconciled together."""
@@ -312,9 +312,9 @@ class Manager:
         finally:
             for key in self.store.take_woken():
                 self.enqueue(key)
-            took = loop.time() - self._slots.begun[batch.group]
+            took = loop.time() - self._concurrency.begun[batch.group]
             self.services.metrics.reconcile_seconds.labels(batch.keys[0].kind).observe(took)
-            self._slots.end(batch.group, loop.time())
+            self._concurrency.end(batch.group, loop.time())
             self.queue.done(batch)
             self._wake.set()
 
