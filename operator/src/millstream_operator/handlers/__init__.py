@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-from ..manager.controller import Child, Controller, Manager
+from ..manager.controller import Controller, Manager, OwnedResource
 from ..models import GROUP, KINDS, VERSION
 from ..resources.owned import MANAGED_BY
 
@@ -28,16 +28,16 @@ def register(registry: kopf.OperatorRegistry, settings: kopf.OperatorSettings, m
     async def seen(event: kopf.RawEvent, **_: Any) -> None:
         manager.seen(event["type"], event["object"])
 
-    async def child_seen(event: kopf.RawEvent, **_: Any) -> None:
-        manager.child_seen(event["object"])
+    async def owned_seen(event: kopf.RawEvent, **_: Any) -> None:
+        manager.owned_seen(event["object"])
 
-    children: set[Child] = set()
+    owned: set[OwnedResource] = set()
     for controller in manager.controllers.values():
         kopf.on.event(GROUP, VERSION, controller.kind.PLURAL, registry=registry)(seen)
-        children.update(controller.children)
+        owned.update(controller.owned)
     selector = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
-    for child in sorted(children, key=lambda child: child.plural):
-        kopf.on.event(
-            child.group, child.version, child.plural, registry=registry, id=f"child-{child.plural}"
-        )(child_seen)
-        settings.watching.label_selectors[child.group, child.version, child.plural] = selector
+    for kind in sorted(owned, key=lambda kind: kind.plural):
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"owned-{kind.plural}")(
+            owned_seen
+        )
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = selector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..manager.controller import Child, Controller
+from ..manager.controller import Controller, OwnedResource
 from ..models import ConsumerGroup
 from ..reconcile.common.reference import cluster_key
 from ..reconcile.group.apply import reconcile_groups
@@ -13,5 +13,5 @@ CONTROLLER = Controller(
     group_of=lambda group: cluster_key(group.namespace, group.spec.cluster_ref),
     batch=500,
     early=2.5,  # a look costs the brokers the same for any number of groups
-    children=(Child("apps", "v1", "deployments"),),
+    owned=(OwnedResource("apps", "v1", "deployments"),),
 )

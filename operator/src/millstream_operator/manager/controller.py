@@ -56,7 +56,7 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class OwnedResource:
     """A kind of object whose changes wake the owning resource; only objects with our label are watched."""
 
     group: str  # "" for the core group
@@ -76,11 +76,13 @@ class Controller(Generic[ResourceT]):
     group_of: Callable[[ResourceT], Hashable]
     batch: int = 1
     early: float = 0.0
-    children: tuple[Child, ...] = ()
+    owned: tuple[OwnedResource, ...] = ()
 
 
 def one_by_one(
-    kind: type[ResourceT], reconcile: Callable[[Services, ResourceT], float], children: tuple[Child, ...] = ()
+    kind: type[ResourceT],
+    reconcile: Callable[[Services, ResourceT], float],
+    owned: tuple[OwnedResource, ...] = (),
 ) -> Controller[ResourceT]:
     """A Controller for a kind whose resources share nothing: ``reconcile(services, resource) -> seconds``.
 
@@ -98,7 +100,7 @@ def one_by_one(
             problem = Problem(Reason.OBJECT_NOT_OURS, str(error))
             return report_problem(services, resource, problem, NOT_OURS_INTERVAL_S)
 
-    return Controller(kind, batch, key_for, children=children)
+    return Controller(kind, batch, key_for, owned=owned)
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ class Manager:
             change = self.store.put(manifest)
         self._apply(key, change)
 
-    def child_seen(self, manifest: Mapping[str, Any]) -> None:
+    def owned_seen(self, manifest: Mapping[str, Any]) -> None:
         """A watch showed an object of ours: its owner needs a look."""
         metadata = manifest["metadata"]
         for owner in metadata.get("ownerReferences", ()):
