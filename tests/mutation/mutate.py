@@ -105,6 +105,7 @@ AREAS = {
             "controller_restored_tree",
             "controller_suspects",
             "controller_topics",
+            "leader_epochs",
         ),
     ),
     "replication": Area(

@@ -44,6 +44,11 @@ def test_a_move_finishes_whatever_the_version_of_the_state(version: int) -> None
     assert reassignment.can_finish(replace(MOVING, isr=(3, 4), version=version), {3, 4})
 
 
+def test_move_of_a_doubted_partition_does_not_finish() -> None:
+    """The most complete log may be one of those to be dropped."""
+    assert not reassignment.can_finish(replace(MOVING, isr=(3, 4), leader=-1, doubted=True), {3, 4})
+
+
 def test_what_stays_and_lives_must_be_in_sync() -> None:
     shrinking = PartitionRecord((2, 1), 1, 5, (1,), 7, removing=(1,))
     assert not reassignment.can_finish(shrinking, {1, 2})

@@ -71,7 +71,7 @@ def test_a_store_that_is_older_is_not_believed_about_any_partition() -> None:
         (2, (2,), False, ()),
         (3, (3,), False, ()),
     ]
-    assert [one.leader_epoch for one in records] == [7, 10]
+    assert [(one.leader_epoch, one.compared) for one in records] == [(7, 7), (10, 10)]
 
 
 def test_an_old_isr_waits_for_enough_replicas() -> None:
@@ -188,7 +188,7 @@ def test_a_broker_without_replica_that_leaves_is_not_waited_for() -> None:
 
 
 def test_the_leader_elected_by_logs_keeps_away_from_epochs_that_nobody_here_knows() -> None:
-    controller = Controller(topic("t", (1, 2, 3)), settings=Settings(min_isr=2), random_epochs=1000)
+    controller = Controller(topic("t", (1, 2, 3)), settings=Settings(min_isr=2), distance=1000)
     controller.live(1, 2)
     arrive(controller, 1, live=(2,))
     ends_of(controller, 1, t=(7, 200))
@@ -198,7 +198,7 @@ def test_the_leader_elected_by_logs_keeps_away_from_epochs_that_nobody_here_know
 
 def test_a_partition_that_a_copy_may_have_forgotten_begins_with_a_random_epoch() -> None:
     """Unlike those that a topic has when it is created: its topic id is new."""
-    controller = Controller(topic("found", (1, 2), version=-1), random_epochs=1000)
+    controller = Controller(topic("found", (1, 2), version=-1), distance=1000)
     new = topic("new", (1, 2), version=-1)
     controller.handle(TopicsChanged({"new": new}, frozenset({"found", "new"})))
     grown = topic("new", (1, 2), (2, 3), version=-1)

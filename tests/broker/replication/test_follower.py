@@ -381,6 +381,24 @@ def test_an_unconfirmed_log_is_not_truncated(tmp_path: Path, response: str) -> N
     assert (follower.log.log_end_offset, found) == (3, [follower])
 
 
+@pytest.mark.parametrize(("compared", "mirror_source"), [(2, ""), (3, "cluster/topic"), (3, "")])
+async def test_truncation_spares_log_older_than_comparison(
+    tmp_path: Path, compared: int, mirror_source: str
+) -> None:
+    """The log's last epoch is 2. A mirror's replica has its source's epochs."""
+    found: list[Follower] = []
+    log = open_log(tmp_path / "t-0", batch("a", epoch=1), batch("b", "c", offset=1, epoch=2))
+    log.config = replace(log.config, mirror_source=mirror_source)
+    record = topic("t", replace(led_by(THEM, epoch=3), compared=compared))
+    follower = Follower(record, 0, log, 0, Purgatory(), differs=found.append)
+    is_kept = compared == 3 and not mirror_source
+    result = follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1)))
+    assert result is (Outcome.FAILED if is_kept else Outcome.CUTTING)
+    if follower.cutting is not None:
+        await follower.cutting
+    assert (log.log_end_offset, found) == ((3, [follower]) if is_kept else (1, []))
+
+
 async def test_a_log_that_the_leader_has_is_confirmed(tmp_path: Path) -> None:
     follower, found = unconfirmed(tmp_path)
     assert follower.answered(fetched(diverging_epoch=EpochEndOffset(2, 3))) is not Outcome.FAILED

@@ -132,12 +132,13 @@ async def test_a_leader_takes_an_epoch_above_that_of_its_records(
     assert (first.error_code, first.log_end_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
     assert (await send(client, topic, source, 2)).error_code == 0
     partition = broker.replicas.partitions[topic, 0]
-    assert partition.record.leader_epoch == 2 * EPOCHS_ABOVE
+    taken = partition.record.leader_epoch
+    assert 2 * EPOCHS_ABOVE <= taken < 3 * EPOCHS_ABOVE
     assert partition.log.epochs.entries == [(0, 0), (EPOCHS_ABOVE, 2)]
     assert stored(broker, topic) == source.after(0)
     assert await alter(client, topic, DELETE, None) == ""
     assert (await write(client, topic, an_ordinary_batch())).error_code == 0
-    assert partition.log.epochs.entries[2:] == [(2 * EPOCHS_ABOVE, 5)]
+    assert partition.log.epochs.entries[2:] == [(taken, 5)]
 
 
 @pytest.mark.parametrize("at", [-1, 0, 3, 4, 6, 100])

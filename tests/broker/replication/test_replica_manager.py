@@ -39,6 +39,7 @@ from millstream_harness.replica import (
 from millstream_harness.virtual_time import turns
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.fetch import EpochEndOffset
+from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE
 
 NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 NOT_LEADER, OFFLINE = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR
@@ -469,6 +470,18 @@ async def test_a_replica_stops_by_the_word_of_its_epoch_or_a_later_one(
         left = {("t", 2)} if code is NONE else {("t", 0), ("t", 2)}
         assert {(one.topic, one.index) for one in world.replicas.all()} == left
         assert folders(tmp_path) == ["t-0", "t-1", "t-2"]
+
+
+@pytest.mark.parametrize("epoch", [1, EPOCH_DURING_DELETE])
+async def test_removed_replica_with_unconfirmed_log_becomes_a_stray(tmp_path: Path, epoch: int) -> None:
+    """After coordination was restored, its assignments may be older than the log. A deleted topic's log is deleted."""
+    async with replicating(tmp_path) as world:
+        await world.told(state(t_of(led_by(THEM, epoch=1))))
+        world.replicas.followers["t", 0].log.unconfirmed = True
+        assert await world.manager.stop_replicas([stop(0, epoch, delete=True)]) == {("t", 0): NONE}
+        await world.manager._removals.ended()
+        assert [one.topic_id for one in world.logs.strays] == ([T_ID] if epoch == 1 else [])
+        assert "t-0" not in folders(tmp_path)
 
 
 @pytest.mark.parametrize("leader", [US, THEM])

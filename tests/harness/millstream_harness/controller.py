@@ -50,9 +50,9 @@ class Controller:
         brokers: Iterable[int] = (1, 2, 3),
         settings: Settings | None = None,
         deletions: Iterable[str] = (),
-        random_epochs: int = 0,
+        distance: int = 0,
     ) -> None:
-        self.machine = ControllerMachine(2, settings or Settings(), lambda: random_epochs)
+        self.machine = ControllerMachine(2, settings or Settings(), lambda limit: distance)
         self.epochs = dict.fromkeys(brokers, 1)
         self.unclean: set[int] = set()
         self.silent: set[int] = set()

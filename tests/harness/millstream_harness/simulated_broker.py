@@ -12,6 +12,7 @@ from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.log.known_states import KnownState
 from millstream_broker.replication.divergence import diverging_epoch, truncation_offset
 from millstream_broker.replication.isr import Isr
+from millstream_broker.topic_rules.mirrored_topics import EPOCHS_ABOVE
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.stop_replica import EPOCH_DURING_DELETE, StopReplicaRequest
 from millstream_kafka.protocol.update_metadata import LEADER_DURING_DELETE, UpdateMetadataRequest
@@ -138,10 +139,14 @@ class SimulatedBroker:
         self.strays.discard(of)
         self.returned.discard(of)
 
+    def is_unconfirmed(self, of: LogKey, compared: int) -> bool:
+        """Whether nobody knows that the leader has this log's records (`millstream_broker.replication.follower`)."""
+        return of in self.returned or self.logs[of].epochs.latest < compared
+
     def truncate(self, key: TopicPartition, offset: int) -> None:
-        """A log that was a stray is not truncated: it becomes one again, and an empty log takes its place."""
+        """An unconfirmed log is not truncated: it becomes a stray, and an empty log takes its place."""
         of, log = (self.view[key][0], key[1]), self.log(key)
-        if of in self.returned and offset < log.end:
+        if offset < log.end and self.is_unconfirmed(of, self.view[key][1].compared):
             self.returned.discard(of)
             self.kept[of].append(self.logs.pop(of))
         else:
@@ -173,6 +178,7 @@ class SimulatedBroker:
                         state.zk_version,
                         state.controller_epoch,
                         elr=tuple(state.elr),
+                        compared=state.compared,
                     )
                     self.view[key] = (topic.topic_id, record)
                     if self.id in record.replicas:
@@ -230,7 +236,10 @@ class SimulatedBroker:
                     isr = self.leads.pop(key, None)
                     if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
                         raise Violation(f"{self.id} is to delete {key}, which it leads")
-                    self.delete((known[0], key[1]))
+                    of = known[0], key[1]
+                    if of in self.returned:
+                        self.kept[of].append(self.logs[of])
+                    self.delete(of)
         return True
 
     # As a leader
@@ -241,7 +250,8 @@ class SimulatedBroker:
             return
         log = self.log(key)
         if log.epochs.latest > isr.record.leader_epoch:
-            self.cluster.raise_epoch(self.id, key, replace(isr.record, leader_epoch=log.epochs.latest + 1))
+            above = log.epochs.latest + EPOCHS_ABOVE + self.cluster.rng.randrange(EPOCHS_ABOVE)
+            self.cluster.raise_epoch(self.id, key, replace(isr.record, leader_epoch=above))
             return
         value = next(self.cluster.values)
         log.append(isr.record.leader_epoch, value)

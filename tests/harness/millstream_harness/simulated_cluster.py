@@ -20,7 +20,6 @@ from typing import Any
 
 from millstream_broker.controller import reassignment
 from millstream_broker.controller.elections import enough
-from millstream_broker.controller.machine import EPOCHS
 from millstream_broker.controller.messages import (
     ElectionRequested,
     ElectionType,
@@ -179,9 +178,6 @@ class SimulatedCluster(SimulatedTree):
         self.tells(f"{self.controller_id} is the controller in epoch {self.controller_epoch}")
         self.controllers.append(SimulatedController(self, self.controller_id, self.controller_epoch))
 
-    def random_epochs(self) -> int:
-        return self.rng.randrange(EPOCHS)
-
     def create_topic(self, partitions: int, factor: int) -> None:
         name = f"t{len(self.names)}"
         topic_id = uuid.UUID(int=self.rng.getrandbits(128))
@@ -256,7 +252,7 @@ class SimulatedCluster(SimulatedTree):
 
     def _actions_of_broker(self, broker: SimulatedBroker) -> Iterator[tuple[float, Action]]:
         if not broker.is_up:
-            yield 0.6, lambda: self.start(broker)
+            yield 0.6, partial(self.start, broker)
             if broker.id in self.registered:
                 yield 0.6, partial(self.expire, broker.id)
                 yield 0.6, partial(self.process_ended, broker.id)

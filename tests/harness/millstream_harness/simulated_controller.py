@@ -72,7 +72,7 @@ class SimulatedController:
         self.is_over = False
         self.history = cluster.history
         settings = Settings(min_isr=cluster.min_isr, unclean_election=False)
-        self.machine = ControllerMachine(epoch, settings, cluster.random_epochs)
+        self.machine = ControllerMachine(epoch, settings, cluster.rng.randrange)
         self.writes: deque[Any] = deque()
         self.removals: dict[str, dict[int, int]] = {}
         """By topic: the brokers, with their epochs, at the time its removal was decided."""

@@ -1,8 +1,8 @@
 """A simulated cluster whose tree is replaced by older copies of itself, at any moment, while brokers run or not.
 
-All brokers start before one of them is the controller, and nothing else happens until the copy is dealt with, as
-docs/clusters.md recommends: a broker that leads before it meets those that know better may use their leader epochs.
-Otherwise copies are restored at any moment.
+Often a broker is down from the copy on, and leads before the others are back: it knows nothing newer, so there are two
+histories. Crashes, lost messages, reassignments and deletions happen meanwhile, too. The exception is lost data: no
+disk is wiped, or replaced by an older copy of itself, until the older tree is dealt with (docs/clusters.md).
 
 The deciding parts are real: what a broker compares at its start (`log.known_states`), and the controller's comparison
 of logs. A running broker loses its session, and goes on by what it knows until it reconnects: then it ends, if it
@@ -15,6 +15,7 @@ requested: the copy may have it again, without records.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -47,8 +48,8 @@ class RestoredCluster(SimulatedCluster):
         """Brokers that run, and have not seen the restored tree yet."""
         self.pending: set[int] = set()
         """Brokers that have not been accepted since the last restore."""
-        self.is_gathering = False
-        """Whether no controller is elected yet, because a broker has not registered since the last restore."""
+        self.withheld: set[int] = set()
+        """Brokers that do not start yet: those that are down from a copy until it is restored, or long after that."""
         self.forgiven: set[uuid.UUID] = set()
         self.restored = 0
         self.hidden: set[tuple[LogKey, int, tuple[int, int]]] = set()
@@ -66,6 +67,11 @@ class RestoredCluster(SimulatedCluster):
             self.controller_epoch,
         )
         self.tells("the tree is copied")
+        up = [broker for broker in self.brokers.values() if broker.is_up]
+        if up and not self.withheld and self.rng.random() < 0.5:
+            broker = self.rng.choice(up)
+            self.crash(broker, lose_memory=False)
+            self.withheld = {broker.id}
 
     def restore_tree(self, copy: TreeCopy, *, live: bool) -> None:
         """Every session ends; without `live`, every broker has ended before."""
@@ -78,17 +84,25 @@ class RestoredCluster(SimulatedCluster):
         self.states, self.generations = dict(copy.states), dict(copy.generations)
         self.deletions, self.controller_epoch = set(copy.deletions), copy.controller_epoch
         self.controller_id = None
+        for _, write, _ in self.isr_writes:
+            write.isr.unknown()
+        self.isr_writes.clear()
         self.registered.clear()
         self.sessions.clear()
         self.epochs.clear()
         self.cut_off = {broker.id for broker in self.brokers.values() if broker.is_up}
         self.pending = set(self.brokers)
-        self.is_gathering = True
         for topic_id in self.ended - self.forgiven:
             self._forgive(topic_id)
         for controller in self.controllers:
             controller.news.clear()
-        self.tells(f"the tree is an older copy; {sorted(self.cut_off)} run")
+        early, self.withheld = self.withheld, set()
+        if not live and self.rng.random() < 0.7:
+            early = early or {self.rng.choice(list(self.brokers))}
+            self.withheld = self.brokers.keys() - early
+        self.tells(
+            f"the tree is an older copy; {sorted(self.cut_off)} run, {sorted(self.withheld)} come late"
+        )
 
     def _forgive(self, topic_id: uuid.UUID) -> None:
         """Its deletion was requested: it may be there again, with what some brokers had not deleted yet."""
@@ -99,16 +113,17 @@ class RestoredCluster(SimulatedCluster):
         self._find_strays(broker)
         super().start(broker)
 
-    def elect_controller(self) -> None:
-        here = [one.id for one in self.brokers.values() if one.is_up and one.id in self.registered]
-        if self.is_gathering and len(here) < len(self.brokers):
-            return
-        self.is_gathering = False
-        super().elect_controller()
-
     def crash(self, broker: SimulatedBroker, *, lose_memory: bool) -> None:
         self.cut_off.discard(broker.id)
         super().crash(broker, lose_memory=lose_memory)
+
+    def come_back(self) -> None:
+        self.withheld = set()
+        self.tells("all brokers may start")
+
+    def calm(self, steps: int = 400) -> None:
+        self.come_back()
+        super().calm(steps)
 
     def _find_strays(self, broker: SimulatedBroker) -> None:
         for topic_id, index in broker.logs:
@@ -160,6 +175,8 @@ class RestoredCluster(SimulatedCluster):
         if self.controller_epoch < broker.controller_epoch:
             return True
         for (name, index), (topic_id, known) in broker.view.items():
+            if (isr := broker.leads.get((name, index))) is not None:
+                known = max(known, isr.record, key=lambda record: record.version)
             topic, state = self.assignments.get(name), self.states.get((name, index))
             if broker.id not in known.replicas or topic is None or topic[0] != topic_id or state is None:
                 continue
@@ -187,11 +204,16 @@ class RestoredCluster(SimulatedCluster):
         }
         return bool(self.pending) or any(one.doubted for one in self.states.values())
 
+    def _actions_of_broker(self, broker: SimulatedBroker) -> Iterator[tuple[float, Action]]:
+        for weight, action in super()._actions_of_broker(broker):
+            if not (broker.id in self.withheld and isinstance(action, partial) and action.func == self.start):
+                yield weight, action
+
     def _troubles(self) -> list[tuple[float, Action]]:
-        if self.restored and self.is_settling():
-            return [(0.2, self._cuts)]
         troubles = super()._troubles()
         troubles.append((0.3, self.take_tree_copy))
+        if self.withheld:
+            troubles.append((0.2, self.come_back))
         if self.copy is not None and self.controller_epoch > self.copy.controller_epoch:
             for live in (False, True):
                 troubles.append((0.2, partial(self.restore_tree, self.copy, live=live)))
@@ -222,10 +244,16 @@ class RestoredCluster(SimulatedCluster):
         found = []
         known = self.assignments.get(self.names[of[0]])
         replicas = known[1][of[1]][0] if known is not None and of[1] in known[1] else ()
+        state = self.states.get((self.names[of[0]], of[1]))
+        compared = -1 if state is None else state.compared
         for broker in self.brokers.values():
             found += broker.kept.get(of, [])
-            may_lose = broker.is_up and broker.id not in self.cut_off and of not in broker.returned
-            if of in broker.logs and (of in broker.strays or broker.id not in replicas or not may_lose):
+            if of not in broker.logs:
+                continue
+            may_lose = (
+                broker.is_up and broker.id not in self.cut_off and not broker.is_unconfirmed(of, compared)
+            )
+            if of in broker.strays or broker.id not in replicas or not may_lose:
                 found.append(broker.logs[of])
         return found
 

@@ -436,6 +436,7 @@ def _state(
         replicas=list(record.replicas),
         offline_replicas=[one for one in record.replicas if one not in cluster.brokers],
         elr=list(record.elr),
+        compared=record.compared,
     )
 
 

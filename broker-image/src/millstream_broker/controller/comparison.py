@@ -67,20 +67,22 @@ def winner(
 
 
 def elected(
-    record: PartitionRecord, broker: int, ends: Mapping[int, LogEnd], unknown_epochs: int
+    record: PartitionRecord, broker: int, ends: Mapping[int, LogEnd], distance: int
 ) -> PartitionRecord:
     """The state in which this broker, a replica, leads, in an epoch above all that logs have.
 
-    A broker that does not live may have led in a later one, of which nobody here knows: `unknown_epochs` keeps away
-    from those. Two leaders in one epoch would write different records, and no follower would notice.
+    A broker that does not live may have led in a later one, of which nobody here knows: `distance` keeps away from
+    those (`leader_epochs`). Two leaders in one epoch would write different records, and no follower would notice.
     """
     newest = max((epoch for epoch, _ in ends.values()), default=-1)
+    epoch = max(record.leader_epoch, newest) + 1 + distance
     return replace(
         record,
         leader=broker,
-        leader_epoch=max(record.leader_epoch, newest) + 1 + unknown_epochs,
+        leader_epoch=epoch,
         isr=(broker,),
         elr=(),
         suspects=(),
         doubted=False,
+        compared=epoch,
     )

@@ -19,7 +19,8 @@ rules, in this order:
   of the ISR lives, a live one of the elr leads; then, only if unclean election is allowed, any live replica; else
   nobody.
 - A new leader, a leader that restarted, and a replica that lost data or leaves because it is about to stop cause
-  a new leader epoch, so that nothing from the time before (a fetch, an ISR change) counts afterwards.
+  a new leader epoch, so that nothing from the time before (a fetch, an ISR change) counts afterwards. A controller's
+  first one of a partition keeps a distance from those that the store may have forgotten (`leader_epochs`).
 
 Every leader that is not elected uncleanly has each acknowledged record, provided that leaders keep the rules of
 `replication.isr`.
@@ -46,8 +47,8 @@ class Situation:
     `leaving` brokers live and are about to stop. `going`: replicas that a reassignment is ready to drop, so that others
     should lead. `preferred`: give leadership to the first replica, if it may have it. `doubted`: the store was restored
     from an older copy, and `missed`: leader epochs that may have been given since. `all_live`: no broker
-    that ever registered is missing. `first_epoch`: that of a new partition. `unknown_epochs`: a random distance from
-    leader epochs that may have been given and forgotten, where nothing in the store shows how many.
+    that ever registered is missing. `first_epoch`: that of a new partition. `distance`: how much further than the next
+    one a new leader epoch is, away from those that may have been given and forgotten (`leader_epochs`).
     """
 
     live: Collection[int]
@@ -63,7 +64,7 @@ class Situation:
     doubted: bool = False
     all_live: bool = True
     first_epoch: int = 0
-    unknown_epochs: int = 0
+    distance: int = 0
     ends: Mapping[int, LogEnd] = field(default_factory=dict)
 
 
@@ -75,7 +76,7 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         best = most_complete(record, now)
         if best not in record.replicas:
             return record
-        return comparison.elected(record, best, now.ends, now.unknown_epochs)
+        return comparison.elected(record, best, now.ends, now.distance)
     if record.version < 0:
         return _begin(record, now)
     replicas = record.replicas
@@ -98,7 +99,7 @@ def settle(record: PartitionRecord, now: Situation) -> PartitionRecord:
         or any(r in now.leaving and r in record.isr and r not in isr for r in replicas)
     )
     is_new = leader != record.leader or (renewed and leader != NO_LEADER)
-    epoch = record.leader_epoch + (1 + now.missed if is_new else 0)
+    epoch = record.leader_epoch + (1 + now.distance if is_new else 0)
     elr = (
         [r for r in replicas if r in have_all and r not in isr]
         if len(isr) < enough(record, now.min_isr)
@@ -146,7 +147,7 @@ def _begin(record: PartitionRecord, now: Situation) -> PartitionRecord:
     there = _live(record.replicas, now)
     if not there:
         return record
-    epoch = now.first_epoch + now.unknown_epochs
+    epoch = now.first_epoch + now.distance
     return replace(record, leader=there[0], leader_epoch=epoch, isr=tuple(there), elr=())
 
 

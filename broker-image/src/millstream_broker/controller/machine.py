@@ -43,6 +43,7 @@ from .announcements import Announcements
 from .assignments import Assignments
 from .deletion import EPOCH_DURING_DELETE, Deletion, begin, stopped
 from .elections import Situation, is_unclean_allowed, most_complete, settle
+from .leader_epochs import EpochDistances
 from .messages import (
     Abandoned,
     AcceptBroker,
@@ -77,21 +78,11 @@ WRITE_AT_ONCE = 200
 NOTHING = Notes()
 
 
-EPOCHS = 1 << 20
-
-
-def _random_epochs() -> int:
-    return secrets.randbelow(EPOCHS)
-
-
 class ControllerMachine:
-    """The state of one controller, from its election to its end. `epoch` is the controller's.
-
-    `random_epochs`: the distance to leader epochs that the store may have forgotten (`elections`).
-    """
+    """The state of one controller, from its election to its end. `epoch` is the controller's."""
 
     def __init__(
-        self, epoch: int, settings: Settings, random_epochs: Callable[[], int] = _random_epochs
+        self, epoch: int, settings: Settings, random_below: Callable[[int], int] = secrets.randbelow
     ) -> None:
         self.epoch = epoch
         self.settings = settings
@@ -112,7 +103,7 @@ class ControllerMachine:
         self._recovery = Recovery()
         self._compared: set[TopicPartition] = set()
         """Partitions whose logs were compared after the store was restored: those of later brokers are not newer."""
-        self._random_epochs = random_epochs
+        self._epoch_distances = EpochDistances(random_below)
         self._created: dict[str, int] = {}
         """The topics created since this controller's election, with their first number of partitions."""
         self._next_check: float | None = None
@@ -310,6 +301,7 @@ class ControllerMachine:
             self.partitions.forget(key)
             self._settled(key)
             self._recovery.forget(key)
+            self._epoch_distances.forget(key)
             self._compared.discard(key)
             self.requests.happened(("assigned", key))
             yield
@@ -378,8 +370,11 @@ class ControllerMachine:
             if stored is None:
                 self.partitions.note(key).add(used)
                 continue
+            before = self.records[key].leader_epoch
             self._take(key, stored)
-            if not same_state(stored, asked):
+            if same_state(stored, asked):
+                self._epoch_distances.stored(key, before, stored.leader_epoch)
+            else:
                 self.partitions.note(key).add(used)
 
     def _may_be_told(self, key: TopicPartition, notes: Notes) -> None:
@@ -409,7 +404,11 @@ class ControllerMachine:
             doubted=notes.doubted,
             all_live=self._known_brokers <= self.brokers.keys(),
             first_epoch=first_epoch(config),
-            unknown_epochs=self._unknown_epochs(key, record),
+            distance=self._epoch_distances.distance(
+                key,
+                record,
+                is_created=record.version < 0 and key[1] < self._created.get(key[0], 0),
+            ),
             ends=self._recovery.ends(key, self.brokers),
         )
         wanted = settle(record, now)
@@ -425,11 +424,6 @@ class ControllerMachine:
             # The ISR shrinks after that: earlier, the leader would take them in again.
             self.assignments.want(key, reassignment.finish(record))
         return record
-
-    def _unknown_epochs(self, key: TopicPartition, record: PartitionRecord) -> int:
-        """Brokers may have a log of a partition that is new in the store, unless its topic id is new, too."""
-        is_new = record.version < 0 and key[1] >= self._created.get(key[0], 0)
-        return self._random_epochs() if is_new or record.doubted else 0
 
     def _settled(self, key: TopicPartition) -> None:
         """Nothing is left to write: the notes are taken into account, or cannot be."""

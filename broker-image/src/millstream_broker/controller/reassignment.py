@@ -96,8 +96,11 @@ def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
 
 
 def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
-    """Whether all new replicas, and all live remaining ones, are in sync, and one of them can lead."""
-    if not (is_moving(record) and all(r in record.isr for r in record.adding)):
+    """Whether all new replicas, and all live remaining ones, are in sync, and one of them can lead.
+
+    Not while the ISR is doubted: the most complete log may be one of those to be dropped.
+    """
+    if record.doubted or not (is_moving(record) and all(r in record.isr for r in record.adding)):
         return False
     staying = [r for r in target(record) if r in live]
     return bool(staying) and all(r in record.isr for r in staying)

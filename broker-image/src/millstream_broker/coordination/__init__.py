@@ -73,7 +73,8 @@ class PartitionRecord:
     During a reassignment (KIP-455), `adding` and `removing` name those among `replicas` that are added and removed.
     `elr` has the replicas outside the ISR that still have every acknowledged record (KIP-966). `suspects` are replicas
     that could have led and registered as unclean before anybody did; none while there is a leader. `doubted`: nobody
-    leads until the logs were compared, because the store was restored from an older copy.
+    leads until the logs were compared, because the store was restored from an older copy. `compared`: the leader epoch
+    of the last leader whom such a comparison elected; logs that end in earlier epochs may be of another history.
     """
 
     replicas: tuple[int, ...]
@@ -87,6 +88,7 @@ class PartitionRecord:
     elr: tuple[int, ...] = ()
     suspects: tuple[int, ...] = ()
     doubted: bool = False
+    compared: int = -1
 
 
 @lru_cache(maxsize=SHARED)
@@ -99,7 +101,16 @@ def same_state(one: PartitionRecord, other: PartitionRecord) -> bool:
     """Whether the states are the same, whatever their versions and assignments."""
     return all(
         getattr(one, of) == getattr(other, of)
-        for of in ("leader", "leader_epoch", "isr", "elr", "suspects", "doubted", "controller_epoch")
+        for of in (
+            "leader",
+            "leader_epoch",
+            "isr",
+            "elr",
+            "suspects",
+            "doubted",
+            "compared",
+            "controller_epoch",
+        )
     )
 
 

@@ -541,5 +541,6 @@ def _with_state(key: TopicPartition, partition: PartitionRecord, node: Node | No
             elr=(),
             suspects=(),
             doubted=False,
+            compared=-1,
         )
     )

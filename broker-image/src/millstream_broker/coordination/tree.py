@@ -16,7 +16,7 @@
     /brokers/generations/N                       {"version":1,"generations":{"DIRECTORY-ID":7}}
 
 Millstream adds fields that other readers ignore (`directory`, `unclean` and `ahead` of a broker, `elr`,
-`suspects` and `doubted` of a state), and /brokers/generations.
+`suspects`, `doubted` and `compared` of a state), and /brokers/generations.
 Reading raises TreeError, naming the path.
 """
 
@@ -251,6 +251,7 @@ def state_json(partition: PartitionRecord) -> bytes:
     elr = {"elr": list(partition.elr)} if partition.elr else {}
     suspects = {"suspects": list(partition.suspects)} if partition.suspects else {}
     doubted = {"doubted": True} if partition.doubted else {}
+    compared = {"compared": partition.compared} if partition.compared >= 0 else {}
     return _dump(
         {
             "controller_epoch": partition.controller_epoch,
@@ -261,6 +262,7 @@ def state_json(partition: PartitionRecord) -> bytes:
             **elr,
             **suspects,
             **doubted,
+            **compared,
         }
     )
 
@@ -296,6 +298,7 @@ def _with_state(
         elr=tuple(map(int, value.get("elr", ()))),
         suspects=tuple(map(int, value.get("suspects", ()))),
         doubted=bool(value.get("doubted", False)),
+        compared=int(value.get("compared", -1)),
     )
 
 

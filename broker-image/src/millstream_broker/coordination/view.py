@@ -120,6 +120,7 @@ def _partition(told: UpdateMetadataPartitionState) -> PartitionRecord:
             told.zk_version,
             told.controller_epoch,
             elr=tuple(told.elr),
+            compared=told.compared,
         )
     )
 

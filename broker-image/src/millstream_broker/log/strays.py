@@ -7,7 +7,8 @@ with this broker among the replicas, the stray is its log again. Otherwise it st
 (RemoveStrays), by hand, or when it is older than ``log.stray.retention.ms``.
 
 A log that was a stray is *unconfirmed* until this broker leads with it, or a leader has it, too. So are all logs of a
-broker that finds that coordination was restored from an older copy. If an unconfirmed log would have to be truncated,
+broker that finds that coordination was restored from an older copy, and any log that ends before the last comparison of
+logs (`Follower`). If an unconfirmed log would have to be truncated,
 it becomes a stray instead, and an empty log takes its place (`is_replaced`): which of the two histories counts is for
 people to decide, for example because a partition was added again with the number of a lost one. Such a stray does not
 come back by itself.

@@ -198,10 +198,20 @@ class Follower(Replica):
     def may_report_start(self) -> bool:
         return self.log.durable_start > self._reported_start
 
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """Whether its records may be of a history that the leader does not have: then the log is not truncated.
+
+        Nobody knows that of a log which ends before the last comparison of logs (`controller.comparison`), whenever its
+        broker is back. A mirror's replica has its source's epochs, and gets its records again.
+        """
+        log, compared = self.log, self.record.compared
+        return log.unconfirmed or (log.epochs.latest < compared and not log.config.mirror_source)
+
     def _truncate(self, leader_epoch: int, leader_end: int) -> Outcome:
         end = self.log.log_end_offset
         offset = truncation_offset(self.log.epochs, end, leader_epoch, leader_end)
-        if offset < end and self.log.unconfirmed:
+        if offset < end and self._is_unconfirmed:
             return self._is_other()
         log.info(
             "%s: cut from offset %d to %d: epoch %d of broker %d ends at %d",
@@ -261,7 +271,7 @@ class Follower(Replica):
         end = self.log.log_end_offset
         if (
             end != self.log.log_start_offset
-            and self.log.unconfirmed
+            and self._is_unconfirmed
             and not leader_start <= end <= leader_end
         ):
             return self._is_other()

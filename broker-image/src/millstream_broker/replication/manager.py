@@ -458,6 +458,7 @@ class ReplicaManager:
         """Stop replicas for a controller."""
         errors: dict[TopicPartition, ErrorCode] = {}
         deleted: list[TopicPartition] = []
+        kept: list[TopicPartition] = []
         async with self._following:
             async for stop in turns(stops):
                 key = stop.topic, stop.partition
@@ -481,8 +482,11 @@ class ReplicaManager:
                     if key in self._replicas.unopened:
                         errors[key] = ErrorCode.KAFKA_STORAGE_ERROR
                     if self._may_delete(stop):
-                        deleted.append(key)
+                        (kept if self._must_keep(stop) else deleted).append(key)
             await self._remove(deleted)
+            await self._remove(
+                kept, "may have records that nobody else has, although its replica was removed"
+            )
             self._fetchers.end_idle()
         self._remove_deleted()
         return errors
@@ -499,6 +503,11 @@ class ReplicaManager:
             stop.topic_id,
         )
         return False
+
+    def _must_keep(self, stop: Stop) -> bool:
+        """Whether the assignment that lacks this replica may be older than its log, which no leader has confirmed."""
+        found = self._logs.get(stop.topic, stop.partition)
+        return stop.leader_epoch != EPOCH_DURING_DELETE and found is not None and found.unconfirmed
 
     def _remove_deleted(self) -> None:
         self._removals.add(supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted)))

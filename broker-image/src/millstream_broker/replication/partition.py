@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import NoReturn
@@ -324,8 +325,13 @@ class Partition(Replica):
             self._need_epoch(latest, latest + 1)
 
     def _need_epoch(self, above: int, least: int | None = None) -> NoReturn:
-        """Request a leader epoch above that of the log's batches; until it arrives, the client must retry."""
-        self._raise_epoch(self, above + EPOCHS_ABOVE if least is None else least)
+        """Request a leader epoch above that of the log's batches; until it arrives, the client must retry.
+
+        At a random distance: leaders of another history of the coordination may have taken one above the same batches.
+        """
+        if least is None:
+            least = above + EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
+        self._raise_epoch(self, least)
         raise ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{self} takes a leader epoch above {above}, that of its records",

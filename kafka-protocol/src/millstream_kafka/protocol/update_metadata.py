@@ -5,8 +5,9 @@ topics and partitions that changed, and always all live brokers. `leader` -2 mea
 (LEADER_DURING_DELETE): the partition leaves the metadata. A response means that the broker has applied the request.
 
 `elr` is ours, a tagged field that others skip: the replicas outside the ISR that have every acknowledged record
-(KIP-966), because the leader writes them back beside the ISR. So is `epoch`: the broker epoch of a registration, by
-which a leader recognises followers of an earlier registration.
+(KIP-966), because the leader writes them back beside the ISR. So are `compared`, the leader epoch from which on logs
+are one history again after coordination was restored from an older copy, and `epoch`: the broker epoch of a
+registration, by which a leader recognises followers of an earlier registration.
 
 The elements of all arrays together are bounded (`api.MAX_ELEMENTS`), so more than about 20,000 partitions need
 several requests.
@@ -34,6 +35,7 @@ class UpdateMetadataPartitionState(Struct):
     replicas: list[int] = array("int32")
     offline_replicas: list[int] = array("int32")
     elr: list[int] = array("int32", tag=10000)
+    compared: int = int32(tag=10001, default=-1)
 
 
 class UpdateMetadataTopicState(Struct):
