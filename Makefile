@@ -111,7 +111,7 @@ images: jars contexts
 contexts:
 	for context in broker-image operator; do rm -rf $$context/kafka-protocol && cp -r kafka-protocol $$context/; done
 
-# What a release publishes besides images, into DIST.
+# A release's wheels and chart, into DIST.
 DIST ?= dist
 wheels: setup
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) $(PACKAGES:%=./%)
@@ -246,7 +246,7 @@ $(REST_JARS)/.complete: tests/jobs/iceberg-rest/pom.xml
 kafka-jars:
 	@$(call fetched,$(KAFKA_JARS),bench/kafka/pom.xml,what needs Apache Kafka is not tested)
 
-# What Spark needs beside itself (spark-operator-jobs/pom.xml). Without Maven, Spark fetches its Kafka source itself (spark.jars.packages).
+# Jars that Spark needs (spark-operator-jobs/pom.xml). Without Maven, Spark fetches its Kafka source itself (spark.jars.packages).
 SPARK_JARS := .jars/spark
 
 jars:
