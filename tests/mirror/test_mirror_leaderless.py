@@ -73,7 +73,7 @@ class Sends(NumberingFlow):
 
     def opened(self, partition: int) -> PartitionTask:
         task = a_task(partition)
-        task.recovering = False
+        task.end_recovery()
         self.tasks[task.source] = task
         return task
 
@@ -107,8 +107,8 @@ async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other
     await flow._forward(fetched(LEADERLESS, LED), requested)
     assert flow.sent == [(LED, 1)], "sent after one look at the leaders"
     assert led.in_flight
-    assert not led.failed
-    assert leaderless.failed, "its recovery waits for the leader"
+    assert not led.has_failed
+    assert leaderless.has_failed, "its recovery waits for the leader"
     assert leaderless.error == f"{TOPIC}-{LEADERLESS}: no leader in the target"
     target.elected = True
     await flow._recover(leaderless)
@@ -125,7 +125,7 @@ async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
     await flow._forward(fetched(LEADERLESS, LED), {one.source: (0, -1) for one in (led, other)})
     assert flow.sent == [(LED, 1)]
     assert "127.0.0.1:1" in other.error
-    assert not other.target_missing
+    assert not other.findings.target_missing
     await target.close()
 
 
@@ -134,11 +134,14 @@ async def test_a_task_whose_partition_is_deleted_in_the_target_begins_again() ->
     flow = Sends(target := Electing())
     leaderless, absent = flow.opened(LEADERLESS), flow.opened(ABSENT)
     await flow._forward(fetched(LEADERLESS, ABSENT), {one.source: (0, -1) for one in (leaderless, absent)})
-    assert [(one.failed, one.target_missing) for one in (leaderless, absent)] == [(True, False), (True, True)]
+    assert [(one.has_failed, one.findings.target_missing) for one in (leaderless, absent)] == [
+        (True, False),
+        (True, True),
+    ]
     leaderless.rewind(leaderless.acknowledged)
     target.is_deleted = True
     await flow._forward(fetched(LEADERLESS), {leaderless.source: (0, -1)})
-    assert leaderless.target_missing
+    assert leaderless.findings.target_missing
     await target.close()
 
 
@@ -147,13 +150,13 @@ async def test_a_task_is_not_fetched_before_its_leader_in_the_target_is_known() 
     flow = Sends(target := Electing())
     task = a_task(LEADERLESS)
     task.fail("no leader")
-    task.recovering = True
+    task.start_recovery()
     recovery, requested = (
         asyncio.create_task(flow._recover(task)),
         asyncio.create_task(target.is_asked.wait()),
     )
     await asyncio.wait([recovery, requested], return_when=asyncio.FIRST_COMPLETED)
-    assert task.recovering
+    assert task.is_recovering
     assert not task.may_fetch(1 << 20)
     target.elected = True
     await asyncio.gather(recovery, requested)

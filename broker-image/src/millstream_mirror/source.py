@@ -173,7 +173,7 @@ class SourceMirror:
             self._counters,
             len(self._groups.groups) if self.config.groups_include else None,
             gaps_of(tasks, now),
-            sorted({*self._topics.replaced, *(task.topic for task in tasks if task.replaced)}),
+            sorted({*self._topics.replaced, *(task.topic for task in tasks if task.findings.replaced)}),
             self._reachability.reason,
             self._target_reachability.as_json(),
             problems,
@@ -333,7 +333,8 @@ class SourceMirror:
         ready = [
             (task, progress)
             for task in self._flow.tasks.values()
-            if not (task.recovering or task.replaced) and (progress := task.to_commit()) is not None
+            if not (task.is_recovering or task.findings.replaced)
+            and (progress := task.to_commit()) is not None
         ]
         if ready:
             await self._commit_now({task.target: progress for task, progress in ready})

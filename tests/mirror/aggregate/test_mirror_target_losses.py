@@ -16,6 +16,7 @@ from millstream_kafka.client import ClusterClient
 from millstream_mirror.aggregate.target_losses import TargetLosses
 from millstream_mirror.kafka.progress import Progress
 from millstream_mirror.partitions.partition_task import PartitionTask
+from millstream_mirror.partitions.task_state import Skip
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.process
 def task(topic: str, target_offset: int, partition: int = 0) -> PartitionTask:
     progress = Progress(0, 1, 0, 0, target_offset, "", "", 0)
     one = PartitionTask(topic, partition, topic, progress)
-    one.recovering = False
+    one.end_recovery()
     return one
 
 
@@ -50,14 +51,16 @@ async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> 
     topic = unique("busy")
     create(east, topic, 4)
     unopened, failed, skips, idle = (task(topic, 21, number) for number in range(4))
-    unopened.recovering, failed.failed, skips.skip_to = True, True, 5
+    unopened.start_recovery()
+    failed.fail("refused")
+    skips.skip = Skip(5)
     idle.observe_end(0)
     async with ClusterClient(east.bootstrap) as client:
         assert await found(client, unopened, failed, skips, idle) == {idle: 0}
         idle.lost(0)
         assert await found(client, idle) == {}
     assert idle.error == f"{topic}-3: the target has lost records: its log ends at offset 0, and ended at 21"
-    assert idle.target_missing
+    assert idle.findings.target_missing
     idle.observe_end(0)
     assert idle.is_lag_unknown(1), "nobody knows yet how many records are missing"
 

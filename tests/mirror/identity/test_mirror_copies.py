@@ -29,7 +29,7 @@ START = Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0)
 
 def task() -> ReplicaTask:
     made = ReplicaTask("t", 0, "t", START)
-    made.recovering = False
+    made.end_recovery()
     return made
 
 
@@ -116,7 +116,7 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
     """The end of the last records sent."""
     taken = 0
     for _ in range(1000):
-        may_send = of.may_fetch(60) or (hasty and not of.failed and not of.recovering)
+        may_send = of.may_fetch(60) or (hasty and not of.has_failed and not of.is_recovering)
         if may_send and dice.random() < 0.6:
             if dice.random() < 0.2:
                 of.source_start = max(
@@ -142,7 +142,7 @@ def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
                 taken += sent.records
             else:
                 of.fail("lost", sent)
-        if of.failed and not of.in_flight:
+        if of.has_failed and not of.in_flight:
             on_their_way.clear()
             answers.clear()
             of.target_start = target.start

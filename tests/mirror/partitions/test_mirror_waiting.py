@@ -92,7 +92,7 @@ def test_partitions_with_one_cause_share_a_message() -> None:
 def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
     task = PartitionTask("orders", 0, "orders", progress := Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
     assert cause_of(task) == POSITION_UNKNOWN
-    task.recovering = False
+    task.end_recovery()
     assert cause_of(task) == no_leader("source")
     task.leader = 1
     assert cause_of(task) is None
@@ -107,7 +107,8 @@ def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
     assert cause_of(task) == failed("target", "refused"), "the source's answer says nothing about the target"
     task.fail("too large", reason=RECORD_TOO_LARGE)
     assert cause_of(task) is None, "it has a reason of its own"
-    task.reason, task.stopped_at = "", Gap(0, 1, 0)
+    task.reason = ""
+    task.stop_at(Gap(0, 1, 0))
     assert cause_of(task) is None
 
 
@@ -191,7 +192,7 @@ async def test_the_cause_of_a_wait_names_the_side_of_the_last_error(monkeypatch:
     tasks = NumberingFlow("west", here, there, recovery, Reachability("west", ""), Counters())
     task = PartitionTask("orders", 0, "orders", Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
     task.fail("producing failed")
-    task.recovering = True
+    task.start_recovery()
     await tasks._recover(task)
     assert recovery.waited == [
         failed("target", "producing failed"),

@@ -15,6 +15,7 @@ from millstream_mirror.partitions.partition_task import (
     PartitionTask,
     SentRequest,
 )
+from millstream_mirror.partitions.task_state import Skip
 from millstream_mirror.records.rewrite import Outgoing
 
 MARKER = LastBatch(116, 7, 0)
@@ -23,7 +24,7 @@ START = Progress(100, 7, 0, INT32_MAX - 20, 0, "topic", "cluster", 0)
 
 def task() -> PartitionTask:
     made = PartitionTask("t", 0, "t", START, committed=START)
-    made.recovering = False
+    made.end_recovery()
     return made
 
 
@@ -82,18 +83,18 @@ def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
 
 def test_what_the_target_has_is_passed_over() -> None:
     of = task()
-    of.skip_to = advance_sequence(of.sequence, 15)
-    rest = of.skip(batches(of, 10, 5, 5), 120)
+    of.skip = Skip(advance_sequence(of.sequence, 15))
+    rest = of.skip_present(batches(of, 10, 5, 5), 120)
     assert rest is not None
     assert [batch.records for batch in rest] == [5]
     assert of.acknowledged.offset == 115
-    assert not of.skip_to
+    assert of.skip is None
 
 
 def test_positions_are_those_behind_what_the_target_has() -> None:
     of = task()
-    of.skip_to, of.skip_end = advance_sequence(of.sequence, 15), 40
-    of.skip(batches(of, 10, 5, 5), 120)
+    of.skip = Skip(advance_sequence(of.sequence, 15), 40)
+    of.skip_present(batches(of, 10, 5, 5), 120)
     assert of.acknowledged.target_offset == 40, "others may have written there, too"
     assert of.offsets.find(115) is None, "its last records are searched for"
     assert (of.offsets.start.offset, of.offsets.start.target_offset) == (115, 40)
@@ -101,7 +102,7 @@ def test_positions_are_those_behind_what_the_target_has() -> None:
 
 def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
     of = PartitionTask("t", 0, "t", replace(START, is_new=True), committed=START)
-    of.recovering = False
+    of.end_recovery()
     of.observe_end(110)
     sent = of.send(batches(of, 10))
     assert of.acknowledged.is_new
@@ -116,8 +117,8 @@ def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
 
 def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:
     of = task()
-    of.skip_to = advance_sequence(of.sequence, 12)
-    assert of.skip(batches(of, 10, 5), 115) is None
+    of.skip = Skip(advance_sequence(of.sequence, 12))
+    assert of.skip_present(batches(of, 10, 5), 115) is None
 
 
 def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> None:
@@ -154,12 +155,12 @@ def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: in
                 of.succeeded(sent, 0)
             else:
                 of.fail("lost", sent)
-        if of.failed and not of.in_flight:
+        if of.has_failed and not of.in_flight:
             open_requests.clear()
             of.rewind(of.acknowledged)
-            of.skip_to = taken if taken != of.sequence else None
-            while of.skip_to is not None:  # re-read the source in batches of one record
-                rest = of.skip(batches(of, 1), of.position + 1)
+            of.skip = Skip(taken) if taken != of.sequence else None
+            while of.skip is not None:  # re-read the source in batches of one record
+                rest = of.skip_present(batches(of, 1), of.position + 1)
                 assert rest is not None
         assert of.acknowledged.offset <= 100 + len(stored)
     assert stored == list(range(100, 100 + len(stored)))

@@ -29,7 +29,8 @@ MODES: list[tuple[type[Flow], type[PartitionTask]]] = [
 
 def task_of(kind: type[PartitionTask]) -> PartitionTask:
     task = kind("t", 0, "t", Progress(0, 7, 0, 0, 0, str(uuid.uuid4()), "c", 0))
-    task.recovering = task.probing = False
+    task.end_recovery()
+    task.probing = False
     return task
 
 

@@ -46,7 +46,7 @@ class NumberingFlow(Flow):
         """The task's next batches, in parts for one Produce request each."""
         fetched = data.records
         if not isinstance(fetched, memoryview) or not len(fetched):
-            if task.skip_to is not None and task.position >= data.high_watermark:
+            if task.skip is not None and task.position >= data.high_watermark:
                 self._misfits(task, SOURCE_ENDS)
             return []
         progress, before = task.acknowledged, task.at
@@ -75,11 +75,11 @@ class NumberingFlow(Flow):
         if task.at != before or not task.may_fetch(TASK_BYTES):
             return []  # it failed or recovered meanwhile
         batches = rewritten.batches
-        if task.skip_to is not None:
-            if task.last_there is not None and not _has(batches, task.skip_to, task.last_there):
+        if task.skip is not None:
+            if task.skip.last is not None and not _has(batches, task.skip.to, task.skip.last):
                 self._misfits(task, MISMATCH)
                 return []
-            rest = task.skip(batches, rewritten.position) if rewritten.is_dense else None
+            rest = task.skip_present(batches, rewritten.position) if rewritten.is_dense else None
             if rest is None:
                 self._misfits(task, "its numbers do not fit the source's offsets")
                 return []
@@ -99,8 +99,8 @@ class NumberingFlow(Flow):
         return [(part, joined(fetched, part)) for part in parts]
 
     def _misfits(self, task: PartitionTask, why: str) -> None:
-        task.misfits = why
         task.fail(why)
+        task.find(misfit=why)
         self._wake.set()
 
     async def _produce(self, node: int, parts: list[Part]) -> None:
@@ -134,7 +134,7 @@ class NumberingFlow(Flow):
             task.written.bytes += sent.size
             task.succeeded(sent, answer.base_offset)
             return
-        was_failed = task.failed
+        was_failed = task.has_failed
         task.fail(f"{task}: producing: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
             return  # void because the previous one failed
@@ -142,7 +142,7 @@ class NumberingFlow(Flow):
             task.one_by_one = True
             task.error = ""
         elif error in _OUT_OF_STEP:
-            task.suspicious = True
+            task.find(compare_target=True)
             logger.info("%s", task.error)
         elif error in _TOO_LARGE:
             task.reason = RECORD_TOO_LARGE
@@ -152,7 +152,7 @@ class NumberingFlow(Flow):
             )
             self._failure(task.error)
         else:
-            task.target_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            task.find(target_missing=error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self._producing.forget_leaders(task.target_topic)
             self._failure(task.error)
 

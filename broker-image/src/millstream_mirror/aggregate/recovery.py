@@ -25,6 +25,7 @@ from ..membership.member import TaskName
 from ..partitions.assignment import CALLS_AT_ONCE, TRANSIENT, TaskRecovery, at, each
 from ..partitions.partition_task import DIVERGED, HALF_OF_SEQUENCES, MISMATCH, SOURCE_ENDS, PartitionTask
 from ..partitions.stats import Counters
+from ..partitions.task_state import Skip
 from ..partitions.waiting import Cause
 from ..records.counting import offset_back
 from .history import Diverged, History, not_replicated_yet
@@ -118,13 +119,14 @@ class AggregateRecovery(TaskRecovery):
                     replace(progress, target_id=target_id or progress.target_id),
                     committed=progress,
                 )
-                task.must_compare = True
-                task.suspicious = _now_ms() - progress.caught_up_ms > STALE_MS
+                is_stale = _now_ms() - progress.caught_up_ms > STALE_MS
+                task.find(compare_source=True, compare_target=is_stale)
                 tasks[name] = task
             else:
                 of_new = replace(progress, offset=0, topic_id=name.topic_id, cluster_id=cluster_id)
                 task = PartitionTask(name.topic, name.partition, name.target_topic, of_new, committed=of_new)
-                task.replaced = task.failed = True
+                task.find(replaced=True)
+                task.fail("", side="")
                 tasks[name] = task
         tasks |= await self._begin(new, cluster_id, waiting)
         compacted = await topics.compacted(self._at_source, {task.topic for task in tasks.values()})
@@ -132,10 +134,11 @@ class AggregateRecovery(TaskRecovery):
         async def compare(name: TaskName) -> PartitionTask:
             task = tasks[name]
             task.is_compacted = task.topic in compacted
-            task.suspicious = task.suspicious or (task.must_compare and task.is_compacted)
+            if task.findings.compare_source and task.is_compacted:
+                task.find(compare_target=True)
             with at("source"):
                 task.observe_end(await offset_at(self._at_source, task.source, LATEST))
-            task.recovering = False
+            task.end_recovery()
             return task
 
         return [*(await each(tasks, compare, waiting)).values()], waiting
@@ -204,7 +207,7 @@ class AggregateRecovery(TaskRecovery):
                     await self._recover(task)
                 break
             except Diverged as diverged:
-                task.must_compare = task.suspicious = True
+                task.find(compare_source=True, compare_target=True)
                 task.refused_at = None
                 error = _diverged(task, diverged)
                 if task.error != error:
@@ -220,26 +223,30 @@ class AggregateRecovery(TaskRecovery):
 
     async def _recover(self, task: PartitionTask) -> None:
         """Raises Diverged."""
-        is_other = bool(task.other_id)
-        if task.must_compare and not task.replaced:
+        is_other = bool(task.findings.other_id)
+        if task.findings.compare_source and not task.findings.replaced:
             is_other = not await self._history.check(task)
-            if task.reason == DIVERGED and not (task.misfits or task.out_of_range):
+            if task.reason == DIVERGED and not (task.findings.misfit or task.findings.out_of_range):
                 task.reason = ""  # the source has its records again; other errors count from here
-        if task.replaced or (is_other and await self._is_replaced(task)):
+        if task.findings.replaced or (is_other and await self._is_replaced(task)):
             await self._wait_for_removal(task)
-        elif is_other and task.must_compare:
+        elif is_other and task.findings.compare_source:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {task.topic} in the source")
-        elif task.out_of_range:
+        elif task.findings.out_of_range:
             await self._pass_gap(task)
-        elif task.misfits:
-            await self._align(task, task.misfits)
-        elif task.target_missing:
+        elif task.findings.misfit:
+            await self._align(task, task.findings.misfit)
+        elif task.findings.target_missing:
             await self._reopen(task)
         else:
             await self._continue(task)
 
     async def _continue(self, task: PartitionTask) -> None:
-        if task.suspicious or (task.failed and task.is_compacted) or not await self._is_settled(task):
+        if (
+            task.findings.compare_target
+            or (task.has_failed and task.is_compacted)
+            or not await self._is_settled(task)
+        ):
             await self._compare(task)
         else:
             task.rewind(task.acknowledged)
@@ -249,7 +256,7 @@ class AggregateRecovery(TaskRecovery):
 
         If the source has lost records since, the number of such a record may stand for another one now.
         """
-        if not (task.failed or task.probing):
+        if not (task.has_failed or task.probing):
             return True
         following, here = await self._following(task), task.acknowledged
         return following == here.sequence or (following == -1 and not here.sequence)
@@ -261,7 +268,7 @@ class AggregateRecovery(TaskRecovery):
         """
         leaders, absent, problem = await topics.leading(self._at_target, {task.target})
         if task.target not in leaders:
-            task.target_missing = task.target in absent
+            task.find(target_missing=task.target in absent)
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"{task}: {problem or 'no leader in the target'}")
         node, here = leaders[task.target], task.acknowledged
         if node not in self._next_numbers:
@@ -289,10 +296,10 @@ class AggregateRecovery(TaskRecovery):
         if ahead == 0 and task.is_compacted:
             await self._resume(task, await self._under_next_epoch(here))
         elif ahead == 0:
-            if task.suspicious and task.refused_at == here.sequence:
+            if task.findings.compare_target and task.refused_at == here.sequence:
                 await self._renumber(task, "the target refuses the next number though it is the next")
                 return
-            if task.suspicious and task.failed:
+            if task.findings.compare_target and task.has_failed:
                 task.refused_at = here.sequence
             task.rewind(here)
         elif ahead < HALF_OF_SEQUENCES and task.is_compacted:
@@ -300,7 +307,7 @@ class AggregateRecovery(TaskRecovery):
         elif ahead < HALF_OF_SEQUENCES:
             logger.info("%s: the target has %d records more than the progress counts", task, ahead)
             task.rewind(here)
-            task.skip_to, task.last_there, task.skip_end = there, last, end
+            task.skip = Skip(there or 0, end, last)
         else:
             lost = (here.sequence - (there or 0)) & INT32_MAX
             logger.error(
@@ -336,7 +343,7 @@ class AggregateRecovery(TaskRecovery):
             in_target = await target_state_of(self._at_target, task)
         if in_target is None and why in (MISMATCH, SOURCE_ENDS) and not task.is_compacted:
             if why == SOURCE_ENDS and not await self._history.ends_before(task.source, task.position + 1):
-                task.misfits, task.suspicious = "", True  # the next comparison counts again
+                task.find(misfit="", compare_target=True)  # the next comparison counts again
                 raise not_replicated_yet("source", task.source, task.position)
             raise Diverged(f"{why}, and there are too many records to compare them")
         if in_target is None:
@@ -391,7 +398,7 @@ class AggregateRecovery(TaskRecovery):
         if is_same(now, task.acknowledged.topic_id):
             return False
         task.acknowledged = replace(task.acknowledged, topic_id=now, offset=0)
-        task.replaced = True
+        task.find(replaced=True)
         return True
 
     async def _target_id(self, task: PartitionTask) -> str:
@@ -451,7 +458,8 @@ class AggregateRecovery(TaskRecovery):
             gap = Gap(here.offset, start, _now_ms())
             lost = f"{task}: the source deleted offsets {gap.offset} to {start - 1} before they were mirrored"
             if self._on_gap is OnGap.STOP:
-                task.stopped_at, task.reason = gap, ""
+                task.stop_at(gap)
+                task.reason = ""
                 task.error = (
                     f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
                 )

@@ -271,8 +271,8 @@ class GroupSync:
 
 def _is_certain(task: PartitionTask) -> bool:
     """Whether it is known what of the task the target has, as for one that waits at a gap."""
-    is_open = task.stopped_at is not None or not (task.recovering or task.is_stopped)
-    return is_open and task.skip_to is None
+    is_open = task.gap is not None or not (task.is_recovering or task.is_stopped)
+    return is_open and task.skip is None
 
 
 def _identity(task: PartitionTask) -> tuple[int, int]:

@@ -120,7 +120,9 @@ class ReplicaTask(PartitionTask):
     def appended(self, sent: SentRequest, answer: MirrorPartitionResponse) -> None:
         self.target_start = answer.log_start_offset
         is_last = bool(self.in_flight) and self.in_flight[-1] is sent
-        if not sent.batches and is_last and not self.failed:  # the log may have moved to the source's start
+        if (
+            not sent.batches and is_last and not self.has_failed
+        ):  # the log may have moved to the source's start
             sent.next_offset = self.end = max(self.end, answer.log_end_offset)
             self.position = max(self.position, self.end)
         self.succeeded(sent, sent.next_offset - sent.records)
@@ -193,7 +195,7 @@ class CopyFlow(Flow):
             task.written.bytes += sent.size
             task.appended(sent, answer)
             return
-        was_failed = task.failed
+        was_failed = task.has_failed
         task.fail(f"{task}: mirroring: {error.name}: {answer.error_message or error.message}", sent)
         if was_failed:
             return  # void because the previous one failed

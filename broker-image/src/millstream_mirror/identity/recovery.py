@@ -129,13 +129,13 @@ class IdentityRecovery(TaskRecovery):
                 logger.error("%s", problem)
             task.fail(str(problem), reason=reason, side=self.side_of(problem))  # its recovery retries
         for task in tasks:
-            task.recovering = False
+            task.end_recovery()
         return [*tasks], {}
 
     async def recover(self, task: PartitionTask) -> None:
         """Prepare the task to fetch and send again; nothing is in flight. Raises BrokerError, ApiError."""
         assert isinstance(task, ReplicaTask)
-        if task.repeats and not task.must_compare:
+        if task.repeats and not task.findings.compare_source:
             task.rewind(task.acknowledged)
             return
         while (problem := await self._compare_in_batch(task)) is not None:
@@ -144,7 +144,7 @@ class IdentityRecovery(TaskRecovery):
             if task.error != str(problem):
                 logger.error("%s", problem)
             task.error, task.reason = str(problem), problem.reason
-            if task.stopped_at is not None:
+            if task.gap is not None:
                 return
             await asyncio.sleep(RETRY_S)
         if task.reason != BATCH_NOT_MIRRORED:  # this reason holds until a batch is appended
@@ -206,8 +206,8 @@ class IdentityRecovery(TaskRecovery):
         _, there, _ = await leaders_of(self._at_target, {task.target_topic for task in tasks})
         for task in tasks:
             known = ids.get(task.topic)
-            task.replaced = known is not None and known != task.acknowledged.topic_id
-            if task.replaced:
+            task.find(replaced=known is not None and known != task.acknowledged.topic_id)
+            if task.findings.replaced:
                 problems[task] = MustWait(replaced(task.topic, task.target_topic))
                 continue
             leaders = Leaders(at.get(task.source, -1), there.get(task.target, -1))
@@ -313,7 +313,6 @@ class IdentityRecovery(TaskRecovery):
         if 0 < ours < start:
             task.acknowledged = replace(task.acknowledged, offset=ours, target_offset=ours)
             progress = replace(progress, gap=self._passed(task, ours, start))
-        task.stopped_at = None
         task.rewind(progress)
 
     def _passed(self, task: ReplicaTask, ours: int, start: int) -> Gap:
@@ -324,7 +323,7 @@ class IdentityRecovery(TaskRecovery):
         gap = Gap(ours, start, _now_ms())
         lost = f"{task}: the source deleted offsets {ours} to {start - 1} before they were mirrored"
         if self._on_gap is OnGap.STOP:
-            task.stopped_at = gap
+            task.stop_at(gap)
             raise MustWait(
                 f"{lost}: mirroring of this partition stopped: set onGap to SkipToEarliest to continue"
             )

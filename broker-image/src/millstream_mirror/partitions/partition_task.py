@@ -12,16 +12,28 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.topic_partition import TopicPartition
 
 from ..kafka.progress import Gap, LastBatch, Progress
-from ..records.aligning import Fingerprint
 from ..records.end_offsets import EndOffsets
 from ..records.offset_map import OffsetMap, Span, spans_of
 from ..records.rewrite import Outgoing
+from .task_state import (
+    AtGap,
+    Findings,
+    Halted,
+    Recovering,
+    Skip,
+    State,
+    failed,
+    found,
+    recovered,
+    recovering,
+    rewound,
+)
 
 HALF_OF_SEQUENCES = 1 << 30
 ONE_BY_ONE_AT_ONCE = 128
@@ -80,37 +92,16 @@ class PartitionTask:
     """The last batch before ``position``, if it is not sent."""
     in_flight: deque[SentRequest] = field(default_factory=deque)
     bytes_in_flight: int = 0
-    failed: bool = False
-    recovering: bool = True
-    """Set while its position is being looked up; the task does not fetch then."""
-    suspicious: bool = False
-    """The target refused a number as out of order: compare with its log before sending again."""
+    state: State = field(default_factory=Recovering)
     unreplicated_since: float = 0.0
     """Since when the target's leader has records that it does not return yet (monotonic clock); 0 if it has none."""
     refused_at: int | None = None
     """The acknowledged number at the time when the target refused the next one."""
-    must_compare: bool = False
-    """The source may have another history than before: the task compares before it fetches on."""
     compared_at: float = 0.0
     """When it was last compared (seconds of the monotonic clock)."""
-    out_of_range: bool = False
-    stopped_at: Gap | None = None
-    """The gap at which it waits for a user's decision (onGap: Stop)."""
-    replaced: bool = False
-    """The source's topic was deleted and created again: it waits until the old one's copy is deleted."""
-    other_id: str = ""
-    """Another id under which the source's topic was seen; the task's recovery checks again."""
-    target_missing: bool = False
     is_compacted: bool = False
     """The source may take records out: before anything is sent again, read what the target has."""
-    misfits: str = ""
-    """Why numbers do not tell what the target has, if they do not: compare the records."""
-    skip_to: int | None = None
-    """The target has everything before this number: skip it without sending."""
-    skip_end: int = 0
-    """The end of the target's log, behind everything that is skipped."""
-    last_there: Fingerprint | None = None
-    """The record before ``skip_to``, as the target has it; None if it was not read."""
+    skip: Skip | None = None
     one_by_one: bool = False
     """The target accepts only one batch for each request."""
     fetch_bytes: int = FETCH_BYTES
@@ -176,29 +167,48 @@ class PartitionTask:
 
     def is_lag_unknown(self, now_ms: int) -> bool:
         """Whether its lag is unknown: the source's end was never seen, or, if it was reached, not for a while."""
-        if self.reason or self.replaced or self.stopped_at is not None:
+        if self.reason or self.findings.replaced or self.gap is not None:
             return False
-        if not self.lag and self.failed and self.target_missing:
+        if not self.lag and self.has_failed and self.findings.target_missing:
             return True  # it has lost records, and finds out how many
         return not self.observed_ms or (not self.lag and now_ms - self.observed_ms > UNKNOWN_AFTER_MS)
 
     @property
+    def findings(self) -> Findings:
+        return self.state.findings
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether requests in flight are void."""
+        return self.state.has_failed
+
+    @property
+    def gap(self) -> Gap | None:
+        """The gap at which it waits for a user's decision."""
+        return self.state.gap if isinstance(self.state, AtGap) else None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether a recovery has it, or it waits for a user's decision."""
+        return isinstance(self.state, Recovering | AtGap)
+
+    @property
     def has_to_act(self) -> bool:
         """Whether it has work even if the source has no news."""
-        return self.skip_to is not None
+        return self.skip is not None
 
     @property
     def is_stopped(self) -> bool:
         """Whether it needs a recovery, once nothing is in flight."""
-        return self.failed or self.must_compare
+        return isinstance(self.state, Halted | AtGap) or self.has_failed or self.findings.compare_source
 
     @property
     def is_idle(self) -> bool:
         """Whether everything that it has sent is acknowledged."""
-        return not (self.recovering or self.is_stopped or self.in_flight or self.skip_to is not None)
+        return not (self.is_recovering or self.is_stopped or self.in_flight or self.skip is not None)
 
     def may_fetch(self, limit: int) -> bool:
-        if self.recovering or self.is_stopped or (self.probing and self.in_flight):
+        if self.is_recovering or self.is_stopped or (self.probing and self.in_flight):
             return False
         if self.one_by_one:
             if len(self.in_flight) > ONE_BY_ONE_AT_ONCE // 2:
@@ -208,7 +218,7 @@ class PartitionTask:
 
     def is_full(self, limit: int) -> bool:
         """Whether it may fetch again as soon as responses arrive, without a recovery."""
-        return bool(self.in_flight) and not (self.is_stopped or self.recovering or self.may_fetch(limit))
+        return bool(self.in_flight) and not (self.is_stopped or self.is_recovering or self.may_fetch(limit))
 
     def take(self, batches: list[Outgoing]) -> list[Outgoing]:
         """As many of the batches as may be sent one by one now; the others are fetched again."""
@@ -226,33 +236,31 @@ class PartitionTask:
         self.acknowledged = to
         self.offsets.rewound(to)
         self.position, self.sequence, self.left_out = to.offset, to.sequence, None
-        self.failed = self.suspicious = self.out_of_range = self.target_missing = self.replaced = False
-        self.must_compare = False
+        self.state = rewound(self.state)
         self.unreplicated_since = 0.0
-        self.misfits = self.other_id = ""
-        self.skip_to = self.last_there = None
+        self.skip = None
         self.probing = True
 
-    def skip(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
+    def skip_present(self, batches: list[Outgoing], position: int) -> list[Outgoing] | None:
         """Skip records that the target already has; None if the numbers do not fit (see the package's docstring)."""
         skipped = 0
-        while skipped < len(batches) and self.skip_to is not None:
+        while skipped < len(batches) and self.skip is not None:
             passed = batches[skipped]
-            ahead = (self.skip_to - passed.next_sequence) & INT32_MAX
-            if self.skip_to == passed.base_sequence:
-                self.skip_to = None
+            ahead = (self.skip.to - passed.next_sequence) & INT32_MAX
+            if self.skip.to == passed.base_sequence:
+                self.skip = None
                 break
             if ahead >= HALF_OF_SEQUENCES:
                 return None
             skipped += 1
             self.position, self.sequence = passed.next_offset, passed.next_sequence
-            if self.skip_to == self.sequence:  # only now: the last record tells whether these are the same
-                self.skip_to = None
+            if self.skip.to == self.sequence:  # only now: the last record tells whether these are the same
+                end, self.skip = self.skip.end, None
                 self.acknowledged = replace(
                     self.acknowledged,
                     offset=self.position,
                     sequence=self.sequence,
-                    target_offset=max(self.acknowledged.target_offset, self.skip_end),
+                    target_offset=max(self.acknowledged.target_offset, end),
                     last=passed.source,
                 )
                 self.offsets.rewound(self.acknowledged)
@@ -280,7 +288,7 @@ class PartitionTask:
     def moved_on(self, position: int, last: LastBatch | None) -> None:
         """Skip to ``position`` without sending, over control batches and aborted transactions; ``last`` ends there."""
         self.position, self.left_out = position, last
-        is_idle = not (self.in_flight or self.failed) and self.skip_to is None
+        is_idle = not (self.in_flight or self.has_failed) and self.skip is None
         if is_idle and position > self.acknowledged.offset:
             self.acknowledged = replace(
                 self.acknowledged, offset=position, last=last or self.acknowledged.last
@@ -290,12 +298,12 @@ class PartitionTask:
         if sent not in self.in_flight:
             return
         sent.target_offset = base_offset + sent.records if base_offset >= 0 else -1
-        if self.failed:
+        if self.has_failed:
             self._drop(sent)
             return
         if 0 <= base_offset < self.acknowledged.target_offset:
             self.fail(f"{self}: the target's log is another one than before", sent)
-            self.target_missing = True
+            self.find(target_missing=True)
             return
         while self.in_flight and (target_offset := self.in_flight[0].target_offset) is not None:
             first = self.in_flight.popleft()
@@ -326,7 +334,7 @@ class PartitionTask:
         side: Side = "target",
     ) -> None:
         """Fail the task: later requests are void, even those with responses that waited for ``sent``."""
-        self.failed = True
+        self.state = failed(self.state)
         self.error, self.side, self.reason = error, side, reason
         for request in [
             request for request in self.in_flight if request is sent or request.target_offset is not None
@@ -340,7 +348,7 @@ class PartitionTask:
         if end >= before:
             how = "its log has records of others in their place"
         self.fail(f"{self}: the target has lost records: {how}")
-        self.target_missing = True
+        self.find(target_missing=True)
 
     def passed(self, last: LastBatch) -> None:
         """Note the batch that ends at the acknowledged offset; only when nothing is in flight."""
@@ -352,9 +360,25 @@ class PartitionTask:
 
     def compare_again(self, error: str = "") -> None:
         """Stop fetching, and compare with the source before it continues; responses of the target still count."""
-        self.must_compare = True
+        self.find(compare_source=True)
         if error:
             self.error, self.side, self.reason = error, "source", ""
+
+    def find(self, **changes: Any) -> None:
+        """Note what was found out, by the fields of `Findings`: it needs a recovery."""
+        self.state = found(self.state, replace(self.findings, **changes))
+
+    def start_recovery(self) -> None:
+        """Only when nothing is in flight."""
+        self.state = recovering(self.state)
+
+    def end_recovery(self) -> None:
+        """Run, unless something has happened meanwhile, or a user has to decide."""
+        self.state = recovered(self.state)
+
+    def stop_at(self, gap: Gap) -> None:
+        """Wait for a user's decision."""
+        self.state = AtGap(gap, self.findings)
 
     def _drop(self, sent: SentRequest) -> None:
         self.in_flight.remove(sent)

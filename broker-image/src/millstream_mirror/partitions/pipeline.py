@@ -37,6 +37,7 @@ from ..runtime.wakeup import Wakeup, wait_for
 from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, TaskRecovery
 from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
+from .task_state import Halted
 
 FETCH_BYTES = 8 * 1024 * 1024
 TASK_BYTES = 4 * 1024 * 1024
@@ -136,11 +137,15 @@ class Flow(ABC):
             tasks = list(self.tasks.values())
             self._workers = {key: worker for key, worker in self._workers.items() if not worker.done()}
             for task in tasks:
-                if task.is_stopped and not task.in_flight and not task.recovering:
-                    task.recovering = True
+                if isinstance(task.state, Halted) and not task.in_flight:
+                    task.start_recovery()
                     self._workers[task] = self._run("recovery of a task", self._recover(task))
             all_found = await self._locate(
-                [task for task in tasks if task.leader < 0 and not (task.replaced or task.other_id)]
+                [
+                    task
+                    for task in tasks
+                    if task.leader < 0 and not (task.findings.replaced or task.findings.other_id)
+                ]
             )
             for node in {task.leader for task in tasks if task.leader >= 0} - self._workers.keys():
                 self._workers[node] = self._run("fetches", self._pump(node))
@@ -186,7 +191,7 @@ class Flow(ABC):
         ids = {topic.name: id_of(topic) for topic in cluster.topics}
         for task in lost:
             if not is_same(ids.get(task.topic, ""), task.acknowledged.topic_id):
-                task.other_id = ids[task.topic]
+                task.find(other_id=ids[task.topic])
                 task.fail(
                     f"{task}: topic {task.topic} has another id in the source than before", side="source"
                 )
@@ -194,17 +199,17 @@ class Flow(ABC):
                 continue
             task.leader = leaders.get((task.topic, task.partition), -1)
             task.replica_until = 0.0
-        return all(task.leader >= 0 or task.other_id for task in lost)
+        return all(task.leader >= 0 or task.findings.other_id for task in lost)
 
     async def _recover(self, task: PartitionTask) -> None:
         pause = min(BACKOFF_S * 2 ** min(task.failures, 10), BACKOFF_MAX_S) if task.failures else 0.0
-        if task.failed or task.error:
+        if task.has_failed or task.error:
             task.failures += 1
         while True:
             await asyncio.sleep(pause)
             try:
                 await self._recovery.recover(task)
-                if task.stopped_at is None:  # without a leader, a fetch would be in vain
+                if task.gap is None:  # without a leader, a fetch would be in vain
                     await self._target_leader(task)
                 if task.replica_until:  # a follower may lack records that the target has, and the task skips
                     task.leader = -1
@@ -214,7 +219,7 @@ class Flow(ABC):
                 task.side = self._recovery.side_of(error)
                 self._failure(f"{task}: {error}")
                 pause = min(max(pause * 2, BACKOFF_S), BACKOFF_MAX_S)
-        task.recovering = task.stopped_at is not None  # then for good
+        task.end_recovery()
         self._wake.set()
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -251,7 +256,7 @@ class Flow(ABC):
                 tasks.sort(key=lambda task: task.turn)
             requested = {task.source: (task.position, task.source_epoch) for task in tasks}
             # A task that skips must not be sent to a follower, which may lack records that the target has.
-            rack = "" if not self._rack or any(task.skip_to is not None for task in tasks) else self._rack
+            rack = "" if not self._rack or any(task.skip is not None for task in tasks) else self._rack
             used = allowed  # if the fetch fails, the broker may have sent this many bytes
             begun = time.monotonic()
             try:
@@ -421,7 +426,7 @@ class Flow(ABC):
                 node = leaders.get(task.target)
                 if node is None:  # waiting for an election would hold up the others: its recovery does
                     task.fail(f"{task}: {problem}")
-                    task.target_missing = task.target in absent
+                    task.find(target_missing=task.target in absent)
                     self._failure(task.error)
                     self._wake.set()
                     continue
@@ -453,9 +458,9 @@ class Flow(ABC):
 
     def _fetch_refused(self, task: PartitionTask, error: ErrorCode) -> None:
         task.compare_again(f"{task}: fetching from {self.source_name}: {error.name}: {error.message}")
-        task.out_of_range = error is ErrorCode.OFFSET_OUT_OF_RANGE
+        task.find(out_of_range=error is ErrorCode.OFFSET_OUT_OF_RANGE)
         self._fetching.forget_leaders(task.topic)
-        if not task.out_of_range:
+        if not task.findings.out_of_range:
             task.leader = -1
             self._failure(task.error)
         self._wake.set()
@@ -478,7 +483,8 @@ class Flow(ABC):
         try:
             return await self._producing.leader(*task.target)
         except TRANSIENT as error:
-            task.target_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_missing = getattr(error, "code", None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            task.find(target_missing=is_missing)
             raise
 
     async def _send(self, node: int, api: Api[Req, Res], request: Req) -> Res:

@@ -141,7 +141,7 @@ class PartitionGap:
 
 def gaps_of(tasks: Iterable[PartitionTask], now_ms: int) -> list[PartitionGap]:
     """First the gaps at which tasks stopped, then those skipped in the last day, newest first; at most ``GAPS``."""
-    stopped = [PartitionGap(str(task), task.stopped_at, True) for task in tasks if task.stopped_at]
+    stopped = [PartitionGap(str(task), task.gap, True) for task in tasks if task.gap]
     passed = [
         PartitionGap(str(task), task.acknowledged.gap, False)
         for task in tasks

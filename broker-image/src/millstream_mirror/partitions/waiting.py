@@ -60,11 +60,11 @@ POSITION_UNKNOWN = Cause("", "its position is not found yet", "read the worker's
 
 def cause_of(task: PartitionTask) -> Cause | None:
     """Why an open task waits; None if it does not, or if it waits for a user's decision."""
-    if task.reason or task.replaced or task.stopped_at is not None:
+    if task.reason or task.findings.replaced or task.gap is not None:
         return None
     if task.error:
         return failed(task.side, task.error)
-    if task.failed or task.recovering:
+    if task.has_failed or task.is_recovering:
         return POSITION_UNKNOWN
     return no_leader("source") if task.leader < 0 else None
 
