@@ -13,7 +13,7 @@ import yaml
 
 from millstream_broker.observability.metric_table import TABLE as BROKER
 from millstream_harness.tools import require
-from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_mirror.partitions.metrics import TABLE as MIRROR
 from millstream_operator.reconcile.mirror.plan import NOT_READY
 from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS

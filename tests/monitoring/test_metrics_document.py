@@ -9,7 +9,7 @@ import pytest
 
 from millstream_broker.observability.metric_table import TABLE as BROKER
 from millstream_harness.metrics_document import page
-from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_mirror.partitions.metrics import TABLE as MIRROR
 from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import OTHERS, Metric, Page, bounded
 

@@ -12,7 +12,8 @@ from millstream_process.loop import stalls
 from .config.config import MirrorConfig
 from .membership.ownership import Owner
 from .membership.peer_liveness import WorkerEndpoint
-from .partitions.stats import page, status_json
+from .partitions.metrics import page
+from .partitions.stats import status_json
 from .source import SourceMirror
 
 

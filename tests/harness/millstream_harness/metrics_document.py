@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 
 from millstream_broker.observability.metric_table import TABLE as BROKER
-from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_mirror.partitions.metrics import TABLE as MIRROR
 from millstream_operator.state.metric_table import PROCESS as OPERATOR_PROCESS
 from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_operator.state.metric_table import Metric as OperatorMetric

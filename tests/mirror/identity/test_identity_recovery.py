@@ -13,7 +13,8 @@ from millstream_kafka.protocol.fetch import PartitionData
 from millstream_kafka.protocol.mirror_append import MirrorPartitionResponse
 from millstream_mirror.identity import recovery
 from millstream_mirror.identity.flow import ReplicaTask
-from millstream_mirror.identity.recovery import IdentityRecovery, MustWait
+from millstream_mirror.identity.log_queries import MustWait
+from millstream_mirror.identity.recovery import IdentityRecovery
 from millstream_mirror.kafka.progress import Progress
 
 TASK = ReplicaTask("t", 0, "t", Progress(0, -1, 0, 0, 0, "topic", "cluster", 0, first=0))

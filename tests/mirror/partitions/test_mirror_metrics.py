@@ -11,7 +11,8 @@ from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.mirror import MirrorProcess, arrived, create, produce
 from millstream_harness.scenario import eventually, unique
 from millstream_mirror.partitions.diverged_partition import DivergedPartition
-from millstream_mirror.partitions.stats import MOST_TOPICS, Counters, SourceStatus, TopicStatus, page
+from millstream_mirror.partitions.metrics import MOST_TOPICS, page
+from millstream_mirror.partitions.stats import Counters, SourceStatus, TopicStatus
 from millstream_process.loop import stalls
 
 pytestmark = pytest.mark.process

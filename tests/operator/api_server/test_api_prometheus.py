@@ -21,7 +21,7 @@ from millstream_harness.mirror import MirrorProcess
 from millstream_harness.operator import OperatorProcess
 from millstream_harness.prometheus import PrometheusProcess, Target
 from millstream_harness.scenario import eventually
-from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_mirror.partitions.metrics import TABLE as MIRROR
 from millstream_operator.kafka.admin import KafkaAdmin, NewTopic
 from millstream_operator.state.metric_table import TABLE as OPERATOR
 from millstream_process.metrics import PROCESS

@@ -22,59 +22,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from millstream_kafka.batch import HEADER_SIZE, read_header
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.protocol import mirror_append, offset_for_leader_epoch
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.mirror_append import (
-    MirrorAppendRequest,
-    MirrorPartition,
     MirrorPartitionResponse,
-    MirrorTopic,
-)
-from millstream_kafka.protocol.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
 )
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..aggregate.history import not_replicated_yet
 from ..config.config import OnGap
-from ..kafka.log_reader import EARLIEST, LATEST, headers_in, may_be_compacted, offsets_at, read
+from ..kafka.log_reader import EARLIEST, LATEST, headers_in, may_be_compacted, read
 from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of
 from ..membership.member import TaskName
 from ..partitions.assignment import Leaders, TaskRecovery
-from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask, Side
+from ..partitions.partition_task import BATCH_NOT_MIRRORED, DIVERGED, PartitionTask
 from ..partitions.stats import Counters
 from ..partitions.waiting import Cause, no_leader
 from .flow import ReplicaTask
+from .log_queries import LogQueries, MustWait, Trouble
 
 RETRY_S = 2.0
 FETCHES_AT_ONCE = 32
-QUERY_TIMEOUT_MS = 5_000
 
 logger = logging.getLogger(__name__)
-
-
-class MustWait(Exception):
-    """The task must not continue in this state; the message says why, and what to do.
-
-    ``reason`` as in `PartitionTask`."""
-
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-A = TypeVar("A")
-Trouble = MustWait | ApiError | BrokerError
 
 
 class IdentityRecovery(TaskRecovery):
@@ -94,6 +70,7 @@ class IdentityRecovery(TaskRecovery):
         self._counters = counters
         self._on_gap = on_gap
         self._origins = origins
+        self._queries = LogQueries(at_source, at_target)
         self._waiting: dict[ReplicaTask, asyncio.Future[Trouble | None]] = {}
         self._comparing_all: asyncio.Task[None] | None = None
         self._comparisons = supervision.Tasks()
@@ -225,19 +202,19 @@ class IdentityRecovery(TaskRecovery):
         """Like `_compare`, for tasks with the same leaders."""
         problems: dict[ReplicaTask, Trouble] = {}
         there: dict[ReplicaTask, MirrorPartitionResponse] = {}
-        answers = await self._ask_target(tasks)
+        answers = await self._queries.target_logs(tasks)
         for task, answer in answers.items():
             if isinstance(answer, MirrorPartitionResponse):
                 there[task] = answer
             else:
                 problems[task] = answer
         leaders = {task.source: tasks[task].source for task in there}
-        epochs = await self._ask_epochs(
+        epochs = await self._queries.epochs(
             leaders, under, {task.source: end.last_epoch for task, end in there.items()}
         )
-        replicated = await self._ask_replicated({task: tasks[task] for task in there})
-        starts = await self._ask_offsets(leaders, EARLIEST)
-        ends = await self._ask_offsets(leaders, LATEST)
+        replicated = await self._queries.high_watermarks({task: tasks[task] for task in there})
+        starts = await self._queries.offsets(leaders, EARLIEST)
+        ends = await self._queries.offsets(leaders, LATEST)
         for task, answer in there.items():
             epoch, start, end = epochs[task.source], starts[task.source], ends[task.source]
             try:
@@ -331,90 +308,6 @@ class IdentityRecovery(TaskRecovery):
         logger.error("%s", lost)
         return gap
 
-    # ---- queries for many partitions, one request per leader
-
-    async def _ask_target(
-        self, tasks: Mapping[ReplicaTask, Leaders]
-    ) -> dict[ReplicaTask, MirrorPartitionResponse | Trouble]:
-        by_target = {task.target: task for task in tasks}
-
-        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, MirrorPartitionResponse]:
-            topics: dict[str, MirrorTopic] = {}
-            for key in keys:
-                topic = topics.setdefault(key[0], MirrorTopic(key[0], by_target[key].topic_id, []))
-                topic.partitions.append(MirrorPartition(key[1]))
-            cluster_id = by_target[keys[0]].acknowledged.cluster_id
-            request = MirrorAppendRequest(cluster_id, QUERY_TIMEOUT_MS, list(topics.values()))
-            response = await self._at_target.call_node(node, mirror_append.API, request)
-            return {(topic.name, end.index): end for topic in response.topics for end in topic.partitions}
-
-        found: dict[ReplicaTask, MirrorPartitionResponse | Trouble] = {}
-        leaders = {task.target: of_task.target for task, of_task in tasks.items()}
-        for key, answer in (await _by_leader(leaders, [*by_target], ask)).items():
-            task = by_target[key]
-            found[task] = answer
-            if isinstance(answer, MirrorPartitionResponse) and answer.error_code:
-                error = ErrorCode.of(answer.error_code)
-                message = answer.error_message or f"{task}: {error.message} in the target"
-                must_wait = error in (ErrorCode.POLICY_VIOLATION, ErrorCode.INCONSISTENT_TOPIC_ID)
-                found[task] = MustWait(message) if must_wait else ApiError(error, message)
-        return found
-
-    async def _ask_replicated(
-        self, tasks: Mapping[ReplicaTask, Leaders]
-    ) -> dict[ReplicaTask, int | ApiError | BrokerError]:
-        """The high watermarks in the target."""
-
-        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
-            answers = await offsets_at(self._at_target, node, keys, LATEST)
-            return {
-                key: _refusal(key[0], offset.error_code, "target") or offset.offset
-                for key, offset in answers.items()
-            }
-
-        leaders = {task.target: of_task.target for task, of_task in tasks.items()}
-        found = await _by_leader(leaders, [*leaders], ask)
-        return {task: found[task.target] for task in tasks}
-
-    async def _ask_epochs(
-        self,
-        leaders: Mapping[TopicPartition, int],
-        under: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int],
-    ) -> dict[TopicPartition, tuple[int, int] | ApiError | BrokerError]:
-        """The source's largest epoch up to the given one, and its end; ``under`` has the leaders' epochs."""
-
-        async def ask(
-            node: int, keys: list[TopicPartition]
-        ) -> dict[TopicPartition, tuple[int, int] | ApiError]:
-            topics: dict[str, OffsetForLeaderTopic] = {}
-            for key in keys:
-                topic = topics.setdefault(key[0], OffsetForLeaderTopic(key[0], []))
-                topic.partitions.append(OffsetForLeaderPartition(key[1], under[key], max(epochs[key], 0)))
-            request = OffsetForLeaderEpochRequest(topics=list(topics.values()))
-            response = await self._at_source.call_node(node, offset_for_leader_epoch.API, request)
-            return {
-                (topic.topic, answer.partition): _refusal(topic.topic, answer.error_code)
-                or (answer.leader_epoch, answer.end_offset)
-                for topic in response.topics
-                for answer in topic.partitions
-            }
-
-        return await _by_leader(leaders, [*leaders], ask)
-
-    async def _ask_offsets(
-        self, leaders: Mapping[TopicPartition, int], timestamp: int
-    ) -> dict[TopicPartition, int | ApiError | BrokerError]:
-        """The source's offsets for a timestamp."""
-
-        async def ask(node: int, keys: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
-            answers = await offsets_at(self._at_source, node, keys, timestamp)
-            return {
-                key: _refusal(key[0], offset.error_code) or offset.offset for key, offset in answers.items()
-            }
-
-        return await _by_leader(leaders, [*leaders], ask)
-
 
 def _settle(
     waiting: Mapping[ReplicaTask, asyncio.Future[Trouble | None]],
@@ -439,33 +332,6 @@ def _check_replicated(
         raise replicated
     if replicated < there.log_end_offset:
         raise not_replicated_yet("target", task.target, replicated)
-
-
-def _refusal(topic: str, code: int, side: Side = "source") -> ApiError | None:
-    return ApiError(ErrorCode.of(code), f"topic {topic} in the {side}") if code else None
-
-
-async def _by_leader(
-    leaders: Mapping[TopicPartition, int],
-    keys: Sequence[TopicPartition],
-    ask: Callable[[int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, A]]],
-) -> dict[TopicPartition, A | ApiError | BrokerError]:
-    """Query each leader once; return a response or an error for every partition."""
-    missing = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "a partition has no leader at the moment")
-    found: dict[TopicPartition, A | ApiError | BrokerError] = dict.fromkeys(keys, missing)
-    by_node: dict[int, list[TopicPartition]] = {}
-    for key in keys:
-        if key in leaders:
-            by_node.setdefault(leaders[key], []).append(key)
-
-    async def query(node: int, of_node: list[TopicPartition]) -> None:
-        try:
-            found.update(await ask(node, of_node))
-        except BrokerError as error:
-            found.update(dict.fromkeys(of_node, error))
-
-    await asyncio.gather(*(query(node, of_node) for node, of_node in by_node.items()))
-    return found
 
 
 def _diverged(task: ReplicaTask, what: str) -> MustWait:

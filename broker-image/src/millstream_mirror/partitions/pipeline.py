@@ -11,7 +11,6 @@ target depends on the mode: numbered batches (aggregate/flow.py) or unchanged on
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -31,10 +30,10 @@ from ..kafka.topics import id_of, is_same, leading
 from ..membership.member import TaskName
 from ..records.fetch_session import FETCH_WAIT_MS, FetchSession, by_id_or_name, partitions_in
 from ..records.rewrite import Outgoing
-from ..records.throttle import TokenBucket
 from ..records.window import Window
 from ..runtime.wakeup import Wakeup, wait_for
 from .assignment import BACKOFF_MAX_S, BACKOFF_S, TRANSIENT, AssignedTasks, TaskRecovery
+from .fetch_limit import FetchLimit
 from .partition_task import PartitionTask, SentRequest, Written
 from .stats import Counters, Reachability
 from .task_state import Halted
@@ -98,10 +97,8 @@ class Flow(ABC):
         self._produces = supervision.Tasks()
         self._bytes_in_flight = 0
         self._from_source, self._to_target = Window(FETCH_BYTES), Window(IN_FLIGHT_BYTES)
-        self._bytes_per_second = bytes_per_second
+        self._limit = FetchLimit(bytes_per_second, counters) if bytes_per_second is not None else None
         self._rack = rack
-        self._bucket: TokenBucket | None = None
-        self._turns = itertools.count(1)
         self._opened: dict[Connection, float] = {}
         """Connections to the source, and when they were first seen."""
         self._wake = asyncio.Event()
@@ -237,7 +234,7 @@ class Flow(ABC):
 
     async def _pump(self, node: int) -> None:
         pause = BACKOFF_S
-        session = FetchSession(is_wanted=self._bytes_per_second is None)
+        session = FetchSession(is_wanted=self._limit is None)
         observed_at = 0.0
         while True:
             tasks, full = await self._tasks_to_fetch(node)
@@ -248,9 +245,9 @@ class Flow(ABC):
                 continue
             allowed = min(self._from_source.bytes, self._to_target.bytes)
             reserved = 0
-            if self._bytes_per_second is not None:
-                if not (reserved := self._reserve(self._bytes_per_second)):
-                    await self._some_tokens()
+            if self._limit is not None:
+                if not (reserved := self._limit.reserve(len(self.tasks))):
+                    await self._limit.wait()
                     continue
                 allowed = min(allowed, reserved)
                 tasks.sort(key=lambda task: task.turn)
@@ -273,7 +270,9 @@ class Flow(ABC):
                 is_partial = session.is_partial
                 response = await self._fetching.call_node(node, api, request, timeout=FETCH_TIMEOUT_S)
                 refused = session.answered(response)
-                used = self._take_turns(tasks[0], response) if self._bucket is not None else 0
+                used = (
+                    self._limit.take_turns(tasks[0], response, self.tasks) if self._limit is not None else 0
+                )
             except BrokerError as error:
                 if isinstance(error, RequestTimedOut):
                     self._from_source.timed_out()
@@ -291,8 +290,8 @@ class Flow(ABC):
                 self._wake.set()
                 return
             finally:
-                if self._bucket is not None:
-                    self._bucket.settle(reserved, used)
+                if self._limit is not None:
+                    self._limit.settle(reserved, used)
             self._from_source.answered(time.monotonic() - begun)
             pause = BACKOFF_S
             self._reachability.found()
@@ -333,35 +332,6 @@ class Flow(ABC):
                 response.responses.append(FetchableTopicResponse(task.topic, partitions=[data]))
             else:
                 task.observe_end(task.high_watermark)
-
-    def _reserve(self, bytes_per_second: Callable[[int], float]) -> int:
-        """Number of bytes to fetch now; 0 means none."""
-        now, rate = time.monotonic(), bytes_per_second(len(self.tasks))
-        if self._bucket is None:
-            self._bucket = TokenBucket(rate, now)
-        self._bucket.change(rate, now)
-        return self._bucket.reserve(now)
-
-    async def _some_tokens(self) -> None:
-        assert self._bucket is not None
-        begun = time.monotonic()
-        await asyncio.sleep(min(max(self._bucket.wait_s(), 0.001), BACKOFF_S))
-        self._counters.throttled_seconds += time.monotonic() - begun
-
-    def _take_turns(self, first: PartitionTask, response: FetchResponse) -> int:
-        """Take turns: under a limit, a response has records of few tasks, so the next request names the others first.
-
-        Returns the bytes of all records.
-        """
-        used = 0
-        first.turn = next(self._turns)
-        for topic in response.responses:
-            for data in topic.partitions:
-                if isinstance(data.records, memoryview) and (size := len(data.records)):
-                    used += size
-                    if (task := self.tasks.get((topic.topic, data.partition_index))) is not None:
-                        task.turn = next(self._turns)
-        return used
 
     def _may_use(self, connection: Connection, tasks: Sequence[PartitionTask]) -> bool:
         """Whether to fetch these tasks over a connection.
