@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_mirror.kafka.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, Progress
+from millstream_mirror.kafka.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, LastBatch, Progress
 
 WHOLE = Progress(
     5,
@@ -32,6 +32,34 @@ PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)
 @pytest.mark.parametrize("progress", [WHOLE, PLAIN])
 def test_what_is_written_can_be_read(progress: Progress) -> None:
     assert Progress.read(progress.offset, progress.metadata()) == progress
+
+
+def test_progress_of_older_releases_is_read() -> None:
+    stored = (
+        '{"last":[40,9,3],"target":"t","gap":[1,2,3],"origins":["a","b"],"left":true,"source":[120,88],"new":true,'
+        '"v":1,"producer":[7,2,5],"first":-1,"end":17,"topicId":"topic","cluster":"c","at":99,"groups":{"abcdefgh":7}}'
+    )
+    assert Progress.read(45, stored) == Progress(
+        45,
+        7,
+        2,
+        5,
+        17,
+        "topic",
+        "c",
+        99,
+        Gap(1, 2, 3),
+        ("a", "b"),
+        source_end=120,
+        observed_ms=88,
+        is_deselected=True,
+        last=LastBatch(40, 9, 3),
+        target_id="t",
+        is_new=True,
+        groups=(("abcdefgh", 7),),
+    )
+    oldest = '{"v":1,"producer":[7,2,5],"end":17,"topicId":"topic","cluster":"","at":99}'
+    assert Progress.read(45, oldest) == Progress(45, 7, 2, 5, 17, "topic", "", 99)
 
 
 def changed(**fields: object) -> str:

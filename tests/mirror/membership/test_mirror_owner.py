@@ -18,7 +18,6 @@ from millstream_mirror.membership.ownership import (
     UID,
     Owner,
     oldest,
-    owner_from,
     owner_in_environment,
 )
 from millstream_mirror.membership.peer_liveness import WorkerEndpoint, owner_in
@@ -51,7 +50,6 @@ async def test_members_say_for_whom_they_work() -> None:
     assert owner_in(await WorkerEndpoint("127.0.0.1", 1, "h:1", owner).encoded()) == owner
     assert owner_in(await WorkerEndpoint("0.0.0.0", 1, "no-such-host.invalid:1", owner).encoded()) == owner
     assert owner_in(await WorkerEndpoint("127.0.0.1", 1, "h:1").encoded()) is None
-    assert owner_from(owner.as_json()) == owner
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.client import ClusterClient
@@ -32,7 +34,8 @@ from millstream_kafka.topic_partition import TopicPartition
 
 from .group_offsets import Position, commit, is_moved
 
-_VERSION = 1
+_VERSION: Literal[1] = 1
+RENAMED = {"topic_id": "topicId", "is_deselected": "left", "is_new": "new"}
 MAX_ID = 255
 MAX_ORIGINS = 64
 SHOWN = 200
@@ -40,6 +43,37 @@ SHOWN = 200
 MOST_GROUPS = 64
 MOST_BYTES = 4000
 """Of metadata: Kafka accepts 4096 by default (offset.metadata.max.bytes). Groups are left out first."""
+
+
+Offset = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Epoch = Annotated[int, Meta(ge=-(1 << 15), le=(1 << 15) - 1)]
+Number = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Id = Annotated[str, Meta(max_length=MAX_ID)]
+
+
+class _Stored(Struct, frozen=True, omit_defaults=True, kw_only=True, rename=RENAMED):
+    """The JSON object. Raises ValueError for ids that cannot be printed."""
+
+    v: Literal[1]
+    producer: tuple[Offset, Epoch, Number]
+    end: Offset
+    topic_id: Id
+    cluster: Id
+    at: Offset
+    first: Offset = -1
+    gap: tuple[Offset, Offset, Offset] | UnsetType = UNSET
+    origins: Annotated[tuple[Id, ...], Meta(max_length=MAX_ORIGINS)] = ()
+    is_deselected: bool = False
+    source: tuple[Offset, Offset] = (-1, 0)
+    last: tuple[Offset, Offset, Offset] | UnsetType = UNSET
+    target: Id = ""
+    is_new: bool = False
+    groups: Annotated[dict[Id, Offset], Meta(max_length=MOST_GROUPS)] = {}
+
+    def __post_init__(self) -> None:
+        for text in (self.topic_id, self.cluster, self.target, *self.origins, *self.groups):
+            if not text.isprintable():
+                raise ValueError("an id has characters that cannot be printed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,35 +138,30 @@ class Progress:
         return self.first >= 0 and (self.offset - self.first) & INT32_MAX == self.sequence
 
     def metadata(self) -> str:
-        gap = {"gap": [self.gap.offset, self.gap.next_offset, self.gap.at_ms]} if self.gap else {}
-        origins = {"origins": self.origins} if self.origins else {}
-        left = {"left": True} if self.is_deselected else {}
-        source = {"source": [self.source_end, self.observed_ms]} if self.source_end >= 0 else {}
-        last = {"last": self.last} if self.last else {}
-        target = {"target": self.target_id} if self.target_id else {}
-        new = {"new": True} if self.is_new else {}
-        fields: dict[str, Any] = {
-            **last,
-            **target,
-            **gap,
-            **origins,
-            **left,
-            **source,
-            **new,
-            "v": _VERSION,
-            "producer": [self.producer_id, self.producer_epoch, self.sequence],
-            "first": self.first,
-            "end": self.target_offset,
-            "topicId": self.topic_id,
-            "cluster": self.cluster_id,
-            "at": self.caught_up_ms,
-        }
         groups = self.groups
-        while (
-            len(text := _json(fields | ({"groups": dict(groups)} if groups else {}))) > MOST_BYTES and groups
-        ):
+        while len(text := self._stored(groups)) > MOST_BYTES and groups:
             groups = groups[1 + len(groups) // 8 :]
         return text
+
+    def _stored(self, groups: tuple[tuple[str, int], ...]) -> str:
+        stored = _Stored(
+            v=_VERSION,
+            producer=(self.producer_id, self.producer_epoch, self.sequence),
+            end=self.target_offset,
+            topic_id=self.topic_id,
+            cluster=self.cluster_id,
+            at=self.caught_up_ms,
+            first=self.first,
+            gap=(self.gap.offset, self.gap.next_offset, self.gap.at_ms) if self.gap else UNSET,
+            origins=self.origins,
+            is_deselected=self.is_deselected,
+            source=(self.source_end, self.observed_ms) if self.source_end >= 0 else (-1, 0),
+            last=(self.last.offset, self.last.crc, self.last.epoch) if self.last else UNSET,
+            target=self.target_id,
+            is_new=self.is_new,
+            groups=dict(groups),
+        )
+        return msgspec.json.encode(stored).decode()
 
     def committed_for(self, group: str) -> int | None:
         """The offset in the target that the mirror has last committed for a group; None if it is not known."""
@@ -147,43 +176,30 @@ class Progress:
     def read(cls, offset: int, metadata: str) -> Progress:
         """Raises ValueError for metadata that no mirror writes: every client may commit there."""
         try:
-            stored = json.loads(metadata)
-            if stored["v"] != _VERSION:
-                raise ValueError(f"version {stored['v']}")
-            producer_id, epoch, sequence = stored["producer"]
-            source_end, observed_ms = stored.get("source", (-1, 0))
-            origins = stored.get("origins", [])
-            if not isinstance(origins, list) or len(origins) > MAX_ORIGINS:
-                raise ValueError(f"origins: a list of at most {MAX_ORIGINS} cluster ids is allowed")
-            return cls(
-                offset,
-                _number("producer id", producer_id, 63),
-                _number("producer epoch", epoch, 15),
-                _number("sequence", sequence, 31),
-                _number("end", stored["end"], 63),
-                _text("topicId", stored["topicId"]),
-                _text("cluster", stored["cluster"]),
-                _number("at", stored["at"], 63),
-                Gap(*(_number("gap", value, 63) for value in stored["gap"])) if "gap" in stored else None,
-                tuple(_text("origins", value) for value in origins),
-                _number("first", stored.get("first", -1), 63),
-                _number("source", source_end, 63),
-                _number("source", observed_ms, 63),
-                stored.get("left", False) is True,
-                LastBatch(*(_number("last", value, 63) for value in stored["last"]))
-                if "last" in stored
-                else None,
-                _text("target", stored.get("target", "")),
-                stored.get("new", False) is True,
-                _groups(stored.get("groups", {})),
-            )
+            stored = msgspec.json.decode(metadata, type=_Stored)
         except RecursionError:
             problem = "nested too deeply"
-        except KeyError as error:
-            problem = f"no {error}"
-        except (AttributeError, TypeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError) as error:
             problem = str(error)[:SHOWN]
-        raise ValueError(f"not a mirror's progress: {metadata[:SHOWN]!r} ({problem})")
+        else:
+            return cls(
+                offset,
+                *stored.producer,
+                stored.end,
+                stored.topic_id,
+                stored.cluster,
+                stored.at,
+                Gap(*stored.gap) if stored.gap is not UNSET else None,
+                stored.origins,
+                stored.first,
+                *stored.source,
+                stored.is_deselected,
+                LastBatch(*stored.last) if stored.last is not UNSET else None,
+                stored.target,
+                stored.is_new,
+                tuple(stored.groups.items()),
+            )
+        raise ValueError(f"not a mirror's progress: {metadata[:SHOWN]!r} ({problem!r})")
 
 
 def target_number(topic_id: str) -> int:
@@ -196,29 +212,6 @@ def target_number(topic_id: str) -> int:
 def group_key(group: str) -> str:
     """Stands for the name of a group, which may be long."""
     return base64.urlsafe_b64encode(hashlib.blake2b(group.encode(), digest_size=6).digest()).decode()
-
-
-def _groups(stored: Any) -> tuple[tuple[str, int], ...]:
-    if not isinstance(stored, dict) or len(stored) > MOST_GROUPS:
-        raise ValueError(f"groups: an object with at most {MOST_GROUPS} offsets is allowed")
-    return tuple((_text("groups", key), _number("groups", value, 63)) for key, value in stored.items())
-
-
-def _json(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"))
-
-
-def _number(name: str, value: Any, bits: int) -> int:
-    """A number of ``bits`` bits and a sign."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -1 << bits <= value < 1 << bits:
-        raise ValueError(f"{name}: a number from {-1 << bits} to {(1 << bits) - 1} is allowed")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or len(value) > MAX_ID or not value.isprintable():
-        raise ValueError(f"{name}: an id of at most {MAX_ID} printable characters is allowed")
-    return value
 
 
 class ProgressStore:

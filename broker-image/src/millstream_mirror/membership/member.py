@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream_kafka.client import BrokerError, ClusterClient
 from millstream_kafka.protocol import describe_groups, heartbeat, join_group, leave_group, sync_group
@@ -35,7 +37,7 @@ from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupRequ
 
 from ..kafka.group_offsets import is_moved
 from ..kafka.topics import MirroredTopic
-from .ownership import Owner, conflict, oldest, owner_from
+from .ownership import Owner, conflict, oldest
 from .peer_liveness import Peer, PeerWatch, WorkerEndpoint, next_after, owner_in, peers_of
 
 SESSION_TIMEOUT_MS = 6_000
@@ -47,17 +49,24 @@ STABLE = "Stable"
 OFFER_S = 3.0
 """How long a new leader waits for the topics, if it could not find them before it joined."""
 LEAVE_TIMEOUT_S = 1.0
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    topic: str
-    target_topic: str
+TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}\Z")]
+
+
+class TaskName(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A partition of the source, by its topic's id. Raises ValueError for an id that is none."""
+
+    topic: TopicName
+    target_topic: TopicName
     topic_id: str
-    partition: int
+    partition: Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+    def __post_init__(self) -> None:
+        if self.topic_id:
+            uuid.UUID(self.topic_id)
 
 
 def deal(topics: Sequence[MirroredTopic], members: Sequence[str]) -> dict[str, list[TaskName]]:
@@ -81,40 +90,38 @@ class Assignment:
     """The group's owner, to the members of another MirrorMaker, which get no tasks."""
 
 
+class _Encoded(Struct, omit_defaults=True):
+    """An assignment as JSON; its fields have the names that workers of older releases read."""
+
+    lanes: list[TaskName]
+    peers: Raw = Raw(b"[]")
+    owner: Owner | UnsetType = UNSET
+
+
 def encode(assignment: Assignment) -> bytes:
-    """JSON; workers of older releases read the field `lanes`, too."""
-    rows = [[task.topic, task.target_topic, task.topic_id, task.partition] for task in assignment.tasks]
-    listening = [[peer.member_id, peer.host, peer.port, peer.instance] for peer in assignment.peers]
-    owner = {"owner": assignment.owner.as_json()} if assignment.owner is not None else {}
-    return json.dumps({"lanes": rows, "peers": listening, **owner}, separators=(",", ":")).encode()
+    owner = assignment.owner if assignment.owner is not None else UNSET
+    return msgspec.json.encode(_Encoded(assignment.tasks, Raw(msgspec.json.encode(assignment.peers)), owner))
 
 
 def decode(assignment: bytes) -> Assignment:
     """Raises ValueError for data that no worker sends: any client may join the group, and lead it."""
     try:
-        found = json.loads(assignment) if assignment else {"lanes": []}
-        tasks = [_task(*row) for row in found["lanes"]]
-        rows = found.get("peers", [])
-        owner = owner_from(found["owner"]) if "owner" in found else None
+        found = msgspec.json.decode(assignment, type=_Encoded) if assignment else _Encoded([])
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise ValueError(f"not an assignment of tasks: {str(error)[:200]!r}") from None
+    return Assignment(found.lanes, _peers(found.peers), found.owner if found.owner is not UNSET else None)
+
+
+def _peers(encoded: Raw) -> list[Peer]:
+    """Without those that no worker has: a leader of another release may send more."""
     peers = []
-    for row in rows if isinstance(rows, list) else ():
-        with contextlib.suppress(TypeError, ValueError):
-            peers.append(Peer(*row))
-    return Assignment(tasks, peers, owner)
-
-
-def _task(topic: str, target_topic: str, topic_id: str, partition: int) -> TaskName:
-    if not (_NAME.fullmatch(topic) and _NAME.fullmatch(target_topic)):
-        raise ValueError("a topic has an invalid name")
-    if not isinstance(partition, int) or not 0 <= partition < 1 << 31:
-        raise ValueError(f"topic {topic}: a partition has an invalid number")
-    if topic_id:
-        uuid.UUID(topic_id)
-    return TaskName(topic, target_topic, topic_id, partition)
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        for row in msgspec.json.decode(encoded, type=list[Raw]):
+            with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+                peers.append(msgspec.json.decode(row, type=Peer))
+    return peers
 
 
 class GroupMembership:

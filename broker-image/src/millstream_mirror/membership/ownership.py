@@ -13,15 +13,14 @@ workers that run without a MirrorMaker, have no identity and count as the owner'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+
+from msgspec import Struct
 
 MAX_TEXT = 255
 UID, CREATED = "MILLSTREAM_MIRROR_UID", "MILLSTREAM_MIRROR_CREATED"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Owner:
+class Owner(Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True):
     """A MirrorMaker; the order is by age. Raises ValueError for fields that no MirrorMaker has."""
 
     created: str
@@ -31,30 +30,16 @@ class Owner:
 
     def __post_init__(self) -> None:
         for text in (self.created, self.uid, self.namespace):
-            if (
-                not isinstance(text, str)
-                or len(text) > MAX_TEXT
-                or not (text.isascii() and text.isprintable())
-            ):
+            if len(text) > MAX_TEXT or not (text.isascii() and text.isprintable()):
                 raise ValueError("not the identity of a MirrorMaker")
         if not self.uid:
             raise ValueError("a MirrorMaker without a uid")
-
-    def as_json(self) -> list[str]:
-        return [self.created, self.uid, self.namespace]
 
 
 def owner_in_environment(environment: Mapping[str, str], namespace: str) -> Owner | None:
     """This worker's MirrorMaker; None without a uid. Raises ValueError."""
     uid = environment.get(UID, "")
     return Owner(environment.get(CREATED, ""), uid, namespace) if uid else None
-
-
-def owner_from(fields: Any) -> Owner:
-    """The inverse of ``as_json``. Raises ValueError."""
-    if not isinstance(fields, list) or len(fields) != 3:
-        raise ValueError("not the identity of a MirrorMaker")
-    return Owner(*fields)
 
 
 def oldest(owners: Iterable[Owner | None]) -> Owner | None:

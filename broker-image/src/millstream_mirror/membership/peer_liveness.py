@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from millstream_kafka.client import parse_bootstrap
 from millstream_process import supervision
 from millstream_process.listening import is_wildcard
 
-from .ownership import Owner, owner_from
+from .ownership import Owner
 
 TIMEOUT_S = 1.0
 PAUSE_S = 0.5
@@ -38,23 +39,33 @@ MAX_HOST, MAX_INSTANCE = 255, 64
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+Host = Annotated[str, Meta(min_length=1, max_length=MAX_HOST)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Instance = Annotated[str, Meta(max_length=MAX_INSTANCE)]
+
+
+class Peer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Raises ValueError for a field that no worker sends: every member of the group may send anything."""
 
     member_id: str
-    host: str
-    port: int
-    instance: str
+    host: Host
+    port: Port
+    instance: Instance
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.member_id, str) and isinstance(self.port, int) and 0 < self.port < 65536):
-            raise ValueError("not where a worker listens")
-        for text, most in ((self.host, MAX_HOST), (self.instance, MAX_INSTANCE)):
-            if not isinstance(text, str) or len(text) > most or not (text.isascii() and text.isprintable()):
+        for text in (self.host, self.instance):
+            if not (text.isascii() and text.isprintable()):
                 raise ValueError("not where a worker listens")
-        if not self.host:
-            raise ValueError("its address is unknown")
+
+
+class _Metadata(Struct, frozen=True, array_like=True):
+    """A member's JoinGroup metadata."""
+
+    host: Raw
+    port: Raw
+    instance: Raw
+    owner: Raw | UnsetType = UNSET
+    """Not in the metadata of older releases."""
 
 
 class WorkerEndpoint:
@@ -70,8 +81,8 @@ class WorkerEndpoint:
     async def encoded(self) -> bytes:
         """The metadata with which this process joins; the host is empty if its address is unknown."""
         host = await self._towards_target() if is_wildcard(self.host) else self.host
-        owner = [self.owner.as_json()] if self.owner is not None else []
-        return json.dumps([host, self.port, self.instance, *owner]).encode()
+        owner = [self.owner] if self.owner is not None else []
+        return msgspec.json.encode([host, self.port, self.instance, *owner])
 
     async def _towards_target(self) -> str:
         """The local address for packets to the target; sends nothing."""
@@ -90,17 +101,24 @@ def peers_of(metadata: Mapping[str, bytes]) -> list[Peer]:
     """The members' addresses, from their JoinGroup metadata; any client may send anything."""
     found = []
     for member_id, encoded in metadata.items():
-        with contextlib.suppress(ValueError, TypeError, RecursionError):
-            host, port, instance, *_ = json.loads(encoded)
-            found.append(Peer(member_id, host, port, instance))
+        with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+            address = msgspec.json.decode(encoded, type=_Metadata)
+            found.append(
+                Peer(
+                    member_id,
+                    msgspec.json.decode(address.host, type=Host),
+                    msgspec.json.decode(address.port, type=Port),
+                    msgspec.json.decode(address.instance, type=Instance),
+                )
+            )
     return found
 
 
 def owner_in(metadata: bytes) -> Owner | None:
     """A member's MirrorMaker; None in the metadata of an older release, or of a client that is no worker."""
-    with contextlib.suppress(ValueError, TypeError, RecursionError):
-        _, _, _, owner = json.loads(metadata)
-        return owner_from(owner)
+    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+        owner = msgspec.json.decode(metadata, type=_Metadata).owner
+        return msgspec.json.decode(owner, type=Owner) if owner is not UNSET else None
     return None
 
 
