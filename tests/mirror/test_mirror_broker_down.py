@@ -15,7 +15,7 @@ from millstream_harness.zookeeper import ZooKeeperProcess
 pytestmark = pytest.mark.process
 
 
-def test_a_copy_gets_all_its_replicas_when_the_broker_is_back(
+def test_topic_gets_missing_replicas_once_broker_returns(
     shared_zookeeper: ZooKeeperProcess, tmp_path: Path
 ) -> None:
     """The cluster is its own source; another topic has a replica on the broker."""

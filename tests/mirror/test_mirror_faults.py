@@ -85,7 +85,7 @@ def wait_for_more(mirror: MirrorProcess) -> None:
     eventually(mirror.records, lambda count: count > wanted, "records written")
 
 
-def test_worker_killed_again_and_again(
+def test_repeated_kills_of_worker_lose_no_record(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
 ) -> None:
     topic, name = unique("killed"), unique("killed")
@@ -102,7 +102,7 @@ def test_worker_killed_again_and_again(
     assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
-def test_worker_that_was_paused_while_another_took_over(
+def test_paused_worker_repeats_no_record(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
 ) -> None:
     topic, name = unique("zombie"), unique("zombie")
@@ -126,7 +126,7 @@ def test_worker_that_was_paused_while_another_took_over(
 
 
 @pytest.mark.parametrize("victim", ["source", "target"])
-def test_broker_killed(
+def test_killed_broker_loses_no_record(
     start_broker_process: StartBrokerProcess,
     start_mirror: StartMirror,
     feed: Callable[..., Feed],
@@ -156,7 +156,7 @@ def test_broker_killed(
     assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
-def test_source_that_is_not_there_at_the_start(
+def test_source_missing_at_start_is_mirrored_later(
     west: BrokerProcess,
     east: BrokerProcess,
     start_broker_process: StartBrokerProcess,
@@ -178,7 +178,7 @@ def test_source_that_is_not_there_at_the_start(
     arrived(east, topic, [100])
 
 
-def test_what_the_source_deleted_is_counted_and_said(
+def test_deleted_source_records_are_counted_and_reported(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("gap"), unique("gap")
@@ -203,7 +203,7 @@ def test_what_the_source_deleted_is_counted_and_said(
     assert mirror.status()["sources"][0]["gaps"] == [gap], "kept with the progress, by whichever worker"
 
 
-def test_a_partition_stops_where_the_source_deleted_records_until_somebody_decides(
+def test_partition_stops_at_gap_until_user_decides(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("stops"), unique("stops")
@@ -236,7 +236,7 @@ def test_a_partition_stops_where_the_source_deleted_records_until_somebody_decid
     ]
 
 
-def test_a_source_topic_made_anew_waits_until_its_old_copy_is_deleted(
+def test_recreated_source_topic_waits_for_removal_of_copy(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("remade"), unique("remade")
@@ -267,7 +267,7 @@ def test_a_source_topic_made_anew_waits_until_its_old_copy_is_deleted(
     assert mirror.status()["sources"][0]["replaced"] == []
 
 
-def test_a_topic_made_anew_under_a_running_mirror_waits_and_the_others_go_on(
+def test_topic_recreated_during_mirroring_delays_no_other(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("remade"), unique("other")
@@ -299,7 +299,7 @@ SELDOM = (
 
 
 @pytest.mark.parametrize("while_paused", [False, True])
-def test_a_topic_made_anew_and_larger_is_not_appended_to_the_old_one(
+def test_larger_recreated_topic_is_not_appended(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, while_paused: bool
 ) -> None:
     """The new topic has records behind the old one's end. The worker finds them in a fetch, not in a check."""
@@ -349,7 +349,7 @@ PATIENT = (
 """Starts a worker that, when it stops, gives up no response and no commit, however slow the machine is."""
 
 
-def test_stops_and_goes_on_without_repeating(
+def test_stopped_worker_continues_without_repeating(
     west: BrokerProcess, east: BrokerProcess, start_mirror: StartMirror, feed: Callable[..., Feed]
 ) -> None:
     topic, name = unique("stopped"), unique("stopped")

@@ -55,7 +55,7 @@ def moves_on(*mirrors: MirrorProcess) -> None:
         eventually(mirror.records, lambda now, at=wanted: now >= at, "records written", 90)
 
 
-def test_timestamps_that_the_source_has_set_arrive_in_kafka(
+def test_log_append_time_of_source_arrives_in_kafka(
     west: InProcessBroker, kafka: KafkaProcess, start_mirror: StartMirror
 ) -> None:
     topic = unique("append-time")
@@ -66,7 +66,7 @@ def test_timestamps_that_the_source_has_set_arrive_in_kafka(
     assert records_of(kafka, topic, 0) == records_of(west, topic, 0)
 
 
-def test_a_topic_that_was_created_again_in_kafka_gets_every_record(
+def test_recreated_topic_in_kafka_gets_every_record(
     west: InProcessBroker, kafka: KafkaProcess, start_mirror: StartMirror
 ) -> None:
     """Also that of an idle mirror: only the new topic's id tells that its records are gone."""
@@ -83,7 +83,7 @@ def test_a_topic_that_was_created_again_in_kafka_gets_every_record(
 
 
 @pytest.mark.timeout(400)
-def test_each_record_comes_once_and_in_order_although_workers_and_kafka_are_killed(
+def test_kills_of_workers_and_kafka_repeat_no_record(
     west: InProcessBroker,
     north: InProcessBroker,
     kafka: KafkaProcess,

@@ -49,7 +49,7 @@ async def values(broker: Peer, topic: str) -> list[bytes | None]:
     return [record.value for batch in batches for record in read_records(batch)]
 
 
-async def test_from_kafka_without_aborted_transactions(
+async def test_kafka_source_omits_aborted_transactions(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("from-kafka")
@@ -78,7 +78,7 @@ async def test_from_kafka_without_aborted_transactions(
     eventually(mirror.status, lambda status: status["lag"]["records"] == 0, "lag")
 
 
-async def test_records_between_markers_that_the_target_loses_come_again(
+async def test_lost_records_between_markers_come_again(
     kafka: KafkaProcess, start_mirror: StartMirror, copied: CopiedInProcessBroker
 ) -> None:
     """The task has nothing to send, and the source has more offsets than records."""
@@ -109,7 +109,7 @@ async def test_records_between_markers_that_the_target_loses_come_again(
     assert await values(copied, topic) == [b"%d" % number for number in range(100)]
 
 
-async def test_into_kafka_and_on_after_a_kill(
+async def test_kafka_target_continues_after_kill(
     kafka: KafkaProcess, west: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic = unique("into-kafka")
@@ -128,7 +128,7 @@ async def test_into_kafka_and_on_after_a_kill(
     assert await values(kafka, topic) == [b"value-%d" % number for number in range(6000)]
 
 
-async def test_positions_between_transactions_are_exact_also_after_a_restart(
+async def test_positions_between_transactions_are_exact_after_restart(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("transactions"), unique("app")
@@ -163,7 +163,7 @@ async def test_positions_between_transactions_are_exact_also_after_a_restart(
         follows(east, group, topic, exact[offset])
 
 
-async def test_records_that_the_source_deletes_before_they_are_committed_come_once(
+async def test_records_deleted_before_commit_come_once(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The worker is killed before it commits any progress, and markers lie between the records."""
@@ -195,7 +195,7 @@ async def test_records_that_the_source_deletes_before_they_are_committed_come_on
     assert 'missing_records_total{source="kafka"} 0' in mirror.get("/metrics")
 
 
-async def test_positions_go_into_kafka(
+async def test_positions_are_copied_into_kafka(
     kafka: KafkaProcess, west: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("app")
@@ -219,7 +219,7 @@ async def test_positions_go_into_kafka(
     follows(kafka, group, topic, 358)
 
 
-async def test_a_replica_of_a_topic_in_kafka(
+async def test_kafka_topic_has_replica(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("replica"), unique("app")
@@ -247,7 +247,7 @@ async def test_a_replica_of_a_topic_in_kafka(
     assert await read_batches(east.bootstrap, topic, 0) == await read_batches(kafka.bootstrap, topic, 0)
 
 
-async def test_transactions_are_refused_in_a_replica(
+async def test_transactions_in_replica_are_refused(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("transactions")
@@ -271,7 +271,7 @@ async def test_transactions_are_refused_in_a_replica(
     arrived(east, topic, [10])
 
 
-def test_kafka_cannot_be_the_target_of_replicas(
+def test_kafka_as_target_of_replicas_is_refused(
     kafka: KafkaProcess, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("no-replica")
@@ -287,13 +287,13 @@ def test_kafka_cannot_be_the_target_of_replicas(
     assert topic not in admin(kafka).list_topics(timeout=20).topics
 
 
-async def test_kafka_gives_producer_ids_to_thousands_of_partitions_at_once(kafka: KafkaProcess) -> None:
+async def test_kafka_grants_thousands_of_producer_ids(kafka: KafkaProcess) -> None:
     async with ClusterClient(kafka.bootstrap) as target:
         found = await asyncio.gather(*(new_producer(target) for _ in range(3000)))
     assert len(set(found)) == 3000
 
 
-async def test_kafka_takes_more_positions_than_it_takes_in_one_batch(kafka: KafkaProcess) -> None:
+async def test_positions_beyond_one_batch_are_committed(kafka: KafkaProcess) -> None:
     topic, partitions = unique("many-positions"), 400
     create(kafka, topic, partitions)
     positions = {(topic, number): Position(number, "x" * 4000) for number in range(partitions)}

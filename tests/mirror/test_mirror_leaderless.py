@@ -100,7 +100,7 @@ def fetched(*partitions: int) -> FetchResponse:
     )
 
 
-async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other() -> None:
+async def test_election_in_target_delays_no_other_task() -> None:
     flow = Sends(target := Electing())
     leaderless, led = flow.opened(LEADERLESS), flow.opened(LED)
     requested = {one.source: (0, -1) for one in (leaderless, led)}
@@ -117,7 +117,7 @@ async def test_a_task_that_waits_for_an_election_in_the_target_holds_up_no_other
     await target.close()
 
 
-async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
+async def test_known_leaders_stay_in_use_without_response() -> None:
     flow = Sends(target := Electing())
     await target.metadata([TOPIC])
     led, other = flow.opened(LED), flow.opened(LEADERLESS)
@@ -129,7 +129,7 @@ async def test_known_leaders_stay_in_use_while_no_broker_responds() -> None:
     await target.close()
 
 
-async def test_a_task_whose_partition_is_deleted_in_the_target_begins_again() -> None:
+async def test_task_of_deleted_target_partition_restarts() -> None:
     """Its recovery finds out whether the progress is deleted, too."""
     flow = Sends(target := Electing())
     leaderless, absent = flow.opened(LEADERLESS), flow.opened(ABSENT)
@@ -145,7 +145,7 @@ async def test_a_task_whose_partition_is_deleted_in_the_target_begins_again() ->
     await target.close()
 
 
-async def test_a_task_is_not_fetched_before_its_leader_in_the_target_is_known() -> None:
+async def test_task_without_target_leader_is_not_fetched() -> None:
     """A fetch is for many tasks: it must not wait for the leader of one."""
     flow = Sends(target := Electing())
     task = a_task(LEADERLESS)

@@ -72,7 +72,7 @@ class CountedWorker:
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-async def test_new_topics_and_partitions_are_ready_after_the_next_look(
+async def test_new_topics_are_ready_after_next_refresh(
     west: InProcessBroker, east: InProcessBroker, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     prefix = unique("looks")
@@ -100,7 +100,7 @@ async def test_new_topics_and_partitions_are_ready_after_the_next_look(
     assert counted.waits <= {source.REFRESH_S, source.NEW_REFRESH_S}
 
 
-def test_the_pages_name_the_interval() -> None:
+def test_pages_name_refresh_interval() -> None:
     page = (ROOT / "docs/mirroring.md").read_text()
     assert "a worker looks for them every two seconds" in page
     assert max(source.REFRESH_S, source.NEW_REFRESH_S) == 2

@@ -55,7 +55,7 @@ def test_many_new_partitions_are_created_in_parts(
     )
 
 
-def test_parts_keep_the_order_and_what_is_too_large_is_alone() -> None:
+def test_parts_keep_order_and_isolate_large_items() -> None:
     def parts(*sizes: int) -> list[list[int]]:
         return list(in_parts(sizes, lambda size: size, 10))
 

@@ -85,7 +85,7 @@ def mortal(tmp_path: Path) -> Iterator[InProcessBroker]:
 
 
 @pytest.mark.timeout(400)
-def test_a_group_moves_there_and_back_and_there_at_last(
+def test_group_moves_between_clusters_without_loss(
     mortal: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic, group = unique("moving"), unique("app")

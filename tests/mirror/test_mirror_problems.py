@@ -24,7 +24,7 @@ def problems(mirror: MirrorProcess) -> list[dict[str, str]]:
     return found
 
 
-def test_a_batch_that_is_too_large_for_the_target(
+def test_too_large_batch_is_reported(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     large, small = unique("large"), unique("small")
@@ -50,7 +50,7 @@ def test_a_batch_that_is_too_large_for_the_target(
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-def test_a_partition_without_a_leader_holds_up_no_other(
+def test_partition_without_leader_delays_no_other(
     cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     """The broker that has the only copy of a topic is away while the worker starts."""
@@ -77,7 +77,7 @@ def test_a_partition_without_a_leader_holds_up_no_other(
     eventually(lambda: mirror.status()["sources"][0]["lastError"], lambda error: not error, "no error")
 
 
-def test_two_mirrors_of_one_topic_into_one_topic(
+def test_topic_mirrored_twice_is_reported(
     west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("twice"), unique("once")
@@ -115,7 +115,7 @@ def test_two_mirrors_of_one_topic_into_one_topic(
     eventually(lambda: problems(second), lambda found: not found, "no problem")
 
 
-def test_patterns_that_match_nothing_and_later_do(
+def test_unmatched_pattern_is_reported_until_topic_exists(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("later")
@@ -140,7 +140,7 @@ def test_patterns_that_match_nothing_and_later_do(
     )
 
 
-def test_a_rate_is_that_of_the_last_ten_seconds() -> None:
+def test_rate_covers_last_ten_seconds() -> None:
     rate, counters = Rate(), Counters()
     assert rate.per_second() == (0, 0)
     for second in range(31):

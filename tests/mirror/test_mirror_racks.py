@@ -24,7 +24,7 @@ def cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
         yield cluster
 
 
-def test_the_replica_in_the_rack_is_read_and_without_it_the_leader(
+def test_replica_in_rack_is_read_before_leader(
     cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     leader = cluster.leader("t")

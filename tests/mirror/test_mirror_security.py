@@ -77,7 +77,7 @@ def trusting(authority: Authority) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_from_kafka_with_tls_and_a_login(
+def test_kafka_source_with_tls_and_login_is_mirrored(
     kafka: KafkaProcess,
     authority: Authority,
     east: InProcessBroker,
@@ -101,7 +101,7 @@ def test_from_kafka_with_tls_and_a_login(
     assert mirror.status()["sources"][0]["lastError"] == ""
 
 
-def test_to_kafka_with_tls_and_a_login_positions_included(
+def test_kafka_target_with_tls_and_login_gets_positions(
     kafka: KafkaProcess,
     authority: Authority,
     west: InProcessBroker,
@@ -128,7 +128,7 @@ def test_to_kafka_with_tls_and_a_login_positions_included(
     arrived(kafka, topic, [4000])
 
 
-async def test_a_replica_from_kafka_with_tls_and_a_login(
+async def test_kafka_source_with_tls_and_login_has_replica(
     kafka: KafkaProcess,
     authority: Authority,
     east: InProcessBroker,
@@ -197,7 +197,7 @@ async def test_a_replica_from_kafka_with_tls_and_a_login(
     arrived(east, topic, [1505, 1505])
 
 
-def test_with_a_client_certificate(
+def test_client_certificate_is_accepted(
     kafka: KafkaProcess, authority: Authority, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("client-certificate")
@@ -306,7 +306,7 @@ REFUSED: dict[str, tuple[str, Callable[[Authority, Path], dict[str, Any]], str, 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_source_that_refuses_or_is_refused(
+def test_refused_login_or_certificate_is_reported(
     kafka: KafkaProcess,
     authority: Authority,
     east: InProcessBroker,
@@ -329,7 +329,7 @@ def test_a_source_that_refuses_or_is_refused(
     assert PASSWORD not in source["lastError"]
 
 
-def test_a_host_that_is_not_verified(
+def test_unverified_host_is_accepted_if_configured(
     kafka: KafkaProcess, authority: Authority, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     mirror = start_mirror(
@@ -341,7 +341,7 @@ def test_a_host_that_is_not_verified(
     eventually(lambda: mirror.status()["sources"][0]["reachable"], lambda found: found, "the source")
 
 
-def test_a_target_that_refuses_and_a_password_that_is_corrected(
+def test_corrected_password_reconnects_target(
     kafka: KafkaProcess,
     authority: Authority,
     west: InProcessBroker,
@@ -366,9 +366,7 @@ def test_a_target_that_refuses_and_a_password_that_is_corrected(
     assert mirror.status()["target"] == {"reachable": True, "reason": "", "lastError": ""}
 
 
-async def test_a_session_that_expires_is_renewed_before_it_ends(
-    kafka: KafkaProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_expiring_session_is_renewed(kafka: KafkaProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     login = Sasl("SCRAM-SHA-512", Credential("", "", value=USER), Credential("", "", value=PASSWORD))
     async with ClusterClient(kafka.addresses["SHORT"], security=Security(sasl=login)) as cluster:
         with pytest.raises(AuthenticationFailed, match="the broker ends sessions after 9000 ms"):
@@ -387,7 +385,7 @@ async def test_a_session_that_expires_is_renewed_before_it_ends(
         await cluster.metadata([])
 
 
-def test_the_local_runtime_takes_secrets_from_the_manifests(
+def test_local_runtime_reads_secrets_from_manifests(
     kafka: KafkaProcess, authority: Authority, tmp_path: Path
 ) -> None:
     topic = unique("local")
@@ -464,7 +462,7 @@ def allow(broker: KafkaProcess, kind: ResourceType, prefix: str, *operations: Ac
         done.result(20)
 
 
-def test_the_rights_that_a_user_needs_are_those_that_are_documented(
+def test_documented_rights_suffice(
     guarded: KafkaProcess,
     west: InProcessBroker,
     east: InProcessBroker,
@@ -530,7 +528,7 @@ def test_the_rights_that_a_user_needs_are_those_that_are_documented(
     follows(guarded, group, back, 17)
 
 
-def test_the_command_shows_mirrors_of_secured_clusters(
+def test_command_shows_mirrors_of_secured_clusters(
     kafka: KafkaProcess,
     authority: Authority,
     east: InProcessBroker,

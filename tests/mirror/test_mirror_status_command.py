@@ -37,7 +37,7 @@ def found(*args: str, broker: InProcessBroker) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("naming", ["Same", "Prefixed"])
-def test_mirrors_of_a_cluster(
+def test_status_lists_mirrors_of_cluster(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, naming: str
 ) -> None:
     topic, name = unique("shown"), unique("mirror")
@@ -87,7 +87,7 @@ def test_mirrors_of_a_cluster(
     assert any(line.split()[:2] == [name, "west"] for line in all_of_them)
 
 
-def test_promoted_topics_are_shown_and_have_no_lag(
+def test_promoted_topics_have_no_lag(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     name = unique("mirror")
@@ -117,7 +117,9 @@ def test_promoted_topics_are_shown_and_have_no_lag(
     assert [row[3:5] for row in rows] == [[topics[0], "yes"], [topics[1], "-"]]
 
 
-def test_what_is_refused(west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror) -> None:
+def test_invalid_arguments_are_refused(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
     topic, name = unique("shown"), unique("mirror")
     create(west, topic)
     produce(west, topic, range(10))
@@ -143,7 +145,7 @@ def test_what_is_refused(west: InProcessBroker, east: InProcessBroker, start_mir
     )
 
 
-def test_wait_ends_when_everything_is_copied(
+def test_wait_ends_once_everything_is_copied(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topics, name = [unique("awaited"), unique("awaited-too")], unique("mirror")
@@ -191,7 +193,7 @@ def test_wait_ends_when_everything_is_copied(
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
+def test_wait_ignores_deselected_topic(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     name = unique("mirror")
@@ -213,7 +215,7 @@ def test_wait_does_not_wait_for_a_topic_that_the_mirror_has_left(
     assert (waited.returncode, waited.stdout) == (0, f"{name}: lag 0 in 1 topic\n"), waited.stderr
 
 
-def test_wait_needs_the_address_of_each_source(
+def test_wait_without_source_address_is_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("awaited"), unique("mirror")

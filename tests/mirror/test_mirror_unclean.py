@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Iterator[InProcessCluster]:
 
 
 @pytest.mark.parametrize("mode", ["Identity", "Aggregate"])
-def test_an_unclean_leader_is_noticed_and_nothing_of_it_is_appended(
+def test_unclean_leader_is_noticed_and_not_appended(
     source: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("unclean")

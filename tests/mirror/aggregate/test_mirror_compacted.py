@@ -85,7 +85,7 @@ def until_clean(broker: Peer, topic: str) -> None:
     ("batch", "target_too", "later"),
     [(1, False, "compact"), (7, False, "compact"), (7, True, "compact"), (7, False, "delete")],
 )
-def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
+def test_killed_worker_continues_in_compacted_source(
     west: InProcessBroker,
     east: InProcessBroker,
     start_mirror: StartMirror,
@@ -140,7 +140,7 @@ def test_a_worker_that_was_killed_goes_on_in_a_source_that_was_compacted_since(
         assert 'renumbered_partitions_total{source="west"} 0' in mirror.get("/metrics")
 
 
-def test_positions_over_gaps_are_exact_also_after_a_restart(
+def test_positions_over_gaps_are_exact_after_restart(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, lagging, current = unique("gaps"), unique("lagging"), unique("current")

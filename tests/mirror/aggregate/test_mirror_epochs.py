@@ -88,7 +88,7 @@ def several_epochs(source: InProcessCluster, topic: str) -> None:
     produce(source, topic, range(60, 80), batch_num_messages=5)
 
 
-def test_a_replica_has_the_epochs_of_the_source(
+def test_replica_has_epochs_of_source(
     cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, ahead = unique("epochs"), unique("app"), unique("ahead")
@@ -124,7 +124,7 @@ def test_a_replica_has_the_epochs_of_the_source(
     )
 
 
-def test_an_ordinary_topic_has_epochs_of_its_own(
+def test_aggregate_topic_has_its_own_epochs(
     cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("own-epochs"), unique("app")

@@ -65,7 +65,7 @@ def is_ready(mirror: MirrorProcess) -> None:
 
 @pytest.mark.parametrize("worker", ["runs", "starts later"])
 @pytest.mark.parametrize("added", [10, 300])
-def test_a_source_from_an_older_copy(
+def test_restored_source_stops_partition(
     source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, worker: str, added: int
 ) -> None:
     """It lacks 60 records, and has ``added`` others in their place."""
@@ -105,7 +105,7 @@ def test_a_source_from_an_older_copy(
     is_ready(mirror)
 
 
-def test_a_source_that_gets_its_records_back(
+def test_source_with_records_back_continues(
     source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, tmp_path: Path
 ) -> None:
     topic = unique("returned")
@@ -131,7 +131,7 @@ def test_a_source_that_gets_its_records_back(
 @pytest.mark.parametrize(
     "batches", [TENS, {"batch_num_messages": 7, "linger_ms": 200}], ids=["same", "other"]
 )
-def test_what_was_sent_after_the_last_commit(
+def test_lost_source_records_after_last_commit_are_noticed(
     source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror, batches: dict[str, int]
 ) -> None:
     """The worker dies before it commits, and the source has other records, also in other batches, when it returns."""
@@ -153,7 +153,7 @@ def test_what_was_sent_after_the_last_commit(
     assert numbers(east, topic) == [*range(90)]
 
 
-def test_what_was_sent_after_the_last_commit_is_sent_once(
+def test_records_after_last_commit_are_sent_once(
     source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The same without a loss: the worker that takes over finds its records in the target."""
@@ -173,7 +173,7 @@ def test_what_was_sent_after_the_last_commit_is_sent_once(
     is_ready(mirror)
 
 
-def test_clean_elections_hold_nothing_up(
+def test_clean_election_delays_nothing(
     tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Leaders that change hands have the same history: the mirror continues, and never reports a divergence."""
@@ -198,7 +198,7 @@ def test_clean_elections_hold_nothing_up(
         is_ready(mirror)
 
 
-def test_a_leader_that_cannot_replicate_yet_is_no_other_history(
+def test_unreplicated_leader_is_no_divergence(
     tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It does not return its last records until the other replica is back, and the partition waits so long."""
@@ -223,7 +223,7 @@ def test_a_leader_that_cannot_replicate_yet_is_no_other_history(
         assert "diverged" not in mirror.said()
 
 
-def test_progress_of_an_older_release_learns_its_last_batch(
+def test_progress_of_older_release_gains_last_batch(
     source: CopiedInProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Also of a partition that gets no new records."""
@@ -250,7 +250,7 @@ class Throttling:
         return FetchResponse(throttle_time_ms=1)
 
 
-async def test_a_source_that_throttles_is_asked_again_later() -> None:
+async def test_throttled_source_is_retried() -> None:
     source: Any = Throttling()
     with pytest.raises(ApiError) as caught:
         await read(source, ("topic", 0), 0, 1)

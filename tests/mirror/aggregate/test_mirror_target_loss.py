@@ -41,7 +41,7 @@ def create_again(broker: Peer, topic: str) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created again"])
 @pytest.mark.parametrize("worker", ["runs", "starts later"])
-def test_the_topic_of_an_idle_mirror(
+def test_idle_mirror_copies_deleted_topic_again(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, worker: str, again: bool
 ) -> None:
     """Nothing arrives in the source afterwards."""
@@ -64,7 +64,7 @@ def test_the_topic_of_an_idle_mirror(
     assert numbers(east, topic, 1) == [*range(1, 200, 2)]
 
 
-def test_a_target_from_an_older_copy_gets_its_records_again(
+def test_restored_target_gets_records_again(
     west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The running worker knows that they were acknowledged, and sends them again."""
@@ -89,7 +89,7 @@ def test_a_target_from_an_older_copy_gets_its_records_again(
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrives(
+def test_idle_target_gets_lost_records_again(
     west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("idle")
@@ -113,7 +113,7 @@ def test_a_target_that_loses_records_gets_them_again_although_nothing_new_arrive
     assert numbers(copied, topic, 1) == [*range(1, 200, 2)]
 
 
-def test_a_target_that_loses_records_gets_them_again_although_others_have_written_since(
+def test_target_with_other_writers_gets_lost_records_again(
     west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Its log is longer than before then; its leader knows the number of the task's last record."""
@@ -136,7 +136,7 @@ def test_a_target_that_loses_records_gets_them_again_although_others_have_writte
     assert [one for one in found if one < 1_000_000] == [*range(200)]
 
 
-def test_an_idle_mirror_notices_a_loss_although_the_log_is_as_long_again(
+def test_idle_mirror_notices_loss_behind_equal_end(
     west: InProcessBroker, copied: CopiedInProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("shared")
@@ -157,7 +157,7 @@ def test_an_idle_mirror_notices_a_loss_although_the_log_is_as_long_again(
     assert "its log has records of others in their place" in mirror.said()
 
 
-def test_records_that_the_target_does_not_return_yet_are_not_sent_again(
+def test_unreplicated_target_records_are_not_repeated(
     west: InProcessBroker, tmp_path: Path, start_mirror: StartMirror
 ) -> None:
     """Its leader has them and its only follower does not respond: a worker that starts now waits for them."""

@@ -35,7 +35,7 @@ async def found(client: ClusterClient, *tasks: PartitionTask) -> dict[PartitionT
     return lost
 
 
-async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess) -> None:
+async def test_shorter_log_has_lost_records(east: BrokerProcess) -> None:
     topic = unique("ends")
     create(east, topic, 4)
     produce(east, topic, range(80), 4)
@@ -47,7 +47,7 @@ async def test_only_a_log_that_ends_earlier_has_lost_records(east: BrokerProcess
         assert await found(client, at_end, before, beyond, deleted_since, absent) == {beyond: 20}
 
 
-async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> None:
+async def test_busy_task_is_not_checked_for_losses(east: BrokerProcess) -> None:
     topic = unique("busy")
     create(east, topic, 4)
     unopened, failed, skips, idle = (task(topic, 21, number) for number in range(4))
@@ -65,7 +65,7 @@ async def test_a_task_that_does_something_is_left_alone(east: BrokerProcess) -> 
     assert idle.is_lag_unknown(1), "nobody knows yet how many records are missing"
 
 
-async def test_a_broker_that_does_not_lead_the_partition_any_more_is_asked_once(east: BrokerProcess) -> None:
+async def test_former_leader_is_queried_once(east: BrokerProcess) -> None:
     topic = unique("moved")
     create(east, topic)
     one = task(topic, 21)
@@ -84,7 +84,7 @@ class Stale(ClusterClient):
         return {where: 77 for where in partitions if where[0].startswith("away")}
 
 
-async def test_a_broker_that_is_gone_holds_up_no_other(east: BrokerProcess) -> None:
+async def test_missing_broker_delays_no_other_check(east: BrokerProcess) -> None:
     topic, away = unique("led"), unique("away")
     create(east, topic)
     one, other = task(topic, 21), task(away, 21)

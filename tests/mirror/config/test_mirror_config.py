@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_good_file() -> None:
+def test_valid_file_is_parsed() -> None:
     config = parse(json.dumps(GOOD))
     assert (config.naming, config.http_host, config.http_port) == (Naming.PREFIXED, "0.0.0.0", 9404)
     assert config.target_topic(config.sources[0], "orders") == "west.orders"
@@ -39,7 +39,7 @@ def test_good_file() -> None:
     ]
 
 
-def test_patterns_that_match_no_name() -> None:
+def test_unmatched_topics_are_patterns_without_topic() -> None:
     config = parse(json.dumps({**GOOD, "topics": {"include": ["ordrs", "orders", "a.*b"]}}))
     assert config.unmatched(["orders", "orders-eu", "ab"]) == ["ordrs"]
     assert config.unmatched([]) == ["ordrs", "orders", "a.*b"]
@@ -51,13 +51,13 @@ def test_unmatched_groups_are_patterns_without_group() -> None:
     assert config.unmatched_groups([]) == ["biling", "app-.*"]
 
 
-def test_a_request_to_rejoin() -> None:
+def test_rejoin_request_is_parsed() -> None:
     requested = {**GOOD, "mode": "Identity", "rejoin": {"requestId": "2026-11-25"}}
     assert parse(json.dumps(requested)).rejoin == "2026-11-25"
     assert parse(json.dumps(GOOD)).rejoin == ""
 
 
-def test_defaults_mirror_all_but_internal_topics() -> None:
+def test_defaults_exclude_internal_topics() -> None:
     config = parse(json.dumps({key: GOOD[key] for key in ("name", "sources", "target")}))
     assert config.naming is Naming.SAME
     assert config.includes("anything")
@@ -66,13 +66,13 @@ def test_defaults_mirror_all_but_internal_topics() -> None:
 
 
 @pytest.mark.parametrize(("mode", "is_mirrored"), [("Aggregate", True), ("Identity", False)])
-def test_records_that_one_cluster_set_aside_are_no_replicas(mode: str, is_mirrored: bool) -> None:
+def test_set_aside_topics_are_no_replicas(mode: str, is_mirrored: bool) -> None:
     config = parse(json.dumps({**GOOD, "naming": "Same", "mode": mode}))
     assert config.includes("orders")
     assert config.includes("orders.set-aside") is is_mirrored
 
 
-def test_groups_are_selected_but_for_those_of_mirrors() -> None:
+def test_groups_of_mirrors_are_never_selected() -> None:
     config = parse(json.dumps({**GOOD, "groups": {"include": [".*"], "exclude": ["test-.*"]}}))
     assert [config.includes_group(name) for name in ("app", "test-app", "millstream-mirror.a.b")] == [
         True,
@@ -163,20 +163,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
-def test_wrong_fields(change: dict[str, Any], message: str) -> None:
+def test_wrong_field_is_named_with_allowed_values(change: dict[str, Any], message: str) -> None:
     with pytest.raises(MirrorConfigError) as caught:
         parse(json.dumps({**GOOD, **change}))
     assert str(caught.value) == message
 
 
-def test_wrong_expression() -> None:
+def test_wrong_expression_is_named() -> None:
     with pytest.raises(
         MirrorConfigError, match=r"topics\.exclude\[0\]: \"\(\" is not allowed: expected a regular expr"
     ):
         parse(json.dumps({**GOOD, "topics": {"exclude": ["("]}}))
 
 
-def test_no_expression_takes_long() -> None:
+def test_expression_matches_in_linear_time() -> None:
     """Python's own expressions would take longer than the universe has existed."""
     config = parse(json.dumps({**GOOD, "topics": {"include": ["(a+)+b"]}}))
     assert not config.includes("a" * 249)
@@ -184,7 +184,7 @@ def test_no_expression_takes_long() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 1}'])
-def test_wrong_file_ends_the_command_with_one_line(tmp_path: Path, text: str) -> None:
+def test_wrong_file_ends_command_with_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mirror.json"
     path.write_text(text)
     for argument in (path, tmp_path / "missing.json"):

@@ -27,7 +27,7 @@ TYPES = {
         ("compression.type", "zstd", "lz4", False),
     ],
 )
-def test_source_and_target_may_spell_a_setting_differently(
+def test_equal_settings_in_different_spelling_match(
     key: str, source: str, target: str, is_same: bool
 ) -> None:
     found = differences(
@@ -36,7 +36,7 @@ def test_source_and_target_may_spell_a_setting_differently(
     assert found == ({} if is_same else {key: source})
 
 
-def test_missing_and_unknown_settings() -> None:
+def test_missing_setting_is_copied_and_unknown_ignored() -> None:
     source = Configuration({"retention.ms": "1", "kafka.only": "x"}, {**TYPES, "kafka.only": 2})
     target = Configuration({"compression.type": "lz4"}, TYPES)
     assert differences(source, target, lambda _: True) == {"retention.ms": "1", "compression.type": None}

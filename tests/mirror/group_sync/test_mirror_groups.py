@@ -44,7 +44,7 @@ def consumer(broker: Peer, group: str) -> Consumer:
     )
 
 
-def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
+def test_moved_group_continues_at_its_position(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("moves"), unique("app")
@@ -70,7 +70,7 @@ def test_a_group_that_moves_to_the_target_goes_on_where_it_was(
     assert sorted(read) == sorted(b"value-%d" % value for value in range(1000))
 
 
-async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
+async def test_positions_beside_other_writers_are_exact(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("beside"), unique("app")
@@ -102,7 +102,7 @@ async def test_positions_are_exact_beside_other_writers_and_after_a_restart(
         follows_exactly(offset)
 
 
-def test_the_targets_own_consumers_come_first(
+def test_consumers_of_target_keep_their_positions(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, other = unique("first"), unique("app"), unique("other")
@@ -142,7 +142,7 @@ def test_the_targets_own_consumers_come_first(
     follows(east, group, topic, 60)
 
 
-def test_groups_are_selected_and_new_partitions_are_followed(
+def test_selected_groups_follow_new_partitions(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, prefix = unique("selected"), unique("team")
@@ -195,7 +195,7 @@ def test_group_pattern_without_group_is_reported(
     eventually(unmatched, lambda found: found == [], "no pattern, as the group exists")
 
 
-def test_a_mirror_that_is_behind_keeps_a_group_at_its_end(
+def test_group_ahead_of_mirror_stays_at_its_end(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Records that are still missing follow its position, so it reads them again and misses none."""
@@ -220,7 +220,7 @@ def is_reachable(mirror: MirrorProcess, side: str) -> bool:
 
 
 @pytest.mark.parametrize("side", ["west", "east"])
-def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
+def test_group_continues_after_cluster_outage(
     west: InProcessBroker,
     east: InProcessBroker,
     start_mirror: StartMirror,
@@ -245,7 +245,7 @@ def test_a_group_whose_cluster_is_away_goes_on_when_it_is_back(
     follows(east, group, topic, 9)
 
 
-def test_positions_of_the_mirror_follow_the_source_backwards(
+def test_positions_follow_source_backwards(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Also if the group is made anew: otherwise it would skip records in the target."""
@@ -267,7 +267,7 @@ def test_positions_of_the_mirror_follow_the_source_backwards(
 
 
 @pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
-def test_a_worker_that_starts_knows_which_positions_are_the_mirrors(
+def test_restarted_worker_knows_its_positions(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     """Two groups are reset backwards while no worker runs; somebody else has set the position of one in the target."""
@@ -307,7 +307,7 @@ async def progress_in(broker: Peer, group: str) -> dict[tuple[str, int], Progres
         return await progress_of(cluster, group)
 
 
-def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_group_moves_on(
+def test_administrators_position_stays_until_group_moves(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group, other = unique("set"), unique("app"), unique("app")
@@ -331,7 +331,7 @@ def test_a_position_that_an_administrator_sets_in_the_target_stays_until_the_gro
     follows(east, group, topic, 501)
 
 
-def test_a_group_at_the_end_of_a_compacted_topic_stays_there_after_a_restart(
+def test_group_at_end_of_compacted_topic_stays_after_restart(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("compacted"), unique("app")

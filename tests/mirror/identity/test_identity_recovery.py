@@ -38,30 +38,28 @@ def check(monkeypatch: pytest.MonkeyPatch, answer: PartitionData, start: int) ->
     asyncio.run(checker._check_last_batch(TASK, there, 1, start))
 
 
-def test_the_same_batch_is_the_same_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_last_batch_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, PartitionData(0, records=memoryview(bytearray(OURS))), 0)
 
 
-def test_another_batch_is_another_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_last_batch_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MustWait, match="has another batch at offset"):
         check(monkeypatch, PartitionData(0, records=memoryview(bytearray(batch(b"theirs")))), 0)
 
 
-def test_a_batch_that_the_source_has_deleted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_last_batch_is_no_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, PartitionData(0, int(ErrorCode.OFFSET_OUT_OF_RANGE)), 9)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE])
-def test_a_batch_that_the_source_does_not_return_yet_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, code: ErrorCode
-) -> None:
+def test_unreplicated_source_batch_is_retried(monkeypatch: pytest.MonkeyPatch, code: ErrorCode) -> None:
     """Its followers may not have it yet; another batch may stand there once it is returned."""
     with pytest.raises(ApiError, match="is not replicated in the source yet") as caught:
         check(monkeypatch, PartitionData(0, int(code)), 0)
     assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-def test_records_that_the_target_may_lose_are_waited_for() -> None:
+def test_unreplicated_target_records_are_retried() -> None:
     """A leader that was just elected does not know yet what its followers have."""
     there = MirrorPartitionResponse(0, log_end_offset=5)
     recovery._check_replicated(TASK, there, 5)

@@ -75,7 +75,7 @@ class Target:
         return at >= self.end
 
 
-def test_the_answer_to_a_request_without_records_moves_nothing_that_was_sent_behind_it_back() -> None:
+def test_empty_request_moves_no_later_batches() -> None:
     of, target = task(), Target()
     first = send(of, 10)
     of.appended(first, target.take(first))
@@ -88,7 +88,7 @@ def test_the_answer_to_a_request_without_records_moves_nothing_that_was_sent_beh
     assert target.take(behind).error_code, "one of them is lost: no hole"
 
 
-def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
+def test_empty_request_in_flight_blocks_fetches() -> None:
     of = task()
     first = send(of, 10)
     of.appended(first, Target().take(first))
@@ -102,7 +102,7 @@ def test_nothing_is_fetched_while_the_end_of_the_target_may_move() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_records_begin_where_those_sent_before_them_end(seed: int) -> None:
+def test_batches_begin_at_end_of_earlier_batches(seed: int) -> None:
     """Requests are accepted in order or lost, even if later ones are accepted; responses come late, disordered, or not.
 
     ``hasty`` also sends while the task forbids it: two brokers of the source may lead it for a moment.
@@ -164,7 +164,7 @@ class Interrupted(ClusterClient):
         return MetadataResponse()
 
 
-async def test_records_are_dropped_whose_task_began_anew_while_the_leader_was_looked_up() -> None:
+async def test_records_fetched_before_rewind_are_dropped() -> None:
     of, source = task(), Source()
     source.add(20)
     first = send(of, 10)
@@ -192,7 +192,7 @@ class _Nobody:
     async def recover(self, task: PartitionTask) -> None: ...
 
 
-async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
+async def test_records_of_former_leader_are_dropped() -> None:
     """The logs were compared again meanwhile, with a leader that may lack these records."""
     of, source = task(), Source()
     fetched = source.add(10)
@@ -212,9 +212,7 @@ async def test_what_was_fetched_under_another_leader_is_dropped() -> None:
     [(0, 100, False), (0, 55, True), (60, 100, True)],
     ids=["the source has more", "the source is empty", "the target ends later"],
 )
-async def test_the_start_of_the_source_moves_no_end_while_batches_may_follow(
-    end: int, high_watermark: int, is_sent: bool
-) -> None:
+async def test_source_start_moves_no_end_before_batches(end: int, high_watermark: int, is_sent: bool) -> None:
     """The source's first batch may begin before its start, and a response may have had no room for it."""
     of = task()
     of.source_start, of.end, of.position = 55, end, max(55, end)

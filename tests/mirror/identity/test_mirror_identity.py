@@ -85,7 +85,7 @@ def error_of(mirror: MirrorProcess, *parts: str) -> str:
     return eventually(said, lambda error: all(part in error for part in parts), f"an error with {parts}")
 
 
-def test_every_codec_arrives_byte_by_byte(
+def test_replica_has_equal_batches_with_every_codec(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("same")
@@ -109,7 +109,7 @@ def test_every_codec_arrives_byte_by_byte(
     assert 'millstream_mirror_records_total{source="west"} 6000' in mirror.get("/metrics")
 
 
-def test_partitions_and_configuration_follow(
+def test_replica_follows_partitions_and_configuration(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("follows")
@@ -133,7 +133,7 @@ def test_partitions_and_configuration_follow(
     )
 
 
-def test_records_that_the_source_deletes_go_from_the_target(
+def test_deleted_records_disappear_from_replica(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Even if nothing is left, and if the worker comes late."""
@@ -161,7 +161,7 @@ def test_records_that_the_source_deletes_go_from_the_target(
     assert status["missingRecords"] == 50
 
 
-def test_a_gap_stops_a_partition_that_is_to_stop(
+def test_gap_stops_partition_with_on_gap_stop(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("stops")
@@ -192,7 +192,7 @@ def start_of(broker: Peer, topic: str) -> int:
     return offset
 
 
-async def test_a_promoted_topic_is_written_to_by_the_source_producers_too(
+async def test_promoted_topic_accepts_producers_of_source(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
@@ -232,7 +232,7 @@ def _produce_one(broker: Peer, topic: str) -> None:
         raise KafkaException(failed[0])
 
 
-def test_a_topic_that_was_there_is_left_alone(
+def test_existing_topic_is_left_alone(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("there"), unique("beside")
@@ -254,7 +254,7 @@ def test_a_topic_that_was_there_is_left_alone(
     arrived(east, topic, [30])
 
 
-def test_a_source_topic_made_anew_is_not_appended(
+def test_recreated_source_topic_is_not_appended(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
@@ -274,7 +274,7 @@ def test_a_source_topic_made_anew_is_not_appended(
     assert stored(east, topic, 0) == stored(west, topic, 0)
 
 
-def test_a_topic_that_comes_from_the_target_is_a_loop(
+def test_replica_of_targets_topic_is_refused_as_loop(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("loop")
@@ -319,7 +319,7 @@ def delete(broker: Peer, topic: str) -> None:
     admin(broker).delete_topics([topic])[topic].result(20)
 
 
-def test_positions_are_copied_as_they_are(
+def test_replica_positions_are_copied_unchanged(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("app")
@@ -337,7 +337,7 @@ def test_positions_are_copied_as_they_are(
     follows(east, group, topic, 60, 3)
 
 
-def test_a_replica_that_was_deleted_is_made_anew_with_positions(
+def test_deleted_replica_is_recreated_with_positions(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("again"), unique("app")
@@ -353,7 +353,7 @@ def test_a_replica_that_was_deleted_is_made_anew_with_positions(
     assert stored(east, topic, 0) == stored(west, topic, 0)
 
 
-def test_two_workers_and_one_of_another_mirror_do_no_harm(
+def test_concurrent_workers_leave_replica_equal(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("crowd"), unique("one")
@@ -369,7 +369,7 @@ def test_two_workers_and_one_of_another_mirror_do_no_harm(
         assert stored(east, topic, partition) == stored(west, topic, partition)
 
 
-def test_compaction_on_either_side_is_no_divergence(
+def test_compaction_is_no_divergence(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, late = unique("compacted"), unique("late")

@@ -108,7 +108,7 @@ def is_moving(mirror: MirrorProcess) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_whatever_is_killed_the_logs_are_equal(
+def test_kills_leave_replica_equal(
     source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("killed")
@@ -143,7 +143,7 @@ def test_whatever_is_killed_the_logs_are_equal(
 
 
 @pytest.mark.timeout(400)
-def test_logs_are_compared_again_when_another_broker_leads(
+def test_new_leader_makes_task_compare_logs(
     source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     """Even if the worker was connected to it all the time: it may lack records, after an unclean election."""
@@ -168,7 +168,7 @@ def test_logs_are_compared_again_when_another_broker_leads(
     source.await_in_sync(topic)
 
 
-def test_promotion_under_load_loses_nothing_that_the_target_acknowledged(
+def test_promotion_under_load_keeps_acknowledged_records(
     source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
@@ -216,7 +216,7 @@ class Incident(Life):
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("dies", [False, True], ids=["the operator lives", "the operator dies"])
-def test_a_promotion_survives_worker_and_leader(
+def test_promotion_survives_loss_of_worker_and_leader(
     source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror, after: bool, dies: bool
 ) -> None:
     """Both are killed when the operator deletes the topic's setting: the request has begun, and is not done."""
@@ -272,7 +272,7 @@ def test_a_promotion_survives_worker_and_leader(
     is_promoted(source, target, topic, own, last)
 
 
-def test_a_promotion_waits_for_a_leader_for_a_while(target: InProcessCluster) -> None:
+def test_promotion_waits_for_missing_leader(target: InProcessCluster) -> None:
     """The topic is promoted at once. Where its mirrored records end, only a leader knows."""
     world = World(target.bootstrap, unique("leaderless"))
     with closing(world):
@@ -330,7 +330,7 @@ def is_promoted(
             assert stored(broker, topic, partition) == whole
 
 
-def test_a_log_start_without_records_reaches_every_replica(
+def test_log_start_without_records_reaches_every_replica(
     source: InProcessCluster, target: InProcessCluster, start_mirror: StartMirror
 ) -> None:
     topic = unique("emptied")
@@ -378,7 +378,7 @@ def bounds(cluster: InProcessCluster, topic: str) -> list[tuple[int, int]]:
         consumer.close()
 
 
-def test_a_source_from_an_older_copy_has_diverged(
+def test_restored_source_has_diverged(
     tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The source has reused the leader epoch for other records, and more of them than the target has."""

@@ -86,7 +86,7 @@ def mirrored(target: InProcessBroker, topic: str, partition: int) -> tuple[list[
 
 
 @pytest.mark.parametrize("worker", ["runs", "is killed", "is paused"])
-def test_under_load_nothing_that_the_target_acknowledged_is_lost(
+def test_promoted_topic_keeps_acknowledged_records(
     west: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess], worker: str
 ) -> None:
     one = world(west)
@@ -140,7 +140,7 @@ def test_under_load_nothing_that_the_target_acknowledged_is_lost(
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["with a worker", "without workers"])
-def test_without_the_source_the_last_known_recovery_point_is_shown(
+def test_promotion_without_source_shows_last_recovery_point(
     mortal: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess], alive: bool
 ) -> None:
     """The worker lags by the records that it has seen in the source, not by later ones."""
@@ -177,7 +177,7 @@ def noted(one: World, topic: str) -> list[int]:
     ]
 
 
-def test_all_topics_end_the_mirror_and_its_positions(
+def test_promotion_of_all_topics_ends_mirror(
     west: InProcessBroker, east: InProcessBroker, world: NewWorld, workers: list[MirrorProcess]
 ) -> None:
     group = unique("app")
@@ -202,7 +202,7 @@ def test_all_topics_end_the_mirror_and_its_positions(
     assert workers[0].status()["sources"][0]["promoted"] == topics
 
 
-def test_a_mirror_that_is_applied_again_overwrites_nothing_and_says_so(
+def test_reapplied_mirror_reports_promoted_topics(
     west: InProcessBroker,
     east: InProcessBroker,
     world: NewWorld,

@@ -48,7 +48,7 @@ def are_equal(one: Peer, other: Peer, topic: str, partitions: int = 2) -> None:
         assert batches[0] == batches[1] != []
 
 
-def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
+def test_old_source_follows_and_diverged_records_are_copied(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("back")
@@ -106,7 +106,7 @@ def test_the_old_source_follows_and_what_only_it_had_is_set_aside(
         check_set_aside(east, topic, partition, lost[partition])
 
 
-def test_a_position_that_nobody_copies_moves_back_to_the_common_offset(
+def test_uncopied_position_moves_back_to_common_offset(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, group = unique("positions"), unique("group")
@@ -138,7 +138,7 @@ def rejoining(worker: MirrorProcess) -> list[str]:
     return [one["message"] for one in problems if one["reason"] == "Rejoining"]
 
 
-def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
+def test_topic_given_up_during_resync_stays_ordinary(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("given-up")
@@ -169,7 +169,7 @@ def test_a_topic_that_is_given_up_while_it_rejoins_stays_so(
         assert found == [one._replace(offset=-1) for one in (*lost[partition], *later[partition])]
 
 
-def test_a_source_that_gets_partitions_while_a_topic_rejoins(
+def test_partitions_added_during_resync_are_mirrored(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """A task that began earlier would not see them."""
@@ -182,7 +182,7 @@ def test_a_source_that_gets_partitions_while_a_topic_rejoins(
     is_rejoined(west, topic)
 
 
-def test_a_source_topic_that_is_made_anew_while_a_topic_waits(
+def test_source_topic_recreated_during_resync_is_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
@@ -202,7 +202,7 @@ def test_a_source_topic_that_is_made_anew_while_a_topic_waits(
     assert config_of(west, topic)[KEY] == f"{cluster_id}/{topic_id}"
 
 
-def test_a_topic_that_only_is_behind_has_nothing_to_set_aside(
+def test_topic_only_behind_has_no_diverged_records(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("behind")
@@ -216,7 +216,7 @@ def test_a_topic_that_only_is_behind_has_nothing_to_set_aside(
     assert topic + SUFFIX not in admin(west).list_topics(timeout=10).topics
 
 
-def test_an_old_copy_of_the_old_source_is_only_behind(
+def test_restored_old_source_is_only_behind(
     tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("restored")
@@ -246,7 +246,7 @@ def test_an_old_copy_of_the_old_source_is_only_behind(
 
 
 @pytest.mark.timeout(400)
-def test_killed_workers_set_each_record_aside_once(
+def test_killed_workers_copy_each_diverged_record_once(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("killed")
@@ -265,7 +265,7 @@ def test_killed_workers_set_each_record_aside_once(
     assert [one["records"] for one in worker.status()["sources"][0]["setAside"]] in ([], [10_000, 10_000])
 
 
-def test_without_the_field_the_topic_is_left_alone(
+def test_topic_without_rejoin_is_left_alone(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("alone")
@@ -292,7 +292,7 @@ def refused(
     worker.stop()
 
 
-def test_a_topic_with_nothing_in_common_is_not_touched(
+def test_topic_without_common_records_is_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """For example because it was deleted and created again."""
@@ -307,7 +307,7 @@ def test_a_topic_with_nothing_in_common_is_not_touched(
     produce(west, topic, range(2), 2)
 
 
-def test_a_source_that_has_deleted_all_that_was_common(
+def test_source_without_common_offsets_is_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("retained")
@@ -319,7 +319,7 @@ def test_a_source_that_has_deleted_all_that_was_common(
     refused(start_mirror, west, east, topic, what, "before 120: delete it in the target")
 
 
-def test_topics_that_cannot_be_compared(
+def test_incomparable_topics_are_refused(
     west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     compacted, larger, replica = unique("compacted"), unique("larger"), unique("replica")
@@ -340,7 +340,7 @@ def test_topics_that_cannot_be_compared(
     refused(start_mirror, west, east, replica, what, "promote it there first")
 
 
-def test_leader_epochs_that_mean_records_of_both_are_refused(
+def test_ambiguous_leader_epochs_are_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """The source was not promoted from a replica, but shares a beginning: batches of equal epochs would differ."""

@@ -123,7 +123,7 @@ def is_rejoined(cluster: InProcessCluster, topic: str) -> None:
     )
 
 
-def test_followers_cut_their_logs_too(
+def test_followers_truncate_with_leader(
     west: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("cut")
@@ -154,7 +154,7 @@ def test_followers_cut_their_logs_too(
 
 
 @pytest.mark.parametrize("round_", range(2))
-def test_whatever_is_killed_the_logs_are_equal_and_the_rest_is_set_aside(
+def test_kills_during_resync_lose_no_record(
     west: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror, round_: int
 ) -> None:
     topic = unique("killed")
@@ -191,7 +191,7 @@ def test_whatever_is_killed_the_logs_are_equal_and_the_rest_is_set_aside(
         assert batches == asyncio.run(read_batches(east.bootstrap, topic, partition))
 
 
-def test_positions_whose_coordinator_is_away_are_waited_for(
+def test_resync_waits_for_missing_coordinator(
     tmp_path: Path, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("away")

@@ -53,7 +53,7 @@ def forget(broker: Peer, worker: MirrorProcess) -> None:
     eventually(gone, lambda problem: not problem, "the group is deleted")
 
 
-def test_a_promoted_topic_is_left_alone_although_the_progress_is_gone(
+def test_promoted_topic_without_progress_is_left_alone(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("promoted")
@@ -75,7 +75,7 @@ def test_a_promoted_topic_is_left_alone_although_the_progress_is_gone(
     assert len(numbers(west, topic)) == 160
 
 
-def test_a_replica_that_was_promoted_after_a_request_is_not_taken_under_it(
+def test_replica_promoted_after_request_stays_promoted(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It never rejoined: it was a replica when the request came."""
@@ -98,7 +98,7 @@ def test_a_replica_that_was_promoted_after_a_request_is_not_taken_under_it(
 
 
 @pytest.mark.parametrize("has_lost", [True, False])
-def test_an_emptied_topic_rejoins_only_if_it_has_had_the_sources_records(
+def test_emptied_topic_resyncs_only_with_known_history(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, has_lost: bool
 ) -> None:
     """Otherwise the source's records below its end would never be mirrored."""
@@ -128,7 +128,7 @@ def test_an_emptied_topic_rejoins_only_if_it_has_had_the_sources_records(
         assert numbers(west, topic) == [*range(2000, 2100)]
 
 
-def test_two_topics_do_not_become_replicas_of_each_other(
+def test_mutual_resync_is_refused(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Each data centre has a mirror to itself, and both get a request at the same time."""
@@ -155,7 +155,7 @@ def test_two_topics_do_not_become_replicas_of_each_other(
         assert replicas() < 2
 
 
-def test_unreadable_progress_holds_up_no_replica(
+def test_unreadable_progress_delays_no_replica(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Its log tells where it continues; any client may commit in the group."""
@@ -175,7 +175,7 @@ def test_unreadable_progress_holds_up_no_replica(
     arrived(east, topic, [100, 100])
 
 
-def test_a_topic_that_rejoined_remembers_the_request(
+def test_resynced_topic_remembers_request(
     west: InProcessBroker, east: InProcessBroker, north: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("remembers")
@@ -191,7 +191,7 @@ def test_a_topic_that_rejoined_remembers_the_request(
     assert (there[KEY], there[REJOINED]) == ("", ""), "an ordinary topic of another mirror"
 
 
-def test_a_request_is_remembered_although_the_target_refuses_other_settings(
+def test_request_is_stored_despite_refused_settings(
     west: InProcessBroker, tmp_path: Path, start_mirror: StartMirror
 ) -> None:
     topic = unique("contradiction")

@@ -46,22 +46,22 @@ LOADS = pytest.mark.parametrize(
 ALL = ["group-1-0", "group-1-1", "group-2-0", "group-2-1"]
 
 
-async def test_all_brokers_together_list_the_groups() -> None:
+async def test_groups_of_all_brokers_are_listed() -> None:
     assert [one.group_id for one in await groups_in(brokers(ErrorCode.NONE, 0))] == ALL
 
 
 @LOADS
-async def test_a_broker_that_loads_its_groups_is_asked_again(error: ErrorCode) -> None:
+async def test_loading_broker_is_queried_again(error: ErrorCode) -> None:
     assert [one.group_id for one in await groups_in(brokers(error, 3))] == ALL
 
 
 @LOADS
-async def test_a_part_of_the_groups_is_not_taken_for_all(error: ErrorCode) -> None:
+async def test_incomplete_list_of_groups_is_an_error(error: ErrorCode) -> None:
     with pytest.raises(ApiError, match="listing the groups of broker 2") as caught:
         await groups_in(brokers(error))
     assert caught.value.code is error
 
 
-async def test_a_broker_that_refuses_is_not_asked_again() -> None:
+async def test_refusing_broker_is_not_queried_again() -> None:
     with pytest.raises(ApiError, match="listing the groups of broker 2"):
         await groups_in(brokers(ErrorCode.GROUP_AUTHORIZATION_FAILED, 1))

@@ -30,7 +30,7 @@ PLAIN = Progress(0, -1, 0, 0, 0, "topic", "", 0)
 
 
 @pytest.mark.parametrize("progress", [WHOLE, PLAIN])
-def test_what_is_written_can_be_read(progress: Progress) -> None:
+def test_progress_survives_encoding(progress: Progress) -> None:
     assert Progress.read(progress.offset, progress.metadata()) == progress
 
 
@@ -114,14 +114,14 @@ def changed(**fields: object) -> str:
         changed(origins=["a"] * (MAX_ORIGINS + 1)),
     ],
 )
-def test_what_no_mirror_writes_is_refused_in_one_short_line(metadata: str) -> None:
+def test_foreign_progress_is_refused_in_one_line(metadata: str) -> None:
     with pytest.raises(ValueError, match=r"^not a mirror's progress: ") as refusal:
         Progress.read(5, metadata)
     assert len(str(refusal.value)) < 1000
     assert str(refusal.value).isprintable()
 
 
-def test_the_latest_offsets_of_groups_are_kept_as_far_as_there_is_room() -> None:
+def test_latest_group_offsets_are_kept_within_limit() -> None:
     progress = PLAIN
     for number in range(2 * MOST_GROUPS):
         progress = progress.with_committed(f"group-{number}", 1 << 62)

@@ -47,7 +47,7 @@ def placements(target: Target, now: Now | None = None) -> Placements:
     return Placements(target, now or Now())  # type: ignore[arg-type]
 
 
-async def test_enough_brokers_are_no_question() -> None:
+async def test_enough_brokers_need_no_decision() -> None:
     target = Target({1, 2, 3})
     granted, waiting = await placements(target).of({"a": 3, "b": 1})
     assert (granted, waiting) == ({"a": Placement(3), "b": Placement(1)}, {})
@@ -58,7 +58,7 @@ async def test_enough_brokers_are_no_question() -> None:
     assert granted["a"].later == ""
 
 
-async def test_a_broker_that_is_down_gets_its_replicas_nevertheless() -> None:
+async def test_stopped_broker_gets_replicas() -> None:
     granted, waiting = await placements(Target({1, 2}, 1, 3)).of({"a": 3, "b": 2})
     assert (granted, waiting) == ({"a": Placement(3, [1, 2], [3]), "b": Placement(2)}, {})
     topic = granted["a"].topic("a", 3)
@@ -73,12 +73,12 @@ async def test_a_broker_that_is_down_gets_its_replicas_nevertheless() -> None:
     assert granted["a"].later == ": 2 of 3 replicas run, the others follow when broker 3 is back"
 
 
-async def test_brokers_that_are_down_take_turns() -> None:
+async def test_stopped_brokers_take_turns() -> None:
     granted, _ = await placements(Target({1}, 2, 3)).of({"a": 2})
     assert list(granted["a"].replicas(4)) == [[1, 2], [1, 3], [1, 2], [1, 3]]
 
 
-async def test_a_small_target_gets_fewer_replicas_once_its_size_is_known() -> None:
+async def test_small_target_gets_fewer_replicas() -> None:
     """Brokers start one after the other: each begins the wait again."""
     target, now = Target({1}), Now()
     found = placements(target, now)
@@ -95,7 +95,7 @@ async def test_a_small_target_gets_fewer_replicas_once_its_size_is_known() -> No
     assert await found.of({"a": 3, "b": 4}) == ({"a": Placement(2), "b": Placement(2)}, {})
 
 
-async def test_a_set_aside_topic_waits_for_nothing() -> None:
+async def test_set_aside_topic_is_placed_immediately() -> None:
     assert await placement_at_once(Target({1, 2}), 3) == Placement(2)  # type: ignore[arg-type]
     placed = await placement_at_once(Target({1, 2}, 3), 3)  # type: ignore[arg-type]
     assert placed == Placement(3, [1, 2], [3])

@@ -24,7 +24,7 @@ StartMirror = Callable[..., MirrorProcess]
 ID = str(uuid.UUID(int=5))
 
 
-def test_an_assignment_arrives_as_it_was_made() -> None:
+def test_assignment_survives_encoding() -> None:
     tasks = [TaskName("a", "b", ID, 0), TaskName("a", "b", ID, 1), TaskName("old", "old", "", 7)]
     peers = [Peer("m", "::1", 9404, "f" * 32)]
     for one in (Assignment(tasks, peers), Assignment([], peers, Owner("2026-11-27T09:00:00Z", "u1", "prod"))):
@@ -67,7 +67,7 @@ def test_assignment_has_the_fields_of_older_releases() -> None:
         [{"topic": "a"}],
     ],
 )
-def test_an_assignment_that_no_worker_makes_is_refused(tasks: Any) -> None:
+def test_foreign_assignment_is_refused(tasks: Any) -> None:
     with pytest.raises(ValueError, match="not an assignment of tasks"):
         decode(json.dumps({"lanes": tasks}).encode())
 
@@ -75,7 +75,7 @@ def test_an_assignment_that_no_worker_makes_is_refused(tasks: Any) -> None:
 @pytest.mark.parametrize(
     "assignment", [b"x", b"\xff", b"[" * 5000, b'{"lanes":' * 5000, b"null", b"[]", b"7"]
 )
-def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None:
+def test_malformed_assignment_is_refused(assignment: bytes) -> None:
     with pytest.raises(ValueError, match=r"not an assignment|nested"):
         decode(assignment)
 
@@ -94,7 +94,7 @@ def test_an_assignment_that_is_no_document_is_refused(assignment: bytes) -> None
         ["c", "u", "n\n"],
     ],
 )
-def test_an_owner_that_no_leader_sends_is_refused(owner: Any) -> None:
+def test_foreign_owner_is_refused(owner: Any) -> None:
     with pytest.raises(ValueError, match="not an assignment of tasks"):
         decode(json.dumps({"lanes": [], "owner": owner}).encode())
 
@@ -116,14 +116,14 @@ def test_an_owner_that_no_leader_sends_is_refused(owner: Any) -> None:
         [["m", "", 1, "i"]],
     ],
 )
-def test_an_address_that_no_worker_has_is_left_out(peers: Any) -> None:
+def test_invalid_address_is_omitted(peers: Any) -> None:
     good = [["m", "h" * 255, 65535, "i" * 64]]
     given = peers + good if isinstance(peers, list) else peers
     found = decode(json.dumps({"lanes": [], "peers": given}).encode()).peers
     assert found == ([Peer("m", "h" * 255, 65535, "i" * 64)] if isinstance(peers, list) else [])
 
 
-async def test_a_leader_that_is_no_worker_ends_no_worker(
+async def test_foreign_leader_ends_no_worker(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("led")

@@ -29,14 +29,14 @@ OLDER = {"namespace": "flights", "environment": {UID: "u-older", CREATED: "2026-
 YOUNGER = {"namespace": "orders", "environment": {UID: "u-younger", CREATED: "2026-02-01T00:00:00Z"}}
 
 
-def test_the_oldest_owns_the_group() -> None:
+def test_oldest_mirror_maker_owns_group() -> None:
     first, second = Owner("2026-01-01T00:00:00Z", "b", "x"), Owner("2026-01-01T00:00:00Z", "c", "a")
     later = Owner("2026-01-01T00:00:01Z", "a", "a")
     assert oldest([later, None, second, first]) == first
     assert oldest([None]) is oldest([]) is None
 
 
-def test_a_worker_learns_its_mirror_maker_from_its_environment() -> None:
+def test_environment_names_mirror_maker() -> None:
     found = owner_in_environment({UID: "u", CREATED: "2026-01-01T00:00:00Z"}, "prod")
     assert found == Owner("2026-01-01T00:00:00Z", "u", "prod")
     assert owner_in_environment({CREATED: "2026-01-01T00:00:00Z"}, "prod") is None
@@ -45,7 +45,7 @@ def test_a_worker_learns_its_mirror_maker_from_its_environment() -> None:
             owner_in_environment({UID: wrong}, "prod")
 
 
-async def test_members_say_for_whom_they_work() -> None:
+async def test_member_metadata_names_mirror_maker() -> None:
     owner = Owner("2026-01-01T00:00:00Z", "u", "prod")
     assert owner_in(await WorkerEndpoint("127.0.0.1", 1, "h:1", owner).encoded()) == owner
     assert owner_in(await WorkerEndpoint("0.0.0.0", 1, "no-such-host.invalid:1", owner).encoded()) == owner
@@ -69,7 +69,7 @@ async def test_members_say_for_whom_they_work() -> None:
         b'["h", 1, "i", ["c", "u", "%s"]]' % (b"n" * 256),
     ],
 )
-def test_a_client_that_is_no_worker_owns_nothing(metadata: bytes) -> None:
+def test_foreign_member_owns_nothing(metadata: bytes) -> None:
     assert owner_in(metadata) is None
 
 
@@ -83,7 +83,7 @@ def partitions(mirror: MirrorProcess) -> int:
     return found
 
 
-def test_the_older_of_two_mirrors_of_one_name_mirrors(
+def test_older_of_two_equal_names_mirrors(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     name, of_older, of_younger = unique("name"), unique("older"), unique("younger")
@@ -128,7 +128,7 @@ def test_the_older_of_two_mirrors_of_one_name_mirrors(
     eventually(lambda: taken(younger), lambda found: not found, "no conflict")
 
 
-async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_owner(
+async def test_worker_started_during_rebalance_waits_for_owner(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """Then the target does not tell who the members are; the worker learns it with its assignment."""
@@ -153,7 +153,7 @@ async def test_a_worker_that_starts_while_the_group_rebalances_waits_for_its_own
     arrived(east, topic, [10])
 
 
-def test_a_worker_without_a_mirror_maker_shares_the_owners_tasks(
+def test_worker_without_mirror_maker_shares_tasks(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """So do workers of an older release, while the new ones replace them."""

@@ -31,7 +31,7 @@ StartMirror = Callable[..., MirrorProcess]
 FLOOD = 16 * 1024 * 1024
 
 
-async def test_where_members_listen_is_in_their_metadata() -> None:
+async def test_member_metadata_has_address() -> None:
     here = WorkerEndpoint("127.0.0.1", 9404, "127.0.0.1:9092")
     anywhere = WorkerEndpoint("0.0.0.0", 9405, "127.0.0.1:9092")
     said = {
@@ -54,7 +54,7 @@ async def test_where_members_listen_is_in_their_metadata() -> None:
     assert peers_of({"nowhere": await nowhere.encoded()}) == []
 
 
-def test_everybody_is_watched_by_the_members_before_it() -> None:
+def test_each_member_is_watched_by_predecessors() -> None:
     peers = [Peer(f"{number:02}", "host", 1, "") for number in range(20)]
     watched = {one.member_id: [peer.member_id for peer in next_after(one.member_id, peers)] for one in peers}
     assert watched["18"] == ["19", "00", "01", "02", "03", "04", "05", "06"]
@@ -65,7 +65,7 @@ def test_everybody_is_watched_by_the_members_before_it() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"another", None])
-async def test_only_a_process_that_was_there_can_have_ended(answer: bytes | None) -> None:
+async def test_unknown_process_has_not_ended(answer: bytes | None) -> None:
     """A wrong or unreachable address is no proof of an ended process."""
     server = HttpServer({"/instance": lambda: Response(answer or b"")})
     port = await server.start("127.0.0.1", 0) if answer else fixed_port()
@@ -74,7 +74,7 @@ async def test_only_a_process_that_was_there_can_have_ended(answer: bytes | None
 
 
 @pytest.mark.parametrize("successor", [True, False])
-async def test_a_process_has_ended_when_nobody_or_another_listens(successor: bool) -> None:
+async def test_replaced_listener_means_process_has_ended(successor: bool) -> None:
     requested = asyncio.Event()
 
     def instance() -> Response:
@@ -93,7 +93,7 @@ async def test_a_process_has_ended_when_nobody_or_another_listens(successor: boo
     await server.close()
 
 
-async def test_a_worker_that_closes_at_once_or_sends_without_end_costs_little() -> None:
+async def test_hostile_peer_costs_little() -> None:
     """Every member of the group may name any address."""
     connections = 0
     flooded = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_a_worker_that_closes_at_once_or_sends_without_end_costs_little() 
         watching.cancel()
 
 
-def test_a_killed_workers_partitions_go_on_without_it(
+def test_partitions_of_killed_worker_continue(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("shared")

@@ -27,7 +27,7 @@ PATIENT = (
 """Starts a worker whose fetches wait for records as long as any test runs."""
 
 
-async def test_batches_arrive_byte_by_byte_with_every_codec(
+async def test_batches_arrive_unchanged_with_every_codec(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("codecs")
@@ -47,7 +47,7 @@ async def test_batches_arrive_byte_by_byte_with_every_codec(
         assert {read_header(batch).compression for batch in ours} == set(Compression)
 
 
-def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
+def test_busy_partition_fetches_without_waiting_for_others(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """A task's first batch goes alone; the second one follows although partition 1 has nothing to fetch."""
@@ -63,7 +63,7 @@ def test_a_partition_with_much_in_flight_does_not_wait_for_news_of_the_others(
     arrived(east, topic, [20, 0])
 
 
-async def test_two_sources_meet_in_one_topic_in_the_order_of_each(
+async def test_two_sources_share_topic_in_order_of_each(
     west: InProcessBroker, north: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("aggregate")
@@ -92,7 +92,7 @@ async def test_two_sources_meet_in_one_topic_in_the_order_of_each(
     assert 'millstream_mirror_records_total{source="north"} 4000' in mirror.get("/metrics")
 
 
-def test_topics_are_made_as_in_the_source_and_prefixed(
+def test_new_topics_have_source_partitions_and_prefix(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("made")
@@ -115,7 +115,7 @@ def test_topics_are_made_as_in_the_source_and_prefixed(
     assert f"west.{topic}-left-out" not in admin(east).list_topics(timeout=10).topics
 
 
-def test_new_topics_and_partitions_are_picked_up(
+def test_new_topics_and_partitions_are_mirrored(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     prefix = unique("picked")
@@ -135,7 +135,7 @@ def test_new_topics_and_partitions_are_picked_up(
     arrived(east, first, [20, 10, 10])
 
 
-def test_two_workers_share_and_take_over(
+def test_two_workers_share_partitions_and_take_over(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, name = unique("shared"), unique("sharing")
@@ -158,7 +158,7 @@ def test_two_workers_share_and_take_over(
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-async def test_timestamps_that_the_source_has_set_arrive(
+async def test_log_append_time_of_source_is_kept(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, codec: str
 ) -> None:
     topic = unique("append-time")
@@ -175,7 +175,7 @@ async def test_timestamps_that_the_source_has_set_arrive(
     assert len({record.timestamp for record in ours}) > 1
 
 
-def test_deleted_target_topic_is_mirrored_anew(
+def test_deleted_target_topic_is_mirrored_from_start(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("anew")
@@ -188,7 +188,9 @@ def test_deleted_target_topic_is_mirrored_anew(
     arrived(east, topic, [150])
 
 
-def test_one_cluster_is_not_mirrored_into_itself(west: InProcessBroker, start_mirror: StartMirror) -> None:
+def test_cluster_into_itself_without_prefix_is_refused(
+    west: InProcessBroker, start_mirror: StartMirror
+) -> None:
     mirror = start_mirror({"loop": west.bootstrap}, west.bootstrap)
     assert mirror.process is not None
     try:
@@ -201,7 +203,9 @@ def test_one_cluster_is_not_mirrored_into_itself(west: InProcessBroker, start_mi
     assert "expected another cluster, or naming Prefixed" in line
 
 
-def test_one_cluster_may_be_mirrored_under_a_prefix(west: InProcessBroker, start_mirror: StartMirror) -> None:
+def test_cluster_into_itself_with_prefix_is_mirrored(
+    west: InProcessBroker, start_mirror: StartMirror
+) -> None:
     topic = unique("self")
     create(west, topic)
     produce(west, topic, range(10))
@@ -213,7 +217,9 @@ def test_one_cluster_may_be_mirrored_under_a_prefix(west: InProcessBroker, start
     assert sorted(names) == sorted([topic, f"loop.{topic}"])
 
 
-def test_port_in_use(west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror) -> None:
+def test_port_in_use_ends_worker_with_error(
+    west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
+) -> None:
     taken = west.http.removeprefix("http://")
     with pytest.raises(
         RuntimeError, match=f"status 1:\nmillstream-mirror: http: {taken}: cannot listen there"

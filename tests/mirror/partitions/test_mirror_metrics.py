@@ -26,7 +26,7 @@ def values(text: str, name: str) -> dict[str, float]:
     return {labels: float(value) for labels, value in found}
 
 
-async def test_each_topic_has_its_own_until_there_are_too_many() -> None:
+async def test_topic_metrics_beyond_limit_are_added_up() -> None:
     topics = {f"t{number:05}": TopicStatus(1, 10, number, number) for number in range(MOST_TOPICS + 500)}
     sources = [
         SourceStatus(name, True, [], 0, 0, 0.0, "", target={"reachable": True}, by_topic=topics)
@@ -56,7 +56,7 @@ async def test_renamed_metric_keeps_former_name() -> None:
         assert values(text, f"millstream_mirror_{name}") == {'source="west",topic="t"': 7}
 
 
-def test_what_a_worker_counts(
+def test_worker_metrics_count_records_by_source_and_topic(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     one, two = unique("one"), unique("two")

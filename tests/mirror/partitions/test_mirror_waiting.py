@@ -62,7 +62,7 @@ def name(partition: int = 0, topic_id: str = "old") -> TaskName:
     return TaskName("orders", "orders", topic_id, partition)
 
 
-def test_a_wait_lasts_until_the_partition_is_mirrored_whatever_its_cause() -> None:
+def test_wait_lasts_until_partition_is_mirrored() -> None:
     waits = Waits()
     waits.observe({name(): POSITION_UNKNOWN, name(1): POSITION_UNKNOWN}, 100.0)
     waits.observe({name(): no_leader("source")}, 110.0)
@@ -73,14 +73,14 @@ def test_a_wait_lasts_until_the_partition_is_mirrored_whatever_its_cause() -> No
     assert waits.since(30, 161.0) == {}, "it was mirrored in between"
 
 
-def test_a_topic_that_was_created_again_begins_to_wait_then() -> None:
+def test_wait_of_recreated_topic_begins_anew() -> None:
     waits = Waits()
     waits.observe({name(): no_leader("source")}, 100.0)
     waits.observe({name(topic_id="new"): no_leader("source")}, 140.0)
     assert waits.since(30, 150.0) == {}
 
 
-def test_partitions_with_one_cause_share_a_message() -> None:
+def test_partitions_with_same_cause_share_message() -> None:
     waiting = {name(partition): no_leader("target") for partition in range(7)}
     assert messages({**waiting, name(9): Cause("source", "its disk is full", "empty it")}) == [
         "orders-0, orders-1, orders-2, orders-3, orders-4 and 2 more: no leader in the target: not mirrored for 30"
@@ -89,7 +89,7 @@ def test_partitions_with_one_cause_share_a_message() -> None:
     ]
 
 
-def test_a_task_waits_from_a_failure_until_its_next_success() -> None:
+def test_task_waits_from_failure_until_success() -> None:
     task = PartitionTask("orders", 0, "orders", progress := Progress(0, 7, 0, 0, 0, "topic", "cluster", 0))
     assert cause_of(task) == POSITION_UNKNOWN
     task.end_recovery()
@@ -131,9 +131,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("lost", ["source", "target"])
-async def test_waits_do_not_count_through_an_outage_of_a_whole_cluster(
-    lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cluster_outage_restarts_waits(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "time", clock := Clock())
     config = parse(json.dumps(CONFIG))
     mirror = source.SourceMirror(config, config.sources[0], WorkerEndpoint("127.0.0.1", 3, config.target))
@@ -184,7 +182,7 @@ class Failing(TaskRecovery):
         task.rewind(task.acknowledged)
 
 
-async def test_the_cause_of_a_wait_names_the_side_of_the_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cause_of_wait_names_side_of_last_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "BACKOFF_S", 0.0)
     here, there = Led("127.0.0.1:1"), Led("127.0.0.1:2")
     errors = [ConnectFailed("127.0.0.1", port, "refused") for port in (1, 2, 1, 3)]
@@ -303,7 +301,7 @@ def listed(topic: str, partitions: list[int]) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_partitions_that_lose_their_leader(
+def test_partitions_without_leader_are_reported_as_waiting(
     west: InProcessBroker, cluster: InProcessCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """In the source, while no worker runs; and in the target, where tasks are open."""
@@ -353,7 +351,7 @@ def gated(shared_zookeeper: ZooKeeperProcess, tmp_path: Path) -> Iterator[GatedC
 
 
 @pytest.mark.timeout(600)
-def test_a_leader_that_nobody_reaches_holds_up_no_other(
+def test_unreachable_leader_delays_no_other_partition(
     gated: GatedCluster, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """When a worker starts, and when workers share anew: all of them open their tasks again when one joins.

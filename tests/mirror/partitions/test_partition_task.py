@@ -37,7 +37,7 @@ def batches(of: PartitionTask, *sizes: int) -> list[Outgoing]:
     return made
 
 
-def test_progress_moves_over_answers_in_the_order_of_sending() -> None:
+def test_progress_follows_order_of_requests() -> None:
     of = task()
     first, second = of.send(batches(of, 10)), of.send(batches(of, 10, 5))
     of.succeeded(second, 10)
@@ -48,7 +48,7 @@ def test_progress_moves_over_answers_in_the_order_of_sending() -> None:
     assert of.bytes_in_flight == 0
 
 
-def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -> None:
+def test_failure_voids_later_requests_and_repeats_numbers() -> None:
     of = task()
     first, second, third = (of.send(batches(of, 10)) for _ in range(3))
     of.succeeded(first, 0)
@@ -63,7 +63,7 @@ def test_after_a_failure_all_behind_is_void_and_comes_again_with_its_numbers() -
     assert not of.may_fetch(1 << 20), "one batch first, to see whether the target is in step"
 
 
-def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
+def test_error_ends_once_target_has_everything() -> None:
     of = task()
     of.fail("the batch is too large", reason=RECORD_TOO_LARGE)
     of.rewind(of.acknowledged)
@@ -81,7 +81,7 @@ def test_an_error_is_over_when_the_target_has_all_of_the_source() -> None:
     assert of.error == ""
 
 
-def test_what_the_target_has_is_passed_over() -> None:
+def test_records_in_target_are_skipped() -> None:
     of = task()
     of.skip = Skip(advance_sequence(of.sequence, 15))
     rest = of.skip_present(batches(of, 10, 5, 5), 120)
@@ -91,7 +91,7 @@ def test_what_the_target_has_is_passed_over() -> None:
     assert of.skip is None
 
 
-def test_positions_are_those_behind_what_the_target_has() -> None:
+def test_skipping_ends_at_targets_end() -> None:
     of = task()
     of.skip = Skip(advance_sequence(of.sequence, 15), 40)
     of.skip_present(batches(of, 10, 5, 5), 120)
@@ -100,7 +100,7 @@ def test_positions_are_those_behind_what_the_target_has() -> None:
     assert (of.offsets.start.offset, of.offsets.start.target_offset) == (115, 40)
 
 
-def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
+def test_task_is_new_until_caught_up_once() -> None:
     of = PartitionTask("t", 0, "t", replace(START, is_new=True), committed=START)
     of.end_recovery()
     of.observe_end(110)
@@ -115,13 +115,13 @@ def test_a_task_is_new_until_it_has_had_all_of_the_source() -> None:
     assert not of.acknowledged.is_new
 
 
-def test_numbers_that_end_inside_a_batch_do_not_fit() -> None:
+def test_number_inside_batch_does_not_fit() -> None:
     of = task()
     of.skip = Skip(advance_sequence(of.sequence, 12))
     assert of.skip_present(batches(of, 10, 5), 115) is None
 
 
-def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> None:
+def test_omitted_offsets_count_after_acknowledgement() -> None:
     of = task()
     sent = of.send(batches(of, 10))
     of.moved_on(117, MARKER)
@@ -132,7 +132,7 @@ def test_left_out_offsets_count_once_what_is_before_them_is_acknowledged() -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: int) -> None:
+def test_random_responses_acknowledge_only_stored_records(seed: int) -> None:
     """The target accepts only the next number; responses get lost and come in any order."""
     dice = random.Random(seed)
     of, taken = task(), START.sequence
@@ -167,7 +167,7 @@ def test_random_answers_never_acknowledge_what_the_target_does_not_have(seed: in
     assert len(stored) > 50
 
 
-def test_a_task_that_never_catches_up_is_behind_by_its_oldest_missing_record(
+def test_lag_is_age_of_oldest_missing_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000_000.0
@@ -184,7 +184,7 @@ def test_a_task_that_never_catches_up_is_behind_by_its_oldest_missing_record(
         assert of.lag_seconds(int(now * 1000)) == 1
 
 
-def test_the_lag_is_unknown_once_the_source_says_nothing_about_it() -> None:
+def test_lag_is_unknown_without_reports_of_source() -> None:
     """As when the source's broker is out of reach: that all was mirrored a minute ago says nothing about now."""
     of = task()
     assert of.is_lag_unknown(0), "it was never seen"

@@ -10,14 +10,14 @@ import pytest
 from millstream_mirror.records.end_offsets import MOST, EndOffsets
 
 
-def test_a_task_that_never_catches_up_is_behind_by_what_is_missing() -> None:
+def test_lag_counts_missing_records_only() -> None:
     ends = EndOffsets()
     for second in range(1000):
         ends.observe(100 * (second + 1), 1000 * second)
         assert ends.behind_since(100 * second) == 1000 * second
 
 
-def test_a_task_that_has_everything_is_not_behind() -> None:
+def test_complete_task_has_no_lag() -> None:
     ends = EndOffsets()
     assert ends.behind_since(0) is None
     ends.observe(10, 5)
@@ -27,7 +27,7 @@ def test_a_task_that_has_everything_is_not_behind() -> None:
     assert ends.behind_since(10) is None
 
 
-def test_records_that_the_source_lost_are_not_missing() -> None:
+def test_lost_source_records_are_not_missing() -> None:
     ends = EndOffsets()
     ends.observe(1000, 5)
     ends.observe(991, 900)
@@ -35,7 +35,7 @@ def test_records_that_the_source_lost_are_not_missing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_times_are_never_too_late_and_few_are_kept(seed: int) -> None:
+def test_merged_times_are_never_too_late(seed: int) -> None:
     some = random.Random(seed)
     ends, seen = EndOffsets(), [(0, 0)]
     now = end = offset = 0

@@ -76,21 +76,19 @@ def state(records: list[Record]) -> dict[bytes | None, bytes | None]:
 
 
 @given(worlds(unique=True, target_too=False))
-def test_it_continues_with_the_first_record_that_was_not_sent(world: World) -> None:
+def test_alignment_continues_at_first_unsent_record(world: World) -> None:
     assert [one for one in world.source if one.offset >= world.next_offset()] == world.unsent
 
 
 @given(worlds(unique=True, target_too=True))
-def test_where_the_target_is_compacted_too_nothing_is_lost(world: World) -> None:
+def test_alignment_with_compacted_target_loses_nothing(world: World) -> None:
     again = [one for one in world.source if one.offset >= world.next_offset()]
     assert again[len(again) - len(world.unsent) :] == world.unsent
     assert state([*world.target, *again]) == state([*world.target, *world.unsent])
 
 
 @given(st.data(), st.booleans())
-def test_records_that_equal_one_another_change_nothing_of_what_a_reader_knows(
-    data: st.DataObject, target_too: bool
-) -> None:
+def test_alignment_of_equal_records_keeps_latest_values(data: st.DataObject, target_too: bool) -> None:
     world = data.draw(worlds(unique=False, target_too=target_too))
     again = [one for one in world.source if one.offset >= world.next_offset()]
     assert state([*world.target, *again]) == state([*world.target, *world.unsent])
@@ -100,7 +98,7 @@ def record(key: str, value: str, offset: int, timestamp: int = 7) -> Record:
     return Record(key.encode(), value.encode(), timestamp, (("h", b"1"),), offset)
 
 
-def test_a_value_that_comes_back_is_not_taken_for_the_earlier_one() -> None:
+def test_alignment_tells_repeated_value_from_earlier() -> None:
     sent = [record("x", "on", 100), record("x", "off", 101)]
     again = record("x", "on", 102)
     world = World((*sent, again), 2, (again,), tuple(sent))
@@ -108,7 +106,7 @@ def test_a_value_that_comes_back_is_not_taken_for_the_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("is_stamped", [False, True])
-def test_timestamps_count_unless_the_target_has_set_its_own(is_stamped: bool) -> None:
+def test_alignment_compares_timestamps_unless_stamped(is_stamped: bool) -> None:
     alignment = Alignment(
         START, [Fingerprint.of(record("x", "v", START, timestamp=8), is_stamped=is_stamped)]
     )
@@ -117,7 +115,7 @@ def test_timestamps_count_unless_the_target_has_set_its_own(is_stamped: bool) ->
 
 
 @pytest.mark.parametrize("other", [("y", "v"), ("x", "w")])
-def test_another_record_is_none_of_those_that_were_sent(other: tuple[str, str]) -> None:
+def test_alignment_rejects_other_record(other: tuple[str, str]) -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
     alignment.add(START, known(record(*other, START)))
     assert alignment.is_over
@@ -125,7 +123,7 @@ def test_another_record_is_none_of_those_that_were_sent(other: tuple[str, str]) 
     assert alignment.next_offset == START
 
 
-def test_headers_count() -> None:
+def test_alignment_compares_headers() -> None:
     alignment = Alignment(START, [known(record("x", "v", START))])
     alignment.add(START, known(record("x", "v", START)._replace(headers=())))
     assert alignment.next_offset == START
@@ -136,7 +134,7 @@ def test_headers_count() -> None:
     st.lists(st.sampled_from("ab"), max_size=12),
     st.integers(-3, 12),
 )
-def test_the_smallest_overlap_that_fits(sent: list[str], left: list[str], least: int) -> None:
+def test_overlap_is_smallest_fit(sent: list[str], left: list[str], least: int) -> None:
     """Against every possible one; few different records, so that several fit."""
 
     def known_of(values: list[str]) -> list[Fingerprint]:
@@ -149,7 +147,7 @@ def test_the_smallest_overlap_that_fits(sent: list[str], left: list[str], least:
     assert Overlap(known_of(left)).with_end_of(known_of(sent), least) == expected
 
 
-def test_the_target_may_have_set_its_own_timestamps() -> None:
+def test_overlap_ignores_timestamps_of_target() -> None:
     sent = [Fingerprint.of(Record(b"k", value, 99), is_stamped=True) for value in (b"a", b"b")]
     assert Overlap([known(Record(b"k", b"b", 2)), known(Record(b"k", b"c", 3))]).with_end_of(sent, 0) == 1
     sent = [known(Record(b"k", value, 99)) for value in (b"a", b"b")]

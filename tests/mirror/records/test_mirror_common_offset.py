@@ -61,7 +61,7 @@ def logs(
 
 
 @given(SHAPES, SHAPES, SHAPES)
-def test_it_is_where_the_logs_part(
+def test_common_offset_is_where_logs_part(
     common: list[tuple[int, int]], mine: list[tuple[int, int]], theirs: list[tuple[int, int]]
 ) -> None:
     one, other, parted = logs(common, mine, theirs)
@@ -72,7 +72,7 @@ def test_it_is_where_the_logs_part(
 
 
 @given(SHAPES.filter(len), SHAPES, SHAPES, st.data())
-def test_the_starts_may_differ_and_the_bound_may_be_known(
+def test_common_offset_with_different_starts_is_found(
     common: list[tuple[int, int]],
     mine: list[tuple[int, int]],
     theirs: list[tuple[int, int]],
@@ -86,7 +86,7 @@ def test_the_starts_may_differ_and_the_bound_may_be_known(
     assert (found.offset, found.is_found) == (parted, True)
 
 
-def test_logs_with_nothing_in_common() -> None:
+def test_logs_without_common_batch_are_reported() -> None:
     one, other = Log(10), Log(10)
     one.add(3, 0, 0, b"mine")
     other.add(3, 0, 0, b"theirs")
@@ -95,7 +95,7 @@ def test_logs_with_nothing_in_common() -> None:
 
 
 @given(SHAPES, st.integers(0, 10), SHAPES)
-def test_where_one_log_was_compacted_it_is_never_too_high(
+def test_common_offset_of_compacted_log_is_never_too_high(
     common: list[tuple[int, int]], removed: int, mine: list[tuple[int, int]]
 ) -> None:
     one, other, parted = logs(common, mine, [])

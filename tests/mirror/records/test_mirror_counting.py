@@ -69,7 +69,7 @@ class Log:
 
 
 @pytest.mark.parametrize("seed", range(150))
-async def test_counting_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+async def test_offset_back_counts_mirrored_records(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
     log = Log(chance)
     monkeypatch.setattr(counting, "read", log.read)

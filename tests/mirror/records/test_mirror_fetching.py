@@ -38,7 +38,7 @@ def forgotten(request: FetchRequest) -> set[tuple[str, int]]:
     return {(topic.topic, index) for topic in request.forgotten_topics_data for index in topic.partitions}
 
 
-def test_a_request_in_a_session_names_what_has_changed() -> None:
+def test_session_request_names_changed_partitions() -> None:
     session = FetchSession()
     first = session.request({A: (0, 1), B: (5, 1)}, 1 << 20, "")
     assert (first.session_id, first.session_epoch, named(first)) == (0, 0, {A: (0, 1), B: (5, 1)})
@@ -56,7 +56,7 @@ def test_a_request_in_a_session_names_what_has_changed() -> None:
     assert named(smaller).keys() == {A, B, C}, "each may have fewer bytes from now on"
 
 
-def test_a_session_that_the_broker_has_dropped_is_begun_again() -> None:
+def test_dropped_session_is_restarted() -> None:
     session = FetchSession()
     session.request({A: (0, 1)}, 1 << 20, "")
     session.answered(FetchResponse(session_id=77))
@@ -67,7 +67,7 @@ def test_a_session_that_the_broker_has_dropped_is_begun_again() -> None:
     assert (again.session_id, again.session_epoch, named(again)) == (0, 0, {A: (0, 1)})
 
 
-def test_without_a_session_each_request_names_all() -> None:
+def test_request_without_session_names_all_partitions() -> None:
     for session, epoch in ((FetchSession(), 0), (FetchSession(is_wanted=False), -1)):
         for _ in range(3):
             request = session.request({B: (5, 1), A: (0, 1)}, 1 << 20, "")
@@ -77,7 +77,7 @@ def test_without_a_session_each_request_names_all() -> None:
             assert not session.is_partial
 
 
-def test_both_sides_of_a_session_always_know_the_same_partitions() -> None:
+def test_session_partitions_agree_on_both_sides() -> None:
     dice = random.Random(3)
     session, there = FetchSession(), dict[tuple[str, int], tuple[int, int]]()
     for _ in range(2000):
@@ -128,7 +128,7 @@ def test_idle_partitions_are_named_once(
     assert status["sources"][0]["lastError"] == ""
 
 
-def test_requests_have_the_ids_of_topics_and_responses_get_their_names() -> None:
+def test_topic_ids_in_requests_map_to_names() -> None:
     a, b, anew = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
     session = FetchSession()
     first = session.request({A: (0, 1), C: (0, 1)}, 1 << 20, "", {"a": a, "b": b})

@@ -23,7 +23,7 @@ def rebuilt(next_offset: int, sequence: int, *runs: range) -> Outgoing:
     return Outgoing(memoryview(b""), -1, sequence, following, next_offset, records, None, runs)
 
 
-def test_batches_side_by_side_are_one_span_however_many_requests_they_came_in() -> None:
+def test_adjacent_batches_form_one_span() -> None:
     known = OffsetMap(START)
     assert known.find(100) is None, "nothing was sent yet: look into the target"
     offset, sequence, target = START.offset, START.sequence, START.target_offset
@@ -45,7 +45,7 @@ def test_batches_side_by_side_are_one_span_however_many_requests_they_came_in() 
     ]
 
 
-def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_forgotten() -> None:
+def test_offsets_translate_over_markers_and_other_writers() -> None:
     """Compared with a plain list of each record's offset."""
     for seed in range(200):
         chance = random.Random(seed)
@@ -75,7 +75,7 @@ def test_every_offset_is_translated_past_markers_other_writers_and_the_oldest_fo
         assert known.find(known.start.offset) is not None
 
 
-def test_a_batch_with_holes_is_translated_record_by_record() -> None:
+def test_batch_with_holes_translates_each_record() -> None:
     known = OffsetMap(START)
     compacted = rebuilt(130, START.sequence, range(105, 107), range(115, 116), range(129, 130))
     known.add(spans_of([compacted, whole(140, 10, compacted.next_sequence)]), 40)
@@ -85,7 +85,7 @@ def test_a_batch_with_holes_is_translated_record_by_record() -> None:
     ]
 
 
-def test_records_of_another_worker_between_cut_off_what_is_known() -> None:
+def test_records_of_another_worker_end_known_spans() -> None:
     known = OffsetMap(START)
     known.add(spans_of([whole(110, 10, START.sequence)]), 40)
     later = advance_sequence(START.sequence, 30)
@@ -93,7 +93,7 @@ def test_records_of_another_worker_between_cut_off_what_is_known() -> None:
     assert [known.find(each) for each in (105, 129, 130, 135)] == [None, None, 70, 75]
 
 
-def test_a_task_that_goes_on_where_it_was_keeps_its_spans_and_another_number_forgets_them() -> None:
+def test_rewind_keeps_spans_of_equal_number_only() -> None:
     known = OffsetMap(START)
     known.add(spans_of([whole(110, 10, START.sequence)]), 40)
     here = Progress(110, 7, 0, advance_sequence(START.sequence, 10), 50, "topic", "cluster", 0)

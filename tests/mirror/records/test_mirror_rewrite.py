@@ -48,7 +48,7 @@ def run(
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_only_the_header_changes(codec: Compression) -> None:
+def test_rewrite_changes_header_only(codec: Compression) -> None:
     fetched = batch(100, 3, compression=codec, leader_epoch=5)
     (out,) = run(fetched, position=100, sequence=40).batches
     assert bytes(out.data[HEADER_SIZE:]) == fetched[HEADER_SIZE:]
@@ -66,7 +66,7 @@ def test_only_the_header_changes(codec: Compression) -> None:
     assert [header.base_sequence for header in validate(bytes(out.data))] == [40]
 
 
-def test_batches_of_other_producers_get_our_numbers_one_after_the_other() -> None:
+def test_batches_of_any_producer_are_numbered_in_order() -> None:
     fetched = [batch(0, 2, producer_id=1, producer_epoch=0, base_sequence=9), batch(2, 1), batch(3, 4)]
     done = run(*fetched, sequence=INT32_MAX - 1)
     assert [(one.base_sequence, one.next_sequence) for one in done.batches] == [
@@ -79,12 +79,12 @@ def test_batches_of_other_producers_get_our_numbers_one_after_the_other() -> Non
     assert len(joined(whole, done.batches)) == len(whole)
 
 
-def test_what_lies_before_the_position_is_left_out() -> None:
+def test_records_before_position_are_omitted() -> None:
     done = run(batch(0, 2), batch(2, 2), batch(4, 2), position=4)
     assert [one.next_offset for one in done.batches] == [6]
 
 
-def test_start_in_the_middle_of_a_batch_takes_its_rest() -> None:
+def test_start_inside_batch_keeps_its_rest() -> None:
     (out,) = run(batch(0, 5, compression=Compression.GZIP), position=3).batches
     assert [(record.value, record.timestamp) for record in read_records(out.data)] == [
         (b"v3", NOW + 3),
@@ -95,7 +95,7 @@ def test_start_in_the_middle_of_a_batch_takes_its_rest() -> None:
     validate(bytes(out.data))
 
 
-def test_holes_that_compaction_left_are_closed() -> None:
+def test_holes_of_compaction_are_closed() -> None:
     survivors = [Record(b"a", b"1", NOW, offset=11), Record(b"b", b"2", NOW, offset=14)]
     compacted = build_batch(survivors, base_offset=10, last_offset=19)
     horizon = build_batch([Record(b"c", None, NOW, offset=30)], base_offset=30, delete_horizon=NOW + 5)
@@ -108,7 +108,7 @@ def test_holes_that_compaction_left_are_closed() -> None:
     assert [record.timestamp for one in done.batches for record in read_records(one.data)] == [NOW] * 3
 
 
-def test_log_append_time_is_kept_as_the_source_had_it() -> None:
+def test_log_append_time_is_kept() -> None:
     """But a producer may not say that a broker has set it."""
     (out,) = run(batch(0, 2, append_time=NOW + 99)).batches
     (header,) = validate(out.data)
@@ -127,7 +127,7 @@ def marker(offset: int, producer: int, kind: bytes) -> bytes:
     )
 
 
-def test_aborted_transactions_and_markers_do_not_reach_the_target() -> None:
+def test_aborted_transactions_and_markers_are_omitted() -> None:
     done = run(
         transaction(0, 1),  # aborted
         transaction(2, 2),  # committed
@@ -146,7 +146,7 @@ def test_aborted_transactions_and_markers_do_not_reach_the_target() -> None:
     assert not any(header.is_transactional for header in headers)
 
 
-def test_corruption_is_not_given_a_valid_crc() -> None:
+def test_corrupt_batch_gets_no_valid_crc() -> None:
     damaged = bytearray(batch(0, 2))
     damaged[-1] ^= 1
     with pytest.raises(UnusableBatch, match="offset 0: the CRC does not match"):
@@ -154,9 +154,7 @@ def test_corruption_is_not_given_a_valid_crc() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, INT32_MAX), st.data())
-def test_numbers_stand_for_the_same_records_wherever_reading_starts(
-    sizes: list[int], sequence: int, data: st.DataObject
-) -> None:
+def test_numbers_are_independent_of_start(sizes: list[int], sequence: int, data: st.DataObject) -> None:
     """The basis of exactly-once: from any batch with its number on, all records get the same numbers as before."""
     batches, offset = [], 0
     for size in sizes:
@@ -172,7 +170,7 @@ def test_numbers_stand_for_the_same_records_wherever_reading_starts(
     assert [bytes(one.data) for one in again] == [bytes(one.data) for one in whole[start:]]
 
 
-def test_a_rebuilt_batch_knows_the_offsets_of_its_records() -> None:
+def test_rebuilt_batch_knows_source_offsets() -> None:
     compacted = build_batch(
         [Record(b"k", b"v", NOW, offset=offset) for offset in (12, 13, 17)], base_offset=12
     )

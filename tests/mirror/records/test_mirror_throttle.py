@@ -33,9 +33,7 @@ steps = st.lists(
 
 
 @given(st.integers(1024, 50_000_000), steps)
-def test_no_more_than_the_limit_is_used_however_fetches_go(
-    rate: int, moves: list[tuple[float, int, float, int]]
-) -> None:
+def test_fetches_stay_within_limit(rate: int, moves: list[tuple[float, int, float, int]]) -> None:
     bucket = TokenBucket(rate, 1000.0)
     now, used, waiting, fetches_over = 1000.0, 0, list[int](), 0
     fetch = min(max(rate * SHARE_S, LEAST_BYTES), MOST_BYTES)
@@ -54,7 +52,7 @@ def test_no_more_than_the_limit_is_used_however_fetches_go(
     assert bucket.wait_s() >= 0
 
 
-def test_all_of_the_limit_is_used() -> None:
+def test_fetches_use_whole_limit() -> None:
     bucket, now, used = TokenBucket(1_000_000, 0.0), 0.0, 0
     while now < 100:
         if reserved := bucket.reserve(now):
@@ -66,7 +64,7 @@ def test_all_of_the_limit_is_used() -> None:
     assert 1_000_000 * 99 < used <= 1_000_000 * (100 + BURST_S) + 1_000_000 * SHARE_S
 
 
-def test_a_rest_saves_no_more_than_a_burst() -> None:
+def test_pause_saves_at_most_one_burst() -> None:
     bucket = TokenBucket(1_000_000, 0.0)
     used = 0
     while reserved := bucket.reserve(3600.0):
@@ -75,14 +73,14 @@ def test_a_rest_saves_no_more_than_a_burst() -> None:
     assert used <= 1_000_000 * (BURST_S + SHARE_S)
 
 
-def test_a_batch_above_the_limit_is_paid_by_waiting() -> None:
+def test_large_batch_delays_later_fetches() -> None:
     bucket = TokenBucket(10_000, 0.0)
     bucket.settle(bucket.reserve(0.0), 110_000)
     assert bucket.reserve(9.9) == 0
     assert bucket.reserve(10.1) > 0
 
 
-def test_a_limit_that_is_lowered_holds_at_once() -> None:
+def test_lowered_limit_applies_immediately() -> None:
     bucket = TokenBucket(1_000_000, 0.0)
     bucket.change(1024, 10.0)
     assert bucket.reserve(10.0) == LEAST_BYTES
@@ -90,7 +88,7 @@ def test_a_limit_that_is_lowered_holds_at_once() -> None:
     assert bucket.wait_s() == pytest.approx((LEAST_BYTES - 1024) / 1024)
 
 
-def test_two_workers_keep_one_limit_and_every_partition_goes_on(
+def test_two_workers_share_limit_fairly(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """One topic has far more records than the limit allows meanwhile; the others are small."""
@@ -156,7 +154,7 @@ MODES = pytest.mark.parametrize("mode", ["Aggregate", "Identity"])
 
 
 @MODES
-def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
+def test_backlog_is_reported_as_lag_immediately(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     topic = unique("backlog")
@@ -175,7 +173,7 @@ def test_a_mirror_that_begins_with_a_backlog_is_behind_from_the_first_report_on(
 
 
 @MODES
-def test_a_mirror_knows_for_how_long_it_is_behind(
+def test_lag_in_seconds_grows_while_behind(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror, mode: str
 ) -> None:
     """The limit holds the worker back for minutes; after a restart it still knows since when it has been behind."""

@@ -10,7 +10,7 @@ MOST, TIMEOUT_S = 32 << 20, 6.0
 
 
 @pytest.mark.parametrize("rate", [20_000, 100_000, 1_000_000, 5_000_000, 1_000_000_000])
-def test_transfers_come_to_fit_into_the_time_out(rate: int) -> None:
+def test_window_shrinks_until_transfers_fit(rate: int) -> None:
     window, done = Window(MOST), []
     for _ in range(30):
         if (seconds := window.bytes / rate) > TIMEOUT_S:
@@ -22,7 +22,7 @@ def test_transfers_come_to_fit_into_the_time_out(rate: int) -> None:
     assert min(done) * 10 > min(MOST, rate), "a transfer is not needlessly small"
 
 
-def test_a_window_keeps_within_its_bounds() -> None:
+def test_window_stays_within_bounds() -> None:
     window = Window(MOST)
     for _ in range(20):
         window.timed_out()

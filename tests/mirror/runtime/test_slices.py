@@ -52,9 +52,7 @@ async def numbered(
 
 
 @pytest.mark.parametrize(("flow", "kind"), MODES)
-async def test_others_have_turns_while_batches_are_prepared(
-    flow: type[Flow], kind: type[PartitionTask]
-) -> None:
+async def test_numbering_yields_to_other_tasks(flow: type[Flow], kind: type[PartitionTask]) -> None:
     parts, turns = await numbered(flow, task_of(kind), lambda _: None)
     assert turns > BATCHES // AT_ONCE
     assert [batch.next_offset for batches, _ in parts for batch in batches] == list(range(1, BATCHES + 1))
@@ -67,7 +65,7 @@ async def test_others_have_turns_while_batches_are_prepared(
 
 @pytest.mark.parametrize(("flow", "kind"), MODES)
 @pytest.mark.parametrize("change", ["fails", "is rewound"])
-async def test_a_task_that_changes_meanwhile_sends_none(
+async def test_task_changed_during_numbering_sends_nothing(
     flow: type[Flow], kind: type[PartitionTask], change: str
 ) -> None:
     task = task_of(kind)

@@ -11,7 +11,7 @@ from millstream_mirror.runtime.wakeup import Wakeup
 LONG_S = 3600.0
 
 
-async def test_all_that_wait_are_woken_and_those_that_come_later_are_not() -> None:
+async def test_wake_reaches_present_waiters_only() -> None:
     wakeup = Wakeup()
     wakeup.wake()
     waiting = [asyncio.create_task(wakeup.wait(LONG_S)) for _ in range(3)]
@@ -29,5 +29,5 @@ async def test_all_that_wait_are_woken_and_those_that_come_later_are_not() -> No
     wakeup.wake()
 
 
-async def test_without_a_ring_the_wait_ends_by_itself() -> None:
+async def test_wait_ends_by_timeout() -> None:
     await Wakeup().wait(0.001)

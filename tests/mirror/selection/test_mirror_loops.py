@@ -73,7 +73,7 @@ def is_empty(broker: Peer, mirror: MirrorProcess) -> None:
     eventually(lambda: asyncio.run(state()), lambda now: now == "Empty", f"group {group} without members")
 
 
-def test_a_topic_is_not_copied_back(
+def test_loop_of_two_is_left_out(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("circle")
@@ -89,7 +89,7 @@ def test_a_topic_is_not_copied_back(
     assert error_of(there) == ""
 
 
-def test_a_topic_is_not_copied_back_while_the_worker_that_fills_it_is_away(
+def test_loop_without_running_worker_is_left_out(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("away")
@@ -120,7 +120,7 @@ def test_a_topic_is_not_copied_back_while_the_worker_that_fills_it_is_away(
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_circle_of_three_is_left_open(
+def test_loop_of_three_is_left_open(
     west: InProcessBroker,
     east: InProcessBroker,
     south: InProcessBroker,
@@ -176,7 +176,7 @@ def stays_equal(read: Callable[[], list[int]], sources: list[InProcessBroker]) -
 
 
 @pytest.mark.parametrize("away", [[0], [1], [0, 1]], ids=["the first", "the second", "both"])
-def test_a_circle_of_three_stays_open_while_workers_are_away(
+def test_loop_of_three_without_workers_stays_open(
     west: InProcessBroker,
     east: InProcessBroker,
     south: InProcessBroker,
@@ -216,7 +216,7 @@ def test_a_circle_of_three_stays_open_while_workers_are_away(
     assert [error_of(each) for each in mirrors[:2]] == ["", ""]
 
 
-def test_the_group_of_a_mirror_that_is_gone_for_good_may_be_deleted(
+def test_deleted_group_ends_loop(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("gone")
@@ -247,7 +247,7 @@ def delete_group(broker: Peer, mirror: MirrorProcess) -> subprocess.CompletedPro
     )
 
 
-def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
+def test_deselected_topic_may_be_mirrored_back(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic, other = unique("reversed"), unique("other")
@@ -281,7 +281,7 @@ def test_a_mirror_that_leaves_a_topic_out_makes_way_for_the_other_direction(
     says(back, left_out(topic, there))
 
 
-def test_a_promoted_replica_is_not_appended_to_the_topic_that_it_was_copied_from(
+def test_promoted_replica_is_not_mirrored_back(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     """It gets no more records of west, but its old ones would be in west twice."""
@@ -314,7 +314,7 @@ def test_a_promoted_replica_is_not_appended_to_the_topic_that_it_was_copied_from
     arrived(west, topic, [110])
 
 
-def test_positions_of_others_in_a_group_of_that_name_are_no_loop(
+def test_foreign_positions_are_no_loop(
     west: InProcessBroker, east: InProcessBroker, start_mirror: StartMirror
 ) -> None:
     topic = unique("others")

@@ -53,14 +53,14 @@ class OneBroker:
         pass
 
 
-async def test_many_groups_are_read_a_few_at_a_time() -> None:
+async def test_groups_are_read_a_few_at_a_time() -> None:
     broker = OneBroker(100)
     found = await OtherMirrors(cast(ClusterClient, broker)).progress({"orders"}, besides=broker.groups[0])
     assert found == {group: {("orders", 0): PROGRESS} for group in broker.groups[1:]}
     assert broker.most == AT_ONCE
 
 
-async def test_a_group_that_no_broker_lists_for_a_moment_counts_until_it_is_gone() -> None:
+async def test_unlisted_group_counts_until_deleted() -> None:
     broker = OneBroker(1)
     mirrors = OtherMirrors(cast(ClusterClient, broker))
     there = await mirrors.progress({"orders"})
