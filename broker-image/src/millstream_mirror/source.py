@@ -25,7 +25,8 @@ from millstream_process import supervision
 
 from .aggregate.mode import AggregateMode
 from .aggregate.target_losses import TargetLosses
-from .config.config import MirrorConfig, Mode, Naming, Source
+from .config.config import MirrorConfig, Source
+from .config.document import Mode, Naming
 from .group_sync.groups import SYNC_S, GroupSync
 from .identity.mode import IdentityMode
 from .kafka.clients import connect

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from millstream_mirror.config.config import MirrorConfigError, Naming, parse
+from millstream_mirror.config.config import parse
+from millstream_mirror.config.document import Naming
+from millstream_mirror.config.fields import MirrorConfigError
 
 pytestmark = pytest.mark.process
 
@@ -116,6 +118,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "sources[0].sasl.password: expected an object with file: a secret is never in this document",
     ),
     (
+        secured(sasl={"mechanism": "PLAIN", "username": "hunter2", "password": {"file": "/a"}}),
+        "sources[0].sasl.username: expected an object with file: a secret is never in this document",
+    ),
+    (
+        secured(sasl={"mechanism": "PLAIN", "username": {}, "password": {"file": "/a"}}),
+        "sources[0].sasl.username: set either value or file",
+    ),
+    (
+        secured(tls={"caCertificates": [{"file": "/a"}, "hunter2"]}),
+        "sources[0].tls.caCertificates[1]: expected an object with file: a secret is never in this document",
+    ),
+    ({"topics": {"include": ["a", 5]}}, "topics.include[1]: 5 is not allowed: expected a string"),
+    ({"target": None}, "target: null is not allowed: expected an object"),
+    (
         {"target": {"bootstrap": "c:1", "sasl": {"mechanism": "PLAIN", "username": {"value": "a"}}}},
         "target.sasl.password: missing",
     ),
@@ -167,6 +183,14 @@ def test_wrong_field_is_named_with_allowed_values(change: dict[str, Any], messag
     with pytest.raises(MirrorConfigError) as caught:
         parse(json.dumps({**GOOD, **change}))
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"name":' * 100_000, '{"name": "\ud800"}', "{'a': 1}"])
+def test_malformed_document_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(MirrorConfigError, match=r"not JSON|not allowed|missing|unknown field") as caught:
+        parse(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_wrong_expression_is_named() -> None:

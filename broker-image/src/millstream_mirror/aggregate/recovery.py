@@ -13,7 +13,7 @@ from millstream_kafka.batch import INT32_MAX
 from millstream_kafka.client import ClusterClient
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..config.config import OnGap
+from ..config.document import OnGap
 from ..kafka import topics
 from ..kafka.batcher import RequestBatcher
 from ..kafka.log_reader import EARLIEST, LATEST, offset_at, read

@@ -16,45 +16,22 @@ Identity, `"rejoin": {"requestId": "2026-11-25"}` makes existing topics of the t
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
 
 from millstream_kafka.client import Security, parse_bootstrap
-from millstream_kafka.mirror_source import REQUEST
 from millstream_process.logs import FORMATS
 
 from .credentials import security_of
-from .fields import MirrorConfigError, a_text, an_object, wrong
+from .document import Document, Mode, Naming, OnGap, SourceField
+from .fields import MirrorConfigError, decode, wrong
 from .patterns import Pattern
 
-MIN_LIMIT = 1024
 GROUP_PREFIX = "millstream-mirror."
 SET_ASIDE_SUFFIX = ".set-aside"
 """Ends the name of a topic of records that were set aside (identity/diverged_records.py)."""
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,63}")
 _INTERNAL = re.compile(r"__.*")
-
-
-class Naming(StrEnum):
-    SAME = "Same"
-    PREFIXED = "Prefixed"
-
-
-class Mode(StrEnum):
-    AGGREGATE = "Aggregate"
-    IDENTITY = "Identity"
-    """Topics of the target are read-only replicas of the source's: equal batches at equal offsets."""
-
-
-class OnGap(StrEnum):
-    """How to continue if the source has deleted records before they were mirrored."""
-
-    STOP = "Stop"
-    SKIP_TO_EARLIEST = "SkipToEarliest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,118 +119,62 @@ def _matches(name: str, include: tuple[Pattern, ...], exclude: tuple[Pattern, ..
 
 def parse(text: str) -> MirrorConfig:
     """Raises MirrorConfigError."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise MirrorConfigError(f"not JSON: {error}") from None
-    fields = an_object(
-        "",
-        data,
-        {"name", "sources", "target"},
-        {
-            "namespace",
-            "topics",
-            "groups",
-            "configs",
-            "mode",
-            "naming",
-            "onGap",
-            "http",
-            "logFormat",
-            "rejoin",
-        },
-    )
-    topics = an_object("topics", fields.get("topics", {}), set(), {"include", "exclude"})
-    groups = an_object("groups", fields.get("groups", {}), set(), {"include", "exclude"})
-    configs = an_object("configs", fields.get("configs", {}), set(), {"include", "exclude"})
-    mode = fields.get("mode", Mode.AGGREGATE)
-    if mode not in tuple(Mode):
-        raise wrong("mode", mode, "Aggregate or Identity")
-    naming = fields.get("naming", Naming.SAME)
-    if naming not in tuple(Naming):
-        raise wrong("naming", naming, "Same or Prefixed")
-    on_gap = fields.get("onGap", OnGap.SKIP_TO_EARLIEST)
-    if on_gap not in tuple(OnGap):
-        raise wrong("onGap", on_gap, "Stop or SkipToEarliest")
-    log_format = fields.get("logFormat", FORMATS[0])
-    if log_format not in FORMATS:
-        raise wrong("logFormat", log_format, " or ".join(FORMATS))
-    host, port = _address("http", fields.get("http", "127.0.0.1:9404"))
-    sources = _sources(fields["sources"])
-    target = an_object("target", fields["target"], {"bootstrap"}, {"name", "tls", "sasl"})
-    if groups.get("include") and len(sources) > 1 and naming == Naming.SAME:
+    document = decode(text, Document)
+    if document.log_format not in FORMATS:
+        raise wrong("logFormat", document.log_format, " or ".join(FORMATS))
+    host, port = _address("http", document.http)
+    sources = _sources(document.sources)
+    if document.groups.include and len(sources) > 1 and document.naming is Naming.SAME:
         raise MirrorConfigError(
             f"groups.include: with naming Same, {len(sources)} sources would share a group's position: expected naming"
             " Prefixed, or one source"
         )
+    if document.rejoin is not None and document.mode is not Mode.IDENTITY:
+        raise MirrorConfigError(
+            f"rejoin: with mode {document.mode} topics of the target are no replicas: expected Identity"
+        )
+    target = document.target
     return MirrorConfig(
-        name=_name("name", fields["name"]),
-        namespace=a_text("namespace", fields.get("namespace", "")),
+        name=document.name,
+        namespace=document.namespace,
         sources=sources,
-        target=_bootstrap("target", target),
-        target_security=security_of("target", target),
-        include=_patterns("topics.include", topics.get("include", [".*"])),
-        exclude=_patterns("topics.exclude", topics.get("exclude", [])),
-        groups_include=_patterns("groups.include", groups.get("include", [])),
-        groups_exclude=_patterns("groups.exclude", groups.get("exclude", [])),
-        configs_include=_patterns("configs.include", configs.get("include", [".*"])),
-        configs_exclude=_patterns("configs.exclude", configs.get("exclude", [])),
-        mode=Mode(mode),
-        naming=Naming(naming),
-        on_gap=OnGap(on_gap),
+        target=_bootstrap("target", target.bootstrap),
+        target_security=security_of("target", target.tls, target.sasl),
+        include=_patterns("topics.include", document.topics.include),
+        exclude=_patterns("topics.exclude", document.topics.exclude),
+        groups_include=_patterns("groups.include", document.groups.include),
+        groups_exclude=_patterns("groups.exclude", document.groups.exclude),
+        configs_include=_patterns("configs.include", document.configs.include),
+        configs_exclude=_patterns("configs.exclude", document.configs.exclude),
+        mode=document.mode,
+        naming=document.naming,
+        on_gap=document.on_gap,
         http_host=host,
         http_port=port,
-        log_format=log_format,
-        rejoin=_rejoin(fields["rejoin"], mode) if "rejoin" in fields else "",
+        log_format=document.log_format,
+        rejoin=document.rejoin.request_id if document.rejoin is not None else "",
     )
 
 
-def _rejoin(value: Any, mode: str) -> str:
-    found = an_object("rejoin", value, {"requestId"}, set())
-    request_id = found["requestId"]
-    if not isinstance(request_id, str) or not REQUEST.fullmatch(request_id):
-        raise wrong("rejoin.requestId", request_id, "1 to 63 letters, digits, '.', '_' or '-'")
-    if mode != Mode.IDENTITY:
-        raise MirrorConfigError(
-            f"rejoin: with mode {mode} topics of the target are no replicas: expected Identity"
-        )
-    return request_id
-
-
-def _sources(value: Any) -> tuple[Source, ...]:
-    if not isinstance(value, list) or not value:
-        raise wrong("sources", value, "a list of at least one source")
+def _sources(found: Sequence[SourceField]) -> tuple[Source, ...]:
     sources: list[Source] = []
-    for index, each in enumerate(value):
+    for index, each in enumerate(found):
         field = f"sources[{index}]"
-        fields = an_object(field, each, {"name", "bootstrap"}, {"tls", "sasl", "maxBytesPerSecond", "rack"})
-        source = Source(
-            _name(f"{field}.name", fields["name"]),
-            _bootstrap(field, fields),
-            security_of(field, fields),
-            _limit(f"{field}.maxBytesPerSecond", fields.get("maxBytesPerSecond")),
-            a_text(f"{field}.rack", fields.get("rack", "")),
+        if any(each.name == other.name for other in sources):
+            raise wrong(f"{field}.name", each.name, "a name that no other source has")
+        sources.append(
+            Source(
+                each.name,
+                _bootstrap(field, each.bootstrap),
+                security_of(field, each.tls, each.sasl),
+                each.max_bytes_per_second,
+                each.rack,
+            )
         )
-        if any(source.name == other.name for other in sources):
-            raise wrong(f"{field}.name", source.name, "a name that no other source has")
-        sources.append(source)
     return tuple(sources)
 
 
-def _limit(field: str, value: Any) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < MIN_LIMIT):
-        raise wrong(field, value, f"{MIN_LIMIT} or more")
-    return value
-
-
-def _name(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise wrong(field, value, "1 to 63 letters, digits, '.', '_' or '-'")
-    return value
-
-
-def _bootstrap(field: str, fields: Mapping[str, Any]) -> str:
-    value = a_text(f"{field}.bootstrap", fields["bootstrap"])
+def _bootstrap(field: str, value: str) -> str:
     try:
         parse_bootstrap(value)
     except ValueError:
@@ -261,20 +182,18 @@ def _bootstrap(field: str, fields: Mapping[str, Any]) -> str:
     return value
 
 
-def _address(field: str, value: Any) -> tuple[str, int]:
-    host, _, port = a_text(field, value).rpartition(":")
+def _address(field: str, value: str) -> tuple[str, int]:
+    host, _, port = value.rpartition(":")
     if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise wrong(field, value, "HOST:PORT")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _patterns(field: str, value: Any) -> tuple[Pattern, ...]:
-    if not isinstance(value, list):
-        raise wrong(field, value, "a list of regular expressions")
+def _patterns(field: str, expressions: Sequence[str]) -> tuple[Pattern, ...]:
     patterns = []
-    for index, each in enumerate(value):
+    for index, expression in enumerate(expressions):
         try:
-            patterns.append(Pattern(a_text(f"{field}[{index}]", each)))
+            patterns.append(Pattern(expression))
         except ValueError as error:
-            raise wrong(f"{field}[{index}]", each, f"a regular expression ({error})") from None
+            raise wrong(f"{field}[{index}]", expression, f"a regular expression ({error})") from None
     return tuple(patterns)

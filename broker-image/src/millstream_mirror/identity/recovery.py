@@ -35,7 +35,7 @@ from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
 from ..aggregate.history import not_replicated_yet
-from ..config.config import OnGap
+from ..config.document import OnGap
 from ..kafka.log_reader import EARLIEST, LATEST, headers_in, may_be_compacted, read
 from ..kafka.progress import Gap, Progress, ProgressStore, target_number
 from ..kafka.topics import leaders_of

@@ -25,7 +25,8 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 from millstream_kafka.topic_partition import TopicPartition
 
-from ..config.config import MirrorConfig, Naming, Source
+from ..config.config import MirrorConfig, Source
+from ..config.document import Naming
 from .placement import Placement, Placements
 
 TOPIC_RESOURCE = 2
