@@ -51,6 +51,8 @@ def test_unmatched_groups_are_patterns_without_group() -> None:
     config = parse(json.dumps({**GOOD, "groups": {"include": ["biling", "app-.*"]}}))
     assert config.unmatched_groups(["billing", "app-1"]) == ["biling"]
     assert config.unmatched_groups([]) == ["biling", "app-.*"]
+    every = parse(json.dumps({**GOOD, "groups": {"include": [".*", ".+", "[a-z]+"]}}))
+    assert every.unmatched_groups([]) == ["[a-z]+"], "the others match every name"
 
 
 def test_rejoin_request_is_parsed() -> None:

@@ -29,6 +29,8 @@ from .fields import MirrorConfigError, decode, wrong
 from .patterns import Pattern
 
 GROUP_PREFIX = "millstream-mirror."
+UNLIKELY = ("0", "5f1c8e0a-Q_zx.k7")
+"""Names that only a pattern for every name matches."""
 SET_ASIDE_SUFFIX = ".set-aside"
 """Ends the name of a topic of records that were set aside (identity/diverged_records.py)."""
 _INTERNAL = re.compile(r"__.*")
@@ -94,8 +96,12 @@ class MirrorConfig:
         return _unmatched(self.include, topics)
 
     def unmatched_groups(self, groups: Collection[str]) -> list[str]:
-        """The patterns of `groups.include` that match none of these groups, as they are written."""
-        return _unmatched(self.groups_include, groups)
+        """The patterns of `groups.include` that match none of these groups, as they are written.
+
+        A pattern that matches every name is no mistake while there are no groups yet.
+        """
+        selective = [pattern for pattern in self.groups_include if not all(map(pattern.matches, UNLIKELY))]
+        return _unmatched(selective, groups)
 
     def includes_group(self, group: str) -> bool:
         """Whether to copy the positions of a consumer group; those of a mirror's own never are."""
@@ -108,7 +114,7 @@ class MirrorConfig:
         return _matches(key, self.configs_include, self.configs_exclude)
 
 
-def _unmatched(patterns: tuple[Pattern, ...], names: Collection[str]) -> list[str]:
+def _unmatched(patterns: Sequence[Pattern], names: Collection[str]) -> list[str]:
     return [pattern.text for pattern in patterns if not any(map(pattern.matches, names))]
 
 

@@ -206,6 +206,17 @@ def test_group_pattern_without_group_warns(unmatched: list[tuple[str, ...] | Non
     assert named in "".join(condition.message for condition in warnings)
 
 
+def test_topic_pattern_warns_before_groups_are_listed() -> None:
+    mirror = a_mirror(groups={"include": [".*"]})
+    report = looked("west", 3, "ordrs")
+    status = plan.status_of(mirror, Workers(1, 1, (WorkerReport(sources=(report,)),)), NOW)
+    (warning,) = [condition for condition in status.conditions or () if condition.type == "Warning"]
+    assert 'spec.topics.include: "ordrs" matches no topic of west' in warning.message
+    assert not plan.knows_topics(mirror, [WorkerReport(sources=(report,))])
+    listed = msgspec.structs.replace(report, unmatched_groups=())
+    assert plan.knows_topics(mirror, [WorkerReport(sources=(listed,))])
+
+
 def test_rates_add_up_whatever_a_worker_says() -> None:
     rates = (WorkerRate(10.4, 1000), WorkerRate(5.2, 500), WorkerRate(float("inf"), 1), WorkerRate(-99, 0))
     reports = tuple(

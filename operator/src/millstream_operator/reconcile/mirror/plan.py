@@ -484,47 +484,52 @@ def _ready(
 
 
 def knows_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> bool:
-    """Whether the workers have looked for the topics of every source, or say why they cannot."""
+    """Whether the workers have looked for the topics and groups of every source, or say why they cannot."""
     return all(
         any(
-            one.matched is not None or one.last_error or one.reason
+            (one.matched is not None and (one.unmatched_groups is not None or not _selects_groups(mirror)))
+            or one.last_error
+            or one.reason
             for one in _of_source(source.name, reports)
         )
         for source in mirror.spec.sources
     )
 
 
+def _selects_groups(mirror: MirrorMaker) -> bool:
+    return bool(mirror.spec.groups and mirror.spec.groups.include)
+
+
 def _unmatched(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> Told | None:
     """The patterns that select no topic of any source, if others select some (else the mirror has no topics), and those
     that select no group."""
-    has_groups = bool(mirror.spec.groups and mirror.spec.groups.include)
-    known = [
-        [
-            report
-            for report in _of_source(source.name, reports)
-            if report.matched is not None and (report.unmatched_groups is not None or not has_groups)
-        ]
-        for source in mirror.spec.sources
+    by_source = [_of_source(source.name, reports) for source in mirror.spec.sources]
+    topics = [[one for one in of_source if one.matched is not None] for of_source in by_source]
+    groups = [
+        [set(one.unmatched_groups) for one in of_source if one.unmatched_groups is not None]
+        for of_source in by_source
     ]
-    if not all(known):
+    if not all(topics):
         before = (one for one in mirror.status.conditions or () if one.type == ConditionType.WARNING.value)
         is_present = any(one.observed_generation == mirror.metadata.generation for one in before)
         return condition_before(mirror, ConditionType.WARNING) if is_present else None
-    present = [report for of_source in known for report in of_source]
-    unmatched = {"group": set.intersection(*(set(report.unmatched_groups or ()) for report in present))}
-    if any(report.matched for report in present):
-        unmatched["topic"] = set.intersection(*(set(report.unmatched) for report in present))
+    looks = [one for of_source in topics for one in of_source]
+    unmatched: dict[str, set[str]] = {}
+    if any(one.matched for one in looks):
+        unmatched["topic"] = set.intersection(*(set(one.unmatched) for one in looks))
+    if _selects_groups(mirror) and all(groups):
+        unmatched["group"] = set.intersection(*(found for of_source in groups for found in of_source))
     sources = ", ".join(source.name for source in mirror.spec.sources)
-    found = []
-    for kind, patterns in sorted(unmatched.items(), reverse=True):
+    words = []
+    for kind, patterns in unmatched.items():
         if patterns:
             named = shown(sorted(f'"{pattern}"' for pattern in patterns), MOST_NAMED)
             verb = "matches" if len(patterns) == 1 else "match"
-            found.append(f"spec.{kind}s.include: {named} {verb} no {kind} of {sources}")
-    if not found:
+            words.append(f"spec.{kind}s.include: {named} {verb} no {kind} of {sources}")
+    if not words:
         return None
-    words = f"{'; '.join(found)}; patterns match whole names"
-    return ConditionType.WARNING, True, Reason.PATTERN_UNMATCHED, words
+    message = f"{'; '.join(words)}; patterns match whole names"
+    return ConditionType.WARNING, True, Reason.PATTERN_UNMATCHED, message
 
 
 def _without_topics(mirror: MirrorMaker, reports: Sequence[WorkerReport]) -> str:
