@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 import pytest
 
 from millstream_broker.runtime import slices
-from millstream_broker.runtime.slices import each_in_turn, finish, turn, turns
+from millstream_broker.runtime.slices import cooperatively, finish, gather_in_slices, yield_to_others
 from millstream_broker.runtime.steps import Steps
 
 
@@ -89,7 +89,7 @@ async def test_a_task_cancelled_at_any_time_frees_its_slice(when: int) -> None:
     await pass_turns(when)
     second.cancel()
     assert await first == "a"
-    await turn()
+    await yield_to_others()
     assert second.cancelled()
 
 
@@ -103,7 +103,7 @@ async def test_items_are_handed_out_in_slices() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    async for item in turns(range(5)):
+    async for item in cooperatively(range(5)):
         seen.append((item, between))
         CLOCK.now += A_SLICE
     counting.cancel()
@@ -126,7 +126,7 @@ async def test_a_cancelled_wait_cancels_what_has_begun_and_begins_no_more() -> N
         for number in range(100):
             yield one(number)
 
-    waiting = asyncio.create_task(each_in_turn(work()))
+    waiting = asyncio.create_task(gather_in_slices(work()))
     await pass_turns(9)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -26,7 +26,7 @@ from ..coordination.coordination import Coordination
 from ..metadata.cache import Metadata, check_topic_name, plain_name
 from ..metadata.effective_configs import EffectiveConfigs
 from ..replication.replicas import Replicas
-from ..runtime.slices import turn
+from ..runtime.slices import yield_to_others
 from ..topic_rules.internal_topics import INTERNAL_CONFIG, OFFSETS_TOPIC, is_internal, offsets_topic_config
 
 MAX_PARTITIONS = 100_000
@@ -264,7 +264,7 @@ async def _each(changes: Iterable[tuple[str, Coroutine[Any, Any, None]]]) -> dic
     for number, (name, change) in enumerate(changes, 1):
         begun[name] = asyncio.create_task(change)
         if number % BEGUN_AT_ONCE == 0:
-            await turn()
+            await yield_to_others()
     if begun:
         await asyncio.wait(begun.values())
     failed = {}

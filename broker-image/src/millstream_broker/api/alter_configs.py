@@ -16,7 +16,7 @@ from millstream_kafka.protocol.errors import ApiError
 
 from ..administration.configs import ConfigAdministrator, Overrides
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..topic_rules.mirrored_topics import check_replaced
 
 
@@ -27,7 +27,7 @@ async def handle(
     return AlterConfigsResponse(
         responses=[
             await _alter(config_administrator, resource, request.validate_only)
-            async for resource in turns(request.resources)
+            async for resource in cooperatively(request.resources)
         ]
     )
 

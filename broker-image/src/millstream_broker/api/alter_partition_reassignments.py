@@ -17,7 +17,7 @@ from millstream_kafka.protocol.errors import ApiError
 from ..cluster.controllership import Controllership
 from ..cluster.forwarding import Forwarding
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 
 @handler(alter_partition_reassignments.API)
@@ -35,7 +35,7 @@ async def handle(
         if partition.replicas is None
         else tuple(partition.replicas)
         for topic in request.topics
-        async for partition in turns(topic.partitions)
+        async for partition in cooperatively(topic.partitions)
     }
     found = await controller.alter_reassignments(
         targets, timeout_s, may_change_factor=request.allow_replication_factor_change
@@ -48,7 +48,7 @@ async def handle(
                 topic.name,
                 [
                     _response(partition.partition_index, found[topic.name, partition.partition_index])
-                    async for partition in turns(topic.partitions)
+                    async for partition in cooperatively(topic.partitions)
                 ],
             )
             for topic in request.topics

@@ -25,7 +25,7 @@ from ..administration.topics import MAX_PARTITIONS, NewTopic, TopicAdministrator
 from ..coordination import TopicRecord
 from ..metadata.effective_configs import EffectiveConfigs
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 
 @handler(create_topics.API)
@@ -39,7 +39,7 @@ async def handle(
     too_many = _check_total(request)
     results: dict[str, CreatableTopicResult] = {}
     new: list[NewTopic] = []
-    async for topic in turns(request.topics):
+    async for topic in cooperatively(request.topics):
         try:
             if named[topic.name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -50,7 +50,7 @@ async def handle(
             results[topic.name] = _refused(topic.name, error)
     created = await topic_administrator.create_topics(new, validate_only=request.validate_only)
     describe = _Described(configs, context.version)
-    async for planned, outcome in turns(zip(new, created, strict=True)):
+    async for planned, outcome in cooperatively(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[planned.name] = _refused(planned.name, outcome)
         else:

@@ -11,7 +11,7 @@ from millstream_kafka.protocol.delete_groups import (
 
 from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 
 @handler(delete_groups.API)
@@ -21,6 +21,6 @@ async def handle(
     return DeleteGroupsResponse(
         results=[
             DeletableGroupResult(group_id, await groups.delete_group(group_id))
-            async for group_id in turns(dict.fromkeys(request.groups_names))
+            async for group_id in cooperatively(dict.fromkeys(request.groups_names))
         ]
     )

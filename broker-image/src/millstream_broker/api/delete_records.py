@@ -21,7 +21,7 @@ from ..network.handlers import RequestContext, handler
 from ..replication.partition import Partition
 from ..replication.purgatory import Delayed
 from ..replication.replicas import Replicas
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..topic_rules.internal_topics import check_not_internal
 from ..topic_rules.mirrored_topics import read_only
 
@@ -36,14 +36,14 @@ async def handle(
     waiting: list[tuple[DeleteRecordsPartitionResult, Partition, Delayed | None]] = []
     for topic in request.topics:
         topics.append(DeleteRecordsTopicResult(topic.name, []))
-        async for requested in turns(topic.partitions):
+        async for requested in cooperatively(topic.partitions):
             result = DeleteRecordsPartitionResult(requested.partition_index)
             topics[-1].partitions.append(result)
             try:
                 waiting.append((result, *_delete(replicas, topic.name, requested, request.timeout_ms)))
             except ApiError as error:
                 result.low_watermark, result.error_code = -1, error.code
-    async for result, partition, followers in turns(waiting):
+    async for result, partition, followers in cooperatively(waiting):
         try:
             if followers is not None:
                 await followers

@@ -19,7 +19,7 @@ from ..administration.topics import TopicAdministrator
 from ..coordination import TopicRecord
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..topic_rules.internal_topics import check_not_internal
 
 
@@ -40,7 +40,7 @@ async def handle(
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
     deleting: dict[str, DeletableTopicResult] = {}
-    async for (name, topic_id), times in turns(named.items()):
+    async for (name, topic_id), times in cooperatively(named.items()):
         if name is None and topic_id in both:
             continue  # reported under its name
         result = DeletableTopicResult(name, topic_id)

@@ -27,7 +27,7 @@ from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 from ..administration.configs import ConfigAdministrator, Resource
 from ..config.config import ConfigSource, Entry
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 MOST_REPEATED = 10
 
@@ -38,7 +38,7 @@ async def handle(
 ) -> DescribeConfigsResponse:
     times = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
     results = []
-    async for requested in turns(request.resources):
+    async for requested in cooperatively(request.resources):
         is_repeated = times[requested.resource_type, requested.resource_name] > MOST_REPEATED
         results.append(
             _describe(config_administrator, requested, request, context.version, is_repeated=is_repeated)

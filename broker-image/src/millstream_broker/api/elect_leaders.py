@@ -18,7 +18,7 @@ from ..cluster.controllership import Controllership
 from ..cluster.forwarding import Forwarding
 from ..controller.messages import ElectionType
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 
 @handler(elect_leaders.API)
@@ -38,11 +38,11 @@ async def handle(
         requested = [
             (topic.topic, index)
             for topic in request.topic_partitions
-            async for index in turns(topic.partitions)
+            async for index in cooperatively(topic.partitions)
         ]
     found = await controller.elect_leaders(ElectionType(request.election_type), requested, timeout_s)
     results: dict[str, list[PartitionResult]] = {topic.topic: [] for topic in request.topic_partitions or []}
-    async for (name, index), error in turns(found.items()):
+    async for (name, index), error in cooperatively(found.items()):
         results.setdefault(name, []).append(_result(index, error))
     return ElectLeadersResponse(
         replica_election_results=[

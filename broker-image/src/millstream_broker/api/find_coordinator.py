@@ -22,7 +22,7 @@ from ..coordination import CoordinationError
 from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 GROUP, TRANSACTION = 0, 1
 BATCHED_SINCE = 4
@@ -38,7 +38,8 @@ async def handle(
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     failure = await _prepare(groups, request.key_type)
     found = [
-        changed(failure or _coordinator(groups, replicas, context, key), key=key) async for key in turns(keys)
+        changed(failure or _coordinator(groups, replicas, context, key), key=key)
+        async for key in cooperatively(keys)
     ]
     if context.version >= BATCHED_SINCE:
         return FindCoordinatorResponse(coordinators=found)

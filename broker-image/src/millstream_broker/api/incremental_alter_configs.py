@@ -25,7 +25,7 @@ from ..config.config import BrokerConfig, TopicConfig
 from ..config.config_keys import BROKER_KEYS, TOPIC_KEYS
 from ..config.config_types import Type, as_text
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
@@ -41,7 +41,7 @@ async def handle(
     return IncrementalAlterConfigsResponse(
         responses=[
             await _alter(config_administrator, config, resource, named, request.validate_only)
-            async for resource in turns(request.resources)
+            async for resource in cooperatively(request.resources)
         ]
     )
 

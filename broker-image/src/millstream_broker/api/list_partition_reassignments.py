@@ -15,7 +15,7 @@ from millstream_kafka.protocol.list_partition_reassignments import (
 from ..cluster.controllership import Controllership
 from ..cluster.forwarding import Forwarding
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 
 @handler(list_partition_reassignments.API, ends_with_connection=True)
@@ -31,11 +31,13 @@ async def handle(
     requested = None
     if request.topics is not None:
         requested = [
-            (topic.name, index) for topic in request.topics async for index in turns(topic.partition_indexes)
+            (topic.name, index)
+            for topic in request.topics
+            async for index in cooperatively(topic.partition_indexes)
         ]
     found = await controller.list_reassignments(requested, timeout_s)
     topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
-    async for (name, index), record in turns(found.items()):
+    async for (name, index), record in cooperatively(found.items()):
         topics[name].append(
             OngoingPartitionReassignment(
                 index, list(record.replicas), list(record.adding), list(record.removing)

@@ -23,7 +23,7 @@ from ..network.handlers import RequestContext, handler
 from ..replication.manager import ReplicaManager
 from ..replication.partition import Partition
 from ..replication.replicas import Replicas
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..topic_rules.mirrored_topics import check_rejoins
 
 
@@ -39,7 +39,7 @@ async def handle(
     for topic in request.topics:
         source = str(MirrorSource(request.source_cluster_id, topic.source_topic_id, rejoins=True))
         answers = []
-        async for requested in turns(topic.partitions):
+        async for requested in cooperatively(topic.partitions):
             answer = TruncatedPartitionResponse(requested.index, 0)
             answers.append(answer)
             try:

@@ -22,7 +22,7 @@ from ..groups.driver import GroupDriver
 from ..groups.messages import Commit, OffsetToCommit
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..runtime.slices import each_in_turn, turns
+from ..runtime.slices import cooperatively, gather_in_slices
 
 AT_ONCE = 100
 """Positions stored in one batch and one turn of the loop. The group may rebalance between batches."""
@@ -38,7 +38,9 @@ async def handle(
     missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     records: dict[tuple[UUID, str], TopicRecord | None] = {}
     known, errors = [], {}
-    async for topic, each in turns((entry, each) for entry in request.topics for each in entry.partitions):
+    async for topic, each in cooperatively(
+        (entry, each) for entry in request.topics for each in entry.partitions
+    ):
         key = topic.topic_id, topic.name
         if key not in records:  # once for all its partitions, although the topic may be recreated meanwhile
             by_ids, by_names = replicas.metadata.topics_by_id, replicas.wanted.topics
@@ -77,7 +79,7 @@ async def handle(
     if len(commits) == 1:
         errors.update(await groups.commit(commits[0]))
     else:
-        for of_some in await each_in_turn(groups.commit(commit) for commit in commits):
+        for of_some in await gather_in_slices(groups.commit(commit) for commit in commits):
             errors.update(of_some)
     topics = []
     for topic in request.topics:
@@ -85,7 +87,7 @@ async def handle(
         name = topic.name if record is None else record.name
         found = [
             OffsetCommitResponsePartition(each.partition_index, errors[name, each.partition_index])
-            async for each in turns(topic.partitions)
+            async for each in cooperatively(topic.partitions)
         ]
         topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, found))
     return OffsetCommitResponse(topics=topics)

@@ -18,7 +18,7 @@ from millstream_kafka.protocol.offset_delete import (
 from ..groups.driver import GroupDriver
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from ..runtime.slices import each_in_turn, turns
+from ..runtime.slices import cooperatively, gather_in_slices
 from ..runtime.steps import portions
 
 AT_ONCE = 100
@@ -32,7 +32,7 @@ async def handle(
     existing = [
         (topic.name, each.partition_index)
         for topic in request.topics
-        async for each in turns(topic.partitions)
+        async for each in cooperatively(topic.partitions)
         if _exists(replicas, topic.name, each.partition_index)
     ]
     first = await groups.delete_offsets(request.group_id, existing[:AT_ONCE])
@@ -40,12 +40,12 @@ async def handle(
         return OffsetDeleteResponse(error_code=first.error)
     errors, topics = dict(first.partitions), []
     rest = list(portions(existing[AT_ONCE:], AT_ONCE))
-    answers = await each_in_turn(groups.delete_offsets(request.group_id, some) for some in rest)
+    answers = await gather_in_slices(groups.delete_offsets(request.group_id, some) for some in rest)
     for some, deleted in zip(rest, answers, strict=True):
         errors.update(dict.fromkeys(some, deleted.error) if deleted.error else deleted.partitions)
     for topic in request.topics:
         topics.append(OffsetDeleteResponseTopic(topic.name, []))
-        async for each in turns(topic.partitions):
+        async for each in cooperatively(topic.partitions):
             index = each.partition_index
             error = errors.get((topic.name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             topics[-1].partitions.append(OffsetDeleteResponsePartition(index, error))

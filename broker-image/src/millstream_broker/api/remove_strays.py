@@ -17,7 +17,7 @@ from millstream_kafka.protocol.remove_strays import (
 from ..log.directory import describe
 from ..log.manager import LogManager
 from ..network.handlers import RequestContext, handler
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 GONE = "it is no stray of this broker any more: list the strays again"
 
@@ -27,7 +27,7 @@ async def handle(
     logs: LogManager, context: RequestContext, request: RemoveStraysRequest
 ) -> RemoveStraysResponse:
     answers = []
-    async for stray in turns(request.strays):
+    async for stray in cooperatively(request.strays):
         code, why = await asyncio.to_thread(_remove, logs, stray)
         answers.append(RemovedStray(stray.log_dir, stray.folder, code, why))
     await asyncio.to_thread(logs.remove_deleted)

@@ -19,7 +19,7 @@ from millstream_kafka.protocol.stop_replica import (
 from ..coordination.coordination import Coordination
 from ..network.handlers import RequestContext, handler
 from ..replication.manager import ReplicaManager, Stop
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from .update_metadata import check_sender
 
 
@@ -45,7 +45,7 @@ async def handle(
                 state.delete_partition,
                 topic_id,
             )
-            async for state in turns(topic.partition_states)
+            async for state in cooperatively(topic.partition_states)
         ]
     errors = await replica_manager.stop_replicas(requested)
     return StopReplicaResponse(
@@ -53,6 +53,6 @@ async def handle(
             StopReplicaPartitionError(
                 stop.topic, stop.partition, errors.get((stop.topic, stop.partition), ErrorCode.NONE)
             )
-            async for stop in turns(requested)
+            async for stop in cooperatively(requested)
         ]
     )

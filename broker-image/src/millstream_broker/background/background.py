@@ -27,7 +27,7 @@ from ..log.manager import LogManager
 from ..replication.alter_partition import AlterPartitionManager
 from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
-from ..runtime.slices import turn, turns
+from ..runtime.slices import cooperatively, yield_to_others
 from ..runtime.steps import portions
 from .cleaner import Cleaner
 
@@ -83,7 +83,7 @@ def _now_ms() -> int:
 async def _retain(logs: LogManager, replicas: Replicas) -> None:
     """Delete segments that retention no longer keeps, and unlink their files."""
     for _ in upkeep.enforce_retention(logs, _now_ms(), replicas.high_watermark):
-        await turn()
+        await yield_to_others()
     await asyncio.to_thread(logs.remove_deleted)
 
 
@@ -121,7 +121,7 @@ async def _flush_by_time(logs: LogManager) -> None:
     flushed: WeakKeyDictionary[Log, int] = WeakKeyDictionary()
     while True:
         shortest = FOREVER
-        async for some in turns(portions(logs, LOOKED_AT)):
+        async for some in cooperatively(portions(logs, LOOKED_AT)):
             shortest = min(shortest, *(each.config.flush_ms for each in some))
         await asyncio.sleep(min(max(shortest / 2000, 0.01), 1))
         if shortest == FOREVER:

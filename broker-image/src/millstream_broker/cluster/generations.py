@@ -40,7 +40,7 @@ from ..coordination.coordination import Coordination
 from ..log.directory import LogDir, LogDirError
 from ..log.known_states import KnownState, TopicIdPartition, forgotten
 from ..log.manager import LogManager
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 
 STOP_S = 2.0
 """Longest time that a stop waits until coordination has the last generations."""
@@ -163,7 +163,7 @@ class Generations:
     async def rise_if_grown(self) -> None:
         """Raises CoordinationError."""
         ends = 0
-        async for one in turns(self._logs):
+        async for one in cooperatively(self._logs):
             ends += one.log_end_offset
         if ends != self._ends or not self._is_shown:
             await self.rise()

@@ -49,7 +49,7 @@ from millstream_process import supervision
 
 from ..config.config import Listener
 from ..coordination import NO_LEADER, NO_STATE, BrokerRecord, PartitionRecord, TopicRecord
-from ..runtime.slices import begin, finish, turn, turns
+from ..runtime.slices import begin, cooperatively, finish, yield_to_others
 from ..runtime.steps import Steps
 from ..topic_rules.internal_topics import is_internal
 from .messages import AskLogEnds, LogEnd, LogEnds, Push, Stopped, StopReplicas
@@ -241,7 +241,7 @@ class Channel:
         if self._connection is None or self._connection.is_closed:
             name = f"controller-{self._channels.controller_id}"
             self._connection = await self._channels.reach(self._broker, name, timeout_s=PATIENCE_S)
-        await turn()
+        await yield_to_others()
         await self._channels.rest()
         if self._is_behind:
             await self._update(self._connection)
@@ -268,7 +268,7 @@ class Channel:
         channels = self._channels
         steps = update_request(channels.controller_id, self.broker_epoch, self._cluster, partitions)
         while (done := begin(steps)) is None:
-            await turn()
+            await yield_to_others()
             await channels.rest()
         return done[0]
 
@@ -287,7 +287,7 @@ class Channel:
         }
         if not (deleting or stopping):
             return
-        await turn()
+        await yield_to_others()
         request = await finish(
             stop_request(
                 self._channels.controller_id,
@@ -300,7 +300,7 @@ class Channel:
         )
         answer = await connection.call(stop_replica.API, 3, request)
         self._check(answer.error_code, connection)
-        await turn()
+        await yield_to_others()
         failed = _failed(answer)
         for key, epoch in stopping.items():
             if self._to_stop.get(key) == epoch:
@@ -318,7 +318,7 @@ class Channel:
             )
 
     async def _ask(self, connection: Caller) -> None:
-        async for key in turns([*self._to_ask]):
+        async for key in cooperatively([*self._to_ask]):
             if not self._cluster.is_undecided(key):
                 self._to_ask.pop(key, None)
         if not self._to_ask:

@@ -32,7 +32,7 @@ from ..config.config import BrokerConfig
 from ..config.config_keys import BROKER_KEYS
 from ..coordination import CoordinationError, PartitionRecord
 from ..coordination.controllership import BrokersChanged, ConfigsChanged, ControllerStore, Fenced, StoreEvent
-from ..runtime.slices import begin, each_in_turn, finish, in_turn, slice_left
+from ..runtime.slices import begin, call_in_slice, finish, gather_in_slices, slice_left
 from ..runtime.steps import Steps
 from .channels import Channels
 from .machine import ControllerMachine
@@ -267,7 +267,7 @@ class ControllerDriver:
         try:
             while self._events and not self._is_over:
                 if (left := slice_left(SLICE_S)) < 0:
-                    in_turn(self._handle_more)
+                    call_in_slice(self._handle_more)
                     return
                 if self._handling is None:
                     self._handling = self._carry_out(self.machine.handle(self._events[0]))
@@ -328,7 +328,7 @@ class ControllerDriver:
                 self._to_write.clear()
                 while self._writes:
                     writing = map(self._write, self._next_writes())
-                    for event in await each_in_turn(writing, at_once=BEGUN_AT_ONCE):
+                    for event in await gather_in_slices(writing, at_once=BEGUN_AT_ONCE):
                         if event is not None:
                             self._handle(event)
         except Fenced:

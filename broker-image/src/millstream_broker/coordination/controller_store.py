@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from millstream_kafka.topic_partition import TopicPartition
 from millstream_process import supervision
 
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..runtime.steps import portions
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, shared, topic_nodes, tree
 from .chores import Chores
@@ -182,7 +182,7 @@ class TreeControllerStore:
         """Read topics with their states and configurations; those deleted in between are left out."""
         nodes = await self._nodes.get_all(map(tree.topic_path, names), self._watch_topic)
         found: dict[str, TopicRecord] = {}
-        async for name, node in turns(zip(names, nodes, strict=True)):
+        async for name, node in cooperatively(zip(names, nodes, strict=True)):
             if node is None:
                 continue
             try:
@@ -195,16 +195,16 @@ class TreeControllerStore:
         keys = [
             (name, index)
             for name, topic in found.items()
-            async for index in turns(range(len(topic.partitions)))
+            async for index in cooperatively(range(len(topic.partitions)))
         ]
         partitions: dict[str, list[PartitionRecord]] = {name: [] for name in found}
-        async for (name, _), state in turns((await self._read_states(keys, found)).items()):
+        async for (name, _), state in cooperatively((await self._read_states(keys, found)).items()):
             partitions[name].append(state)
         return {
             name: replace(
                 topic, partitions=tuple(partitions[name]), config=self._configs.topics.get(name, {})
             )
-            async for name, topic in turns(found.items())
+            async for name, topic in cooperatively(found.items())
         }
 
     async def _read_states(
@@ -215,7 +215,7 @@ class TreeControllerStore:
         for start in range(0, len(keys), READ_AT_ONCE):
             some = keys[start : start + READ_AT_ONCE]
             nodes = await self._nodes.get_all(tree.state_path(*key) for key in some)
-            async for key, node in turns(zip(some, nodes, strict=True)):
+            async for key, node in cooperatively(zip(some, nodes, strict=True)):
                 found[key] = _with_state(key, topics[key[0]].partitions[key[1]], node)
         return found
 
@@ -313,7 +313,7 @@ class TreeControllerStore:
             groups = [*_groups(pending.keys() - alone), *([key] for key in sorted(pending.keys() & alone))]
             multis = [
                 [self._check, *(op for key in group for op in _write_state(key, pending[key]))]
-                async for group in turns(groups)
+                async for group in cooperatively(groups)
             ]
             answers = await self._nodes.multi_all(multis)
             unclear: list[TopicPartition] = []

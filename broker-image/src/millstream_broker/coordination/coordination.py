@@ -32,7 +32,7 @@ from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
 from ..log.known_states import KnownState, contradicts
-from ..runtime.slices import finish, turn, turns
+from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..topic_rules.mirrored_topics import check_change
 from . import (
     NO_LEADER,
@@ -294,7 +294,7 @@ class Coordination:
         concerned = [
             (topic, index)
             for topic in self._known.topics.values()
-            async for index, record in turns(enumerate(topic.partitions))
+            async for index, record in cooperatively(enumerate(topic.partitions))
             if record.version >= 0 and (self._store is not None or us in record.replicas)
         ]
         stored = await nodes.get_all(tree.state_path(topic.name, index) for topic, index in concerned)
@@ -468,7 +468,7 @@ class Coordination:
         await self._fencing.confirm(controller, request.broker_epoch, self.broker_epoch)
         async with self._updating:
             read = await finish(view.read(request))
-            await turn()  # the rest must happen in one step
+            await yield_to_others()  # the rest must happen in one step
             known = self._known.topics
             new = [
                 told.topic_name
@@ -505,7 +505,7 @@ class Coordination:
         asked = list(names)
         nodes = await self._nodes.get_all(map(tree.topic_path, asked))
         found: dict[str, TopicRecord | None] = {}
-        async for name, node in turns(zip(asked, nodes, strict=True)):
+        async for name, node in cooperatively(zip(asked, nodes, strict=True)):
             try:
                 found[name] = None if node is None else await topic_nodes.decoded(name, node.data)
             except tree.TreeError as error:

@@ -15,7 +15,7 @@ from millstream_kafka.batch import Buffer
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_process import supervision
 
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..runtime.steps import Steps
 from .effects import Reply
 from .loader import CoordinatorLoader, Loaded
@@ -194,5 +194,5 @@ class CoordinatorRuntime(Generic[L]):
 
 
 async def _in_turns(events: Iterator[object]) -> None:
-    async for _ in turns(events):
+    async for _ in cooperatively(events):
         pass

@@ -28,7 +28,7 @@ from millstream_kafka.protocol.produce import (
 )
 
 from ..runtime.request_memory import RequestMemory
-from ..runtime.slices import begin, finish, turns
+from ..runtime.slices import begin, cooperatively, finish
 from ..runtime.steps import Steps
 from .handlers import Bound, CloseConnection, RequestContext
 
@@ -157,7 +157,7 @@ class LargeRequests:
     ) -> list[asyncio.Future[Any]]:
         """Append now; the results resolve to the parts' responses once everything is acknowledged."""
         answers: list[asyncio.Future[Any]] = []
-        async for part in turns(parts):
+        async for part in cooperatively(parts):
             found = registration.handle(context, part)
             if inspect.isawaitable(found):
                 answers.append(asyncio.ensure_future(found))
@@ -176,7 +176,7 @@ def _retrieve_error(answer: asyncio.Future[Any]) -> None:
 
 async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceResponse | None:
     topics: list[TopicProduceResponse] = []
-    async for answer in turns(answers):
+    async for answer in cooperatively(answers):
         try:
             response = await answer
         except asyncio.CancelledError:  # the broker stops: none of them may append afterwards
@@ -193,7 +193,7 @@ async def _together(answers: list[asyncio.Future[Any]], acks: int) -> ProduceRes
 
 async def _all_mirrored(answers: list[asyncio.Future[Any]]) -> MirrorAppendResponse:
     topics: list[MirrorTopicResponse] = []
-    async for answer in turns(answers):
+    async for answer in cooperatively(answers):
         topics += (await answer).topics
     return MirrorAppendResponse(topics)
 

@@ -28,7 +28,7 @@ from ..replication.partition import Partition
 from ..replication.replica import Replica
 from ..replication.replicas import Replicas
 from ..runtime.request_memory import RequestMemory
-from ..runtime.slices import finish, turn, turns
+from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..runtime.stats import Stats
 from .metric_table import MOST_PARTITIONS, MOST_TOPICS, TABLE
 
@@ -128,7 +128,7 @@ class Metrics:
         """All metrics in Prometheus's text format, with those of the process."""
         async with self._scraping:
             page, found = Page(TABLE), _Tally()
-            async for one in turns(list(self._replicas.all())):
+            async for one in cooperatively(list(self._replicas.all())):
                 found.add(one)
                 self._received.add(one, one.received_bytes)
                 self._sent.add(one, one.sent_bytes)
@@ -145,7 +145,7 @@ class Metrics:
             controller = self._controllership.controller
             counts = (0, 0, 0) if controller is None else await finish(controller.machine.count())
             self._add_counters(page)
-            await turn()
+            await yield_to_others()
             self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
             found.directories = await self._sizes_of_directories()
@@ -180,12 +180,12 @@ class Metrics:
         """Add the metrics of groups; returns the number of series left out."""
         states, members, omitted = Counter[Labels](), 0, 0
         offsets: dict[Labels, float] = {}
-        async for group in turns(self._groups.all()):
+        async for group in cooperatively(self._groups.all()):
             states[group.state.value,] += 1
             members += len(group.members)
             shown = list(islice(group.offsets.items(), MOST_PARTITIONS - len(offsets)))
             omitted += len(group.offsets) - len(shown)
-            async for (topic, partition), committed in turns(shown):
+            async for (topic, partition), committed in cooperatively(shown):
                 offsets[group.group_id, topic, str(partition)] = committed.offset
         page.add("millstream_groups", states)
         page.add("millstream_group_members", members)
@@ -221,7 +221,7 @@ class Metrics:
         """The sizes of the logs in each usable directory."""
         sizes = {home.path: 0 for home in self._logs.dirs}
         for home in list(self._logs.dirs):
-            async for log in turns(list(home.all_logs().values())):
+            async for log in cooperatively(list(home.all_logs().values())):
                 sizes[home.path] += log.size
         return sizes
 

@@ -38,7 +38,7 @@ from ..log.log import Log
 from ..log.manager import Found, LogManager, Released
 from ..metadata.cache import Metadata
 from ..metadata.effective_configs import EffectiveConfigs
-from ..runtime.slices import turns
+from ..runtime.slices import cooperatively
 from ..runtime.steps import portions
 from ..security.inter_broker import InterBroker
 from .append_queue import Admissions
@@ -186,13 +186,13 @@ class ReplicaManager:
     async def _let_go(self, state: ClusterState) -> bool:
         """Stop serving partitions of deleted topics; returns whether there were any."""
         gone: dict[TopicPartition, uuid.UUID] = {}
-        async for some in turns(portions([*self._replicas.all()], AT_ONCE)):
+        async for some in cooperatively(portions([*self._replicas.all()], AT_ONCE)):
             gone |= {
                 (held.topic, held.index): held.topic_id
                 for held in some
                 if topic_id(state, held.topic) != held.topic_id
             }
-        async for key in turns(gone):
+        async for key in cooperatively(gone):
             await self._cut_ends(key)
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         taken = [key for key in gone if key[0] in state.topics]
@@ -226,7 +226,7 @@ class ReplicaManager:
         for topic in topics:
             if (coordinator := self._coordinators.get(topic.name)) is not None:
                 coordinator.set_partition_count(len(topic.partitions))
-        async for topic, index in turns(partitions):
+        async for topic, index in cooperatively(partitions):
             key = topic.name, index
             await self._cut_ends(key)
             self._note(topic, index)
@@ -285,7 +285,7 @@ class ReplicaManager:
 
     async def _follow_brokers(self, state: ClusterState) -> None:
         alive = frozenset(state.brokers)
-        async for partition in turns(list(self._replicas.partitions.values())):
+        async for partition in cooperatively(list(self._replicas.partitions.values())):
             if partition.isr is not None:
                 partition.isr.set_alive(alive)
                 partition.isr_changed()
@@ -460,7 +460,7 @@ class ReplicaManager:
         deleted: list[TopicPartition] = []
         kept: list[TopicPartition] = []
         async with self._following:
-            async for stop in turns(stops):
+            async for stop in cooperatively(stops):
                 key = stop.topic, stop.partition
                 held = self._replicas.held(key)
                 errors[key] = ErrorCode.NONE
@@ -528,14 +528,14 @@ class ReplicaManager:
         logs = self._logs
         older = [
             log
-            async for topic, index in turns(new)
+            async for topic, index in cooperatively(new)
             for log in logs.release_others((topic.name, index), (None, topic.topic_id).__contains__)
         ]
         if older:
             await self._put_aside(older)
             self._remove_deleted()
         failed = await self._open_in_thread(new)
-        async for topic, index in turns(new):
+        async for topic, index in cooperatively(new):
             key = topic.name, index
             if (reason := failed.get(key)) is not None:
                 if self._replicas.unopened.get(key) != reason:
@@ -679,7 +679,7 @@ class ReplicaManager:
     async def write_watermarks(self) -> None:
         """Write those of replicated partitions, in directories where any has changed."""
         now: dict[TopicPartition, tuple[uuid.UUID | None, int]] = {}
-        async for one in turns(list(self._replicas.all())):
+        async for one in cooperatively(list(self._replicas.all())):
             if isinstance(one, Follower) or one.isr is not None:
                 now[one.topic, one.index] = one.log.topic_id, one.high_watermark
         await asyncio.to_thread(self._logs.write_high_watermarks, now)

@@ -110,17 +110,17 @@ def slice_left(slice_s: float | None = None) -> float:
     return _scheduler().slice_end(slice_s) - perf_counter()
 
 
-async def turn() -> None:
+async def yield_to_others() -> None:
     """Yield to others; returns in a later iteration of the loop, with a time slice."""
     await _scheduler().next_slice()
 
 
-def in_turn(call: Callable[[], object]) -> None:
+def call_in_slice(call: Callable[[], object]) -> None:
     """Call it in a later iteration of the loop, with a time slice."""
     _scheduler().next_slice().add_done_callback(lambda _: call())
 
 
-async def turns(items: Iterable[T]) -> AsyncIterator[T]:
+async def cooperatively(items: Iterable[T]) -> AsyncIterator[T]:
     """Iterate over the items, and yield to others after each time slice."""
     scheduler = _scheduler()
     over = scheduler.slice_end(None)
@@ -131,14 +131,14 @@ async def turns(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
 
 
-async def each_in_turn(work: Iterable[Coroutine[Any, Any, T]], *, at_once: int = 1) -> list[T]:
+async def gather_in_slices(work: Iterable[Coroutine[Any, Any, T]], *, at_once: int = 1) -> list[T]:
     """The results of all calls. A limited number begins in an iteration of the loop; they wait concurrently."""
     begun: list[asyncio.Task[T]] = []
     try:
         for coroutine in work:
             begun.append(asyncio.create_task(coroutine))
             if len(begun) % at_once == 0:
-                await turn()
+                await yield_to_others()
         return await asyncio.gather(*begun)
     except asyncio.CancelledError:
         await supervision.cancel(begun)

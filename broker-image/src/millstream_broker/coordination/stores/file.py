@@ -30,7 +30,7 @@ from typing import Any
 from millstream_process import supervision
 
 from ...log.files import write_atomically
-from ...runtime.slices import turn, turns
+from ...runtime.slices import cooperatively, yield_to_others
 from .. import OVERRIDE, CoordinationError
 from . import (
     Create,
@@ -137,10 +137,13 @@ class FileStore:
         return self._nodes.children(path, watch)
 
     async def get_all(self, paths: Iterable[str], watch: Watch | None = None) -> list[Node | None]:
-        return [await self.get(path, watch if path in self._nodes else None) async for path in turns(paths)]
+        return [
+            await self.get(path, watch if path in self._nodes else None)
+            async for path in cooperatively(paths)
+        ]
 
     async def children_of_all(self, paths: Iterable[str]) -> list[list[str] | None]:
-        return [await self.children(path) async for path in turns(paths)]
+        return [await self.children(path) async for path in cooperatively(paths)]
 
     # Writing
 
@@ -220,7 +223,7 @@ class FileStore:
         """Carry these out in order, with one write."""
         group = GroupCommit(self._nodes, int(time.time() * 1000))
         outcomes: list[list[Any] | Exception] = []
-        async for operations, _ in turns(waiting):
+        async for operations, _ in cooperatively(waiting):
             try:
                 outcomes.append(group.multi(operations, SESSION))
             except MultiError as error:
@@ -238,7 +241,7 @@ class FileStore:
                 else:
                     written.set_result(outcome)
             if number % TOLD_AT_ONCE == 0:
-                await turn()
+                await yield_to_others()
 
     # The file
 
