@@ -82,7 +82,9 @@ def several_epochs(source: InProcessCluster, topic: str) -> None:
         produce(source, topic, range(number * 20, number * 20 + 20), batch_num_messages=5)
         victim = source.leader(topic)
         victim.kill()
-        source.leader(topic)
+        eventually(
+            lambda: source.leader(topic), lambda now, before=victim: now is not before, "another leader"
+        )
         victim.start()
     source.await_in_sync(topic)
     produce(source, topic, range(60, 80), batch_num_messages=5)
