@@ -44,6 +44,14 @@ def test_a_move_finishes_whatever_the_version_of_the_state(version: int) -> None
     assert reassignment.can_finish(replace(MOVING, isr=(3, 4), version=version), {3, 4})
 
 
+@pytest.mark.parametrize(("min_isr", "expected"), [(1, True), (2, False), (3, False)])
+def test_move_finishes_only_with_the_minimum_isr(min_isr: int, expected: bool) -> None:
+    """Broker 2, which stays, is down: what is dropped has the only other copy. No more is needed than replicas stay."""
+    shrinking = PartitionRecord((2, 1, 3), 1, 5, (1, 3), 7, removing=(3,))
+    assert reassignment.can_finish(shrinking, {1, 3}, min_isr) == expected
+    assert reassignment.can_finish(replace(shrinking, isr=(1, 2, 3)), {1, 3}, min_isr)
+
+
 def test_move_of_a_doubted_partition_does_not_finish() -> None:
     """The most complete log may be one of those to be dropped."""
     assert not reassignment.can_finish(replace(MOVING, isr=(3, 4), leader=-1, doubted=True), {3, 4})

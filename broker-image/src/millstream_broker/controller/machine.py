@@ -385,9 +385,10 @@ class ControllerMachine:
     def _decide(self, key: TopicPartition) -> PartitionRecord:
         record, notes = self.records[key], self.partitions.notes.get(key, NOTHING)
         config = self.topics[key[0]].config
+        min_isr = int(config.get("min.insync.replicas", self.settings.min_isr))
         finishing = (
             bool(record.adding or record.removing)
-            and reassignment.can_finish(record, self.brokers)
+            and reassignment.can_finish(record, self.brokers, min_isr)
             and not self.assignments.is_wanted(key)
         )
         now = Situation(
@@ -396,7 +397,7 @@ class ControllerMachine:
             restarted=notes.restarted,
             forgetful=notes.forgetful,
             going=record.removing if finishing else (),
-            min_isr=int(config.get("min.insync.replicas", self.settings.min_isr)),
+            min_isr=min_isr,
             unclean=notes.unclean or is_unclean_allowed(config, self.settings),
             preferred=notes.preferred,
             new_epoch=notes.new_epoch,

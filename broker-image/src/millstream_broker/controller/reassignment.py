@@ -95,14 +95,18 @@ def begin(record: PartitionRecord, wanted: tuple[int, ...]) -> PartitionRecord:
     )
 
 
-def can_finish(record: PartitionRecord, live: Collection[int]) -> bool:
+def can_finish(record: PartitionRecord, live: Collection[int], min_isr: int = 1) -> bool:
     """Whether all new replicas, and all live remaining ones, are in sync, and one of them can lead.
 
+    At least `min_isr` of them must be in sync: the dropped ones may have the only other copy of acknowledged records.
     Not while the ISR is doubted: the most complete log may be one of those to be dropped.
     """
     if record.doubted or not (is_moving(record) and all(r in record.isr for r in record.adding)):
         return False
-    staying = [r for r in target(record) if r in live]
+    after = target(record)
+    if sum(r in record.isr for r in after) < min(min_isr, len(after)):
+        return False
+    staying = [r for r in after if r in live]
     return bool(staying) and all(r in record.isr for r in staying)
 
 
