@@ -190,7 +190,7 @@ async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_
         logs.get_or_create("t", 1, None)
         logs.get_or_create("t", 2, topic("t").topic_id)
         world.replicas.wanted = state(record)
-        world.manager.find_lost()
+        world.manager.lost.find()
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
         assert sorted(world.replicas.unopened) == [("t", 2), ("t", 3)]

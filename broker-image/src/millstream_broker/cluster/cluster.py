@@ -106,7 +106,7 @@ class Cluster:
         """Apply an update from the controller; raises ApiError."""
         await self._coordination.update(request)
         if not self._has_begun and self._logs.offline and not self._logs.inventory.is_known:
-            self._manager.find_lost()
+            self._manager.lost.find()
         await self._manager.follow()
         self.told.set()
 

@@ -47,6 +47,7 @@ from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
 from .isr import Isr
 from .log_starts import LogStarts
+from .lost_logs import LostLogs
 from .partition import Partition, now_ms
 from .purgatory import Purgatory
 from .replicas import Replicas, topic_id
@@ -126,8 +127,7 @@ class ReplicaManager:
         self._coordinators = coordinators
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
-        self._lost: set[TopicIdPartition] = set(logs.inventory.missing)
-        """Partitions in a log directory that is offline, or whose logs are missing."""
+        self.lost = LostLogs(replicas, logs)
         self._removed: dict[TopicIdPartition, int] = {}
         """Deleted on the controller's request although the last record has them here; values: its leader epochs."""
         self._fetchers = ReplicaFetcherManager(replicas, config, peers)
@@ -212,7 +212,7 @@ class ReplicaManager:
 
     def _forget(self, state: ClusterState, before: ClusterState, deleted: Collection[uuid.UUID]) -> None:
         """Forget deleted topics, including those whose names have been taken again."""
-        self._lost = {one for one in self._lost if one[0] not in deleted}
+        self.lost.forget(deleted)
         self._removed = {one: of for one, of in self._removed.items() if one[0] not in deleted}
         for key in list(self._replicas.unopened):
             found = topic_id(state, key[0])
@@ -233,14 +233,14 @@ class ReplicaManager:
             if self._replicas.broker_id not in (replicas := topic.partitions[index].replicas):
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if replicas and key not in self._replicas.unopened:  # it was never here
-                    self._lost.discard((topic.topic_id, index))
-                if not self._is_lost(topic, index):  # otherwise it cannot be deleted yet
+                    self.lost.discard(topic.topic_id, index)
+                if not self.lost.includes(topic, index):  # otherwise it cannot be deleted yet
                     self._replicas.unopened.pop(key, None)
             elif (held := self._replicas.held(key)) is not None:
                 self._assume(topic, index, held.log)
             elif not self._was_removed(topic, index):
-                self._look_for_replacement(topic, index)
-                if topic.partitions[index].leader != NO_LEADER or self._has_log(topic, index):
+                self.lost.allow_copy(topic, index)
+                if topic.partitions[index].leader != NO_LEADER or self.lost.has_log(topic, index):
                     new.append((topic, index))
         return new
 
@@ -248,33 +248,6 @@ class ReplicaManager:
         record = topic.partitions[index]
         if self._replicas.broker_id in record.replicas:
             self._logs.states.note(topic.name, topic.topic_id, index, record.leader_epoch, record.version)
-
-    def _has_log(self, topic: TopicRecord, index: int) -> bool:
-        """Whether there is a log to open, or one that is lost: without a leader no empty one is created."""
-        key, logs = (topic.name, index), self._logs
-        found = logs.get(*key)
-        return (
-            (found is not None and found.topic_id is None)
-            or logs.log_of(topic.topic_id, *key) is not None
-            or bool(logs.strays.of(topic.topic_id, index, {home.path for home in logs.dirs}))
-            or self._is_lost(topic, index)
-        )
-
-    def _look_for_replacement(self, topic: TopicRecord, index: int) -> None:
-        """A missing log may be copied anew once coordination relies on other replicas only."""
-        key, record, us = (topic.topic_id, index), topic.partitions[index], self._replicas.broker_id
-        place = self._logs.inventory.missing.get(key)
-        if place is None or key not in self._lost or place.directory in map(str, self._logs.offline):
-            return
-        if record.leader not in (NO_LEADER, us) and us not in record.isr:
-            log.warning(
-                "%s-%d: its log in %s is missing: it is copied anew from broker %d",
-                topic.name,
-                index,
-                place.directory,
-                record.leader,
-            )
-            self._lost.discard(key)
 
     def _was_removed(self, topic: TopicRecord, index: int) -> bool:
         key = topic.topic_id, index
@@ -434,7 +407,7 @@ class ReplicaManager:
                         isr.cut(led.log_end_offset, now_ms())
                     self._lead_on(partition, topic, isr)
                 else:
-                    self._lost.add((partition.topic_id, key[1]))
+                    self.lost.add(partition.topic_id, key[1])
                     self._replicas.unopened[key] = "its log directory is offline"
 
     def _lead_on(self, before: Partition, topic: TopicRecord, isr: Isr | None) -> None:
@@ -519,7 +492,7 @@ class ReplicaManager:
         async with self._following:
             topics = self._replicas.metadata.topics
             missing = [(topics[name], index) for name, index in self._replicas.unopened if name in topics]
-            await self._bring_up([one for one in missing if not self._is_lost(*one)])
+            await self._bring_up([one for one in missing if not self.lost.includes(*one)])
 
     async def _bring_up(self, new: list[tuple[TopicRecord, int]]) -> None:
         """Open or create the logs of these partitions; those where it fails are offline."""
@@ -543,13 +516,13 @@ class ReplicaManager:
                 self._replicas.unopened[key] = reason
                 continue
             self._replicas.unopened.pop(key, None)
-            if self._is_lost(topic, index):  # its directory failed just before another one got an empty log
+            if self.lost.includes(topic, index):  # its directory failed just before another got an empty log
                 made = logs.get(*key)
                 is_empty = made is None or not made.log_end_offset
                 await self._remove([key], stray="" if is_empty else "is not the log that was in use")
             opened = logs.get(*key)
             if opened is None:  # its directory has failed meanwhile
-                self._lost.add((topic.topic_id, index))
+                self.lost.add(topic.topic_id, index)
                 self._replicas.unopened[key] = "its log directory is offline"
                 continue
             self._assume(topic, index, opened)
@@ -581,21 +554,12 @@ class ReplicaManager:
             if cancelled.is_set():
                 return failed
             try:
-                if self._is_lost(topic, index):
-                    raise LogDirError(self._why_lost(topic, index))
+                if self.lost.includes(topic, index):
+                    raise LogDirError(self.lost.reason(topic, index))
                 logs.get_or_create(topic.name, index, topic.topic_id)
             except LogDirError as error:
                 failed[topic.name, index] = str(error)
         return failed
-
-    def _why_lost(self, topic: TopicRecord, index: int) -> str:
-        place = self._logs.inventory.missing.get((topic.topic_id, index))
-        if place is None or place.directory in map(str, self._logs.offline):
-            return f"its log directory is offline: {', '.join(map(str, self._logs.offline))}"
-        return (
-            f"its log is missing: it was in {place.directory}. Put its folder, or that directory in log.dirs, back and"
-            " restart the broker; or delete the topic"
-        )
 
     def lose(self, logs: Iterable[Found], reason: str) -> None:
         """The directory of these logs has failed: treat it as if it had been missing at the start.
@@ -606,27 +570,11 @@ class ReplicaManager:
             key = one.topic, one.partition
             held = self._replicas.held(key)
             if held is None:
-                self._lost.add((one.topic_id or self._replicas.topic_id(one.topic), one.partition))
+                self.lost.add(one.topic_id or self._replicas.topic_id(one.topic), one.partition)
             else:
-                self._lost.add((held.topic_id, one.partition))
+                self.lost.add(held.topic_id, one.partition)
                 self._replicas.unopened[key] = reason
                 self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def find_lost(self) -> None:
-        """Find partitions that belong to missing directories because ours lack them; these are never recreated.
-
-        A partition whose replicas are not announced yet (`controller.machine`, `may_tell`) may be ours, and counts.
-        """
-        for topic in self._replicas.wanted.topics.values():
-            for index, record in enumerate(topic.partitions):
-                here = self._logs.get(topic.name, index)
-                is_here = here is not None and here.topic_id in (None, topic.topic_id)
-                is_ours = not record.replicas or self._replicas.broker_id in record.replicas
-                if is_ours and not is_here:
-                    self._lost.add((topic.topic_id, index))
-
-    def _is_lost(self, topic: TopicRecord, index: int) -> bool:
-        return (topic.topic_id, index) in self._lost
 
     async def settle_strays(self, known: KnownTopics) -> None:
         """Make strays of the logs that fit nothing in coordination. Raises CoordinationError.
@@ -642,30 +590,16 @@ class ReplicaManager:
         names = {name for name, _ in unserved} | {place.topic for place in missing.values()}
         topics = await known(names) if names else {}
         for (of, index), place in missing.items():
-            if self._misfit((place.topic, index), of, topics):  # nobody misses it any more
+            if self.lost.misfit((place.topic, index), of, topics):  # nobody misses it any more
                 self._logs.inventory.remove(of, index)
-                self._lost.discard((of, index))
-        strays = {key: why for key, of in unserved.items() if (why := self._misfit(key, of, topics))}
+                self.lost.discard(of, index)
+        strays = {key: why for key, of in unserved.items() if (why := self.lost.misfit(key, of, topics))}
         async with self._following:
             for key, why in strays.items():
                 found = self._logs.get(*key)
                 if found is not None and found.topic_id == unserved[key] and self._replicas.held(key) is None:
                     await self._remove([key], why)
         await asyncio.to_thread(self._logs.strays.refresh)
-
-    def _misfit(
-        self, key: TopicPartition, of: uuid.UUID | None, topics: Mapping[str, TopicRecord | None]
-    ) -> str:
-        """Why a log of this name and topic id fits nothing; empty if it does, or if that is unknown."""
-        if key[0] not in topics:
-            return ""
-        topic = topics[key[0]]
-        if topic is None or topic.topic_id != of or key[1] >= len(topic.partitions):
-            return "belongs to no topic that coordination knows"
-        record = topic.partitions[key[1]]
-        if self._replicas.broker_id not in (*record.replicas, *record.removing):
-            return "is of a partition that has no replica on this broker"
-        return ""
 
     # High watermarks
 
