@@ -45,11 +45,9 @@ from ..reconcile.group.apply import SOON_S as GROUP_SOON_S
 from ..reconcile.group.apply import reconcile_groups
 from ..reconcile.group.workload import has_workload
 from ..reconcile.load import plan as runs
-from ..reconcile.load.columns import check_columns
+from ..reconcile.load.admission import begin, refusal, scheduled_problem
 from ..reconcile.load.conditions import failure, tell
 from ..reconcile.load.lag import with_lag
-from ..reconcile.load.offsets import check_topics, find_ends
-from ..reconcile.load.tables import check_table
 from ..reconcile.mirror import plan as mirror_plan
 from ..reconcile.mirror.apply import find_endpoints, taken_name
 from ..reconcile.mirror.promotion import Promotion, Told, with_last
@@ -118,6 +116,7 @@ class Pass:
             pace=None,
             address_of=self._address,
             workloads=LocalWorkloads(self.folder, changes=not isinstance(admins, ObservingPool)),
+            launcher=spark.LocalLauncher(),
         )
         for resource in state.resources.values():
             self.services.store.put(resource)
@@ -383,14 +382,14 @@ class Pass:
                 self._write(load, tell(observed, runs.follow(observed, edited, now), now))
                 return True
         elif (asks := runs.request(observed, now, retry=retry)) is None:
-            if (problem := self._scheduled_problem(load)) is not None:
+            if (problem := scheduled_problem(self.services, load)) is not None:
                 self._refuse(load, observed, problem)
                 return False
             self._write(load, tell(observed, with_lag(self.services, observed), now, path=self._where(load)))
             self._say_idle(observed)
             return False
         else:
-            begun = self._begun(observed, asks)
+            begun = begin(self.services, observed, asks)
             if isinstance(begun, Problem):
                 self._refuse(load, observed, begun)
                 return False
@@ -405,29 +404,10 @@ class Pass:
             observed = runs.with_status(load, begun)
         return self._start(load, observed)
 
-    def _begun(self, load: BatchLoad, asks: runs.Request) -> BatchLoadStatus | Problem | runs.Waiting:
-        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
-        if isinstance(cluster, Problem):
-            return cluster
-        if problem := check_columns(load) or check_table(self.services.store, load):
-            return problem
-        rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
-        ends = find_ends(self.services.admins.at(self.services.address_of(cluster)), load, rerun)
-        if isinstance(ends, Problem):
-            return ends
-        return runs.begin(load, asks, ends, self.services.now(), self.services.nonce())
-
-    def _scheduled_problem(self, load: BatchLoad) -> Problem | None:
-        """Why the next run of the schedule could not begin, if that is known before its time."""
-        if load.spec.schedule is None or load.spec.schedule.suspend:
-            return None
-        cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
-        if isinstance(cluster, Problem):
-            return cluster
-        admin = self.services.admins.at(self.services.address_of(cluster))
-        return check_columns(load) or check_table(self.services.store, load) or check_topics(admin, load)
-
     def _start(self, load: BatchLoad, begun: BatchLoad) -> bool:
+        if problem := refusal(self.services, load):
+            self._refuse(load, begun, problem)
+            return False
         cluster = find_cluster(self.services, load.namespace, load.spec.cluster_ref)
         if isinstance(cluster, Problem):
             self._refuse(load, begun, cluster)

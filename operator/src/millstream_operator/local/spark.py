@@ -28,9 +28,11 @@ import msgspec
 
 from ..models import BatchLoad
 from ..models.conditions import Reason
+from ..models.problem import Problem
 from ..reconcile.load.plan import RunState, Seen
 from ..reconcile.load.runner import TIMED_OUT, Report, explained, reason_of
 from ..resources.load import AVRO_LIMITS, SPARK_VERSION, run_file, run_id, run_name
+from ..state.context import Services
 from .clusters import command, folder_name
 from .java import NotInstalled, find_java, pyspark_folder
 from .processes import MARK
@@ -93,6 +95,14 @@ class Sparse:
         elif now - self._last.setdefault(at.run, now) >= SPARSE_S:
             self._last[at.run] = now
             self._say(f"{at.run}: {at}")
+
+
+class LocalLauncher:
+    """Starts runs as processes of this machine, with the user's own rights."""
+
+    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+        """None: images, volume claims and pausing have no effect here, and any folder may be written."""
+        return None
 
 
 def job_file(load: BatchLoad) -> Path:

@@ -11,8 +11,9 @@ from typing import Protocol
 from ..kafka.lag_age import OffsetTimes
 from ..kafka.pools import AdminPool, OwnAdmins
 from ..kubernetes.client import Kube
-from ..models import Cluster, ConsumerGroup
+from ..models import BatchLoad, Cluster, ConsumerGroup
 from ..models.consumers import Consumers, Decide
+from ..models.problem import Problem
 from ..resources.cluster import bootstrap_of
 from ..resources.images import Images, SparkRole
 from ..resources.volumes import VolumeOwnership
@@ -44,6 +45,13 @@ class Workloads(Protocol):
         """Stop the consumers. Returns what it waits for, empty once none is left."""
 
 
+class RunLauncher(Protocol):
+    """Starts the runs of BatchLoads: as pods on Kubernetes, as processes on a laptop."""
+
+    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+        """Why it starts no run of the load in its present form; None if it may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     kube: Kube
@@ -69,6 +77,8 @@ class Services:
     volume_ownership: VolumeOwnership = VolumeOwnership.AUTO
     workloads: Workloads | None = None
     """Runs the workloads of ConsumerGroups; None means as Deployments."""
+    launcher: RunLauncher | None = None
+    """Starts the runs of BatchLoads; None means as pods."""
     # The namespace of the operator's pod, for NetworkPolicies; None outside Kubernetes.
     operator_namespace: str | None = None
     now: Callable[[], datetime] = now_utc

@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from ...kubernetes.client import KubeError, Manifest
-from ...models import API_VERSION, BatchLoad, BatchLoadStatus, decode_as
+from ...models import API_VERSION, BatchLoad, decode_as
 from ...models.conditions import Reason
-from ...models.problem import Problem, is_paused
+from ...models.problem import Problem
 from ...resources import load as resources
 from ...resources.cluster import bootstrap_of
 from ...resources.load_job import job
@@ -24,12 +24,11 @@ from ..common.objects import create, ensure
 from ..common.reference import find_cluster
 from ..common.volumes import claim_needs_owner
 from . import plan as runs
+from .admission import begin, refusal, scheduled_problem
 from .cleanup import clean
 from .conditions import HeldUp, tell
 from .lag import with_lag
-from .limits import check_limits
 from .observe import LOG_LINES, find_runner, log_of, see
-from .offsets import check_topics, find_ends
 from .plan import Request, RunState, Seen, Waiting
 
 AT_ONCE_S = 0.0
@@ -61,7 +60,7 @@ def reconcile_load(services: Services, load: BatchLoad) -> float:
 
 
 def _begin(services: Services, load: BatchLoad, observed: BatchLoad, asks: Request) -> float:
-    now, begun = services.now(), _begun(services, observed, asks)
+    now, begun = services.now(), begin(services, observed, asks)
     if isinstance(begun, Problem | Waiting):
         write_status(services, load, tell(observed, observed.status, now, begun))
         return SOON_S
@@ -70,24 +69,11 @@ def _begin(services: Services, load: BatchLoad, observed: BatchLoad, asks: Reque
     return AT_ONCE_S
 
 
-def _begun(services: Services, load: BatchLoad, asks: Request) -> BatchLoadStatus | Problem | Waiting:
-    if problem := check_limits(services, load):
-        return problem
-    cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
-    if isinstance(cluster, Problem):
-        return cluster
-    rerun = load.spec.rerun if asks.trigger is runs.Trigger.RERUN else None
-    partitions = find_ends(services.admins.at(services.address_of(cluster)), load, rerun)
-    if isinstance(partitions, Problem):
-        return partitions
-    return runs.begin(load, asks, partitions, services.now(), services.nonce())
-
-
 def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     """A pass without a current run, and with none due."""
     now = services.now()
     status = with_lag(services, observed)
-    write_status(services, load, tell(observed, status, now, _scheduled_problem(services, load) or ""))
+    write_status(services, load, tell(observed, status, now, scheduled_problem(services, load) or ""))
     if load.spec.schedule is None or load.spec.ttl_seconds_after_finished is not None:
         clean(services, load, status)  # with a schedule: as each run begins and ends
     again = ENDED_S
@@ -97,18 +83,6 @@ def _idle(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
     if ended and ttl is not None and (left := ttl + _seconds_to(ended, now)) > 0:
         again = min(again, left + 1)
     return again
-
-
-def _scheduled_problem(services: Services, load: BatchLoad) -> Problem | None:
-    """Why the next run of the schedule could not begin, if that is known before its time."""
-    if load.spec.schedule is None or load.spec.schedule.suspend or is_paused(load):
-        return None
-    cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
-    if isinstance(cluster, Problem):
-        return cluster
-    return check_limits(services, load) or check_topics(
-        services.admins.at(services.address_of(cluster)), load
-    )
 
 
 def _seconds_to(moment: str, now: datetime) -> float:
@@ -147,7 +121,7 @@ def _runner(services: Services, load: BatchLoad) -> Seen | Problem:
 def _start(services: Services, load: BatchLoad, runner: Manifest) -> Seen | Problem:
     if edited := runs.superseded(load):
         return edited
-    if problem := check_limits(services, load):
+    if problem := refusal(services, load):
         return problem
     cluster = find_cluster(services, load.namespace, load.spec.cluster_ref)
     if isinstance(cluster, Problem):

@@ -1,7 +1,6 @@
 """Whether a BatchLoad may run on Kubernetes now: it is not paused, and its image and volume are allowed.
 
 Its driver runs with a service account that may create pods, so code chosen by the load's author would have that right.
-Checked before a run begins, and again before anything is started, since the spec may have changed in between.
 """
 
 from __future__ import annotations
@@ -14,27 +13,19 @@ from ...models.problem import PAUSED, Problem, is_paused
 from ...resources.images import Images
 from ...resources.owned import CLUSTER_LABEL
 from ...state.context import Services
-from .columns import check_columns
 from .output import check_output
-from .tables import check_table
 
 _OF_A_CLUSTER = re.compile(r"data-.+-\d+")
 
 
-def check_limits(services: Services, load: BatchLoad) -> Problem | None:
-    """The reason to refuse the load in its present form; None if it may run.
+class KubernetesLauncher:
+    """Starts runs as Jobs or SparkApplications."""
 
-    A run that has started continues while its load is paused.
-    """
-    if is_paused(load):
-        return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
-    return (
-        check_output(load)
-        or check_columns(load)
-        or check_image(load, services.images)
-        or check_table(services.store, load)
-        or _check_claim(services, load)
-    )
+    def refusal(self, services: Services, load: BatchLoad) -> Problem | None:
+        """A run that has started continues while its load is paused."""
+        if is_paused(load):
+            return Problem(Reason.RECONCILE_PAUSED, f"no run starts: {PAUSED[-1]}")
+        return check_output(load) or check_image(load, services.images) or _check_claim(services, load)
 
 
 def check_image(load: BatchLoad, images: Images) -> Problem | None:
