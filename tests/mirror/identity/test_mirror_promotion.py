@@ -21,7 +21,7 @@ from millstream_harness.scenario import eventually, unique
 from millstream_kafka.batch import read_header
 from millstream_operator.kafka.mirrored import notes_of
 from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
-from millstream_operator.reconcile.mirror.plan import WorkerReport
+from millstream_operator.reconcile.mirror.reports import WorkerReport
 from millstream_operator.reconcile.mirror.workers import ask_all
 
 pytestmark = pytest.mark.soak

@@ -42,6 +42,7 @@ from millstream_mirror.partitions.waiting import (
 )
 from millstream_operator.models.conditions import Condition
 from millstream_operator.reconcile.mirror import plan as plan
+from millstream_operator.reconcile.mirror import reports as reports
 
 pytestmark = pytest.mark.soak
 
@@ -206,8 +207,8 @@ def problems(mirror: MirrorProcess) -> list[str]:
 
 def conditions(mirror: MirrorProcess) -> dict[str, Condition]:
     """The conditions that the operator makes of the worker's report."""
-    report = msgspec.json.decode(mirror.get("/status"), type=plan.WorkerReport)
-    status = plan.status_of(a_mirror(), plan.Workers(1, 1, (report,)), datetime(2026, 11, 21, tzinfo=UTC))
+    report = msgspec.json.decode(mirror.get("/status"), type=reports.WorkerReport)
+    status = plan.status_of(a_mirror(), reports.Workers(1, 1, (report,)), datetime(2026, 11, 21, tzinfo=UTC))
     return {one.type: one for one in status.conditions or ()}
 
 

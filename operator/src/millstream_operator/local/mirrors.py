@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ..models import MirrorMaker
-from ..reconcile.mirror.plan import Workers
+from ..reconcile.mirror.reports import Workers
 from ..reconcile.mirror.workers import ask_all
 from ..resources.mirror import Endpoint, mirror_file, secret_keys
 from . import ports, processes

@@ -14,7 +14,7 @@ from millstream_operator.models import MirrorMaker, decode_as
 from millstream_operator.models.keys import Key
 from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
 from millstream_operator.reconcile.mirror.apply import reconcile_mirror
-from millstream_operator.reconcile.mirror.plan import SourceReport, WorkerReport
+from millstream_operator.reconcile.mirror.reports import SourceReport, WorkerReport
 from millstream_operator.resources.mirror import CONFIG_FILE, metadata, selector
 
 pytestmark = pytest.mark.process

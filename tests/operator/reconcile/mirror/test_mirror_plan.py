@@ -13,7 +13,7 @@ from millstream_operator.models.conditions import Condition, Reason
 from millstream_operator.models.mirror import Rate, SetAside
 from millstream_operator.models.problem import Problem
 from millstream_operator.reconcile.mirror import plan as plan
-from millstream_operator.reconcile.mirror.plan import (
+from millstream_operator.reconcile.mirror.reports import (
     GapReport,
     ProblemReport,
     SourceReport,

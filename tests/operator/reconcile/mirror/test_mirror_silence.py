@@ -19,7 +19,7 @@ from millstream_operator.models.conditions import Condition
 from millstream_operator.models.mirror import SetAside
 from millstream_operator.reconcile.mirror import apply as mirror_kubernetes
 from millstream_operator.reconcile.mirror import plan as plan
-from millstream_operator.reconcile.mirror.plan import (
+from millstream_operator.reconcile.mirror.reports import (
     GapReport,
     ProblemReport,
     SourceReport,

@@ -33,6 +33,7 @@ from . import plan as mirrors
 from . import rules as mirror_rules
 from .promotion import Promotion, is_over, requested
 from .promotion_apply import advance
+from .reports import Workers
 from .workers import MOST_WORKERS, ask_all
 
 LOOK_S = 10.0
@@ -231,7 +232,7 @@ def _running(services: Services, key: Key) -> mirror_rules.Mirrored | None:
         return None
 
 
-def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> mirrors.Workers:
+def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> Workers:
     status, spec = deployment.get("status") or {}, deployment.get("spec") or {}
     is_seen = status.get("observedGeneration", 0) >= (deployment.get("metadata") or {}).get("generation", 0)
     pods = _pods(services, mirror)
@@ -241,7 +242,7 @@ def _workers(services: Services, mirror: MirrorMaker, deployment: Manifest) -> m
     others = _addresses([pod for pod in configured if not is_ready(pod)])
     reports = ask_all(ready)
     silent = max(0, min(len(ready), MOST_WORKERS) - len(reports))
-    return mirrors.Workers(
+    return Workers(
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
         reports=(*reports, *(ask_all(others) if others else ())),

@@ -25,7 +25,6 @@ from ...state.cache import key_for
 from ...state.context import Services
 from ...state.status import write_status
 from ..common.reference import clusters_of_id, find_cluster, may_refer, not_allowed
-from .plan import WorkerReport
 from .promotion import (
     GIVE_UP,
     MOST_NAMED,
@@ -45,6 +44,7 @@ from .promotion import (
     requested,
     running,
 )
+from .reports import WorkerReport
 
 AT_ONCE = 100
 """Topics promoted by one request."""
