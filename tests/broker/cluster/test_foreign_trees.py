@@ -308,7 +308,7 @@ async def test_a_running_broker_ends_when_its_tree_becomes_an_older_one(tmp_path
         if what == "generation":
             await broker._generations.rise()
         else:
-            known = broker.replicas.wanted.topics["t"].partitions[0]
+            known = broker.replicas.latest_image.topics["t"].partitions[0]
             await broker.coordination.write_partition("t", 0, known)
         await elsewhere(shared, older)
         async with asyncio.timeout(20):

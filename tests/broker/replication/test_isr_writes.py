@@ -185,7 +185,7 @@ async def test_after_a_conflict_the_leader_goes_on_from_what_is_stored(tmp_path:
     async with leading(tmp_path, record) as (world, partition, writer):
         stored = replace(record.partitions[0], controller_epoch=2, version=5)
         world.coordination.records["t", 0] = stored
-        world.replicas.want(state(replace(record, partitions=(stored,))))
+        world.replicas.receive_image(state(replace(record, partitions=(stored,))))
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         assert world.coordination.records["t", 0] == replace(stored, isr=(US, THEM), version=6)
@@ -197,7 +197,7 @@ async def test_a_conflict_with_what_is_not_known_is_tried_again_after_a_pause(
     record = led(US)
     async with leading(tmp_path, record) as (world, partition, writer):
         world.coordination.records["t", 0] = replace(record.partitions[0], version=5)
-        world.replicas.want(state())
+        world.replicas.receive_image(state())
         writer.fetched(partition, THEM, 0, 0)
         await turns()
         world.coordination.records["t", 0] = record.partitions[0]

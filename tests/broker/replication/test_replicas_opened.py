@@ -171,7 +171,7 @@ async def test_a_log_that_is_lost_before_it_is_served_belongs_to_the_topic_that_
 ) -> None:
     record = topic("t", *[led_by(US)] * 3)
     async with replicating(tmp_path) as world:
-        world.replicas.wanted = state(record)
+        world.replicas.latest_image = state(record)
         older = topic("t").topic_id
         world.manager.lose(
             [Found("t", 0, record.topic_id), Found("t", 1, None), Found("t", 2, older)], "gone"
@@ -189,7 +189,7 @@ async def test_replicas_that_no_directory_has_are_in_those_that_are_offline(tmp_
         logs.get_or_create("t", 0, record.topic_id)
         logs.get_or_create("t", 1, None)
         logs.get_or_create("t", 2, topic("t").topic_id)
-        world.replicas.wanted = state(record)
+        world.replicas.latest_image = state(record)
         world.manager.lost.find()
         await world.told(state(record))
         assert held(world) == [("t", 0), ("t", 1)]
@@ -244,8 +244,8 @@ async def test_why_a_partition_is_not_led(tmp_path: Path, full: set[str]) -> Non
     async with replicating(tmp_path) as world:
         full.add("t-2")
         await world.told(state(record, topic("deleted"), anew))
-        now = world.replicas.wanted
-        world.replicas.wanted = replace(
+        now = world.replicas.latest_image
+        world.replicas.latest_image = replace(
             now, topics={"t": record, "anew": topic("anew"), "made": topic("made")}
         )
 
@@ -270,7 +270,7 @@ async def test_why_a_partition_is_not_led(tmp_path: Path, full: set[str]) -> Non
 async def test_the_id_of_a_topic_is_that_of_the_newest_state(tmp_path: Path) -> None:
     record = topic("t")
     async with replicating(tmp_path) as world:
-        world.replicas.wanted = state(record)
+        world.replicas.latest_image = state(record)
         assert world.replicas.topic_id("t") == record.topic_id
         assert world.replicas.topic_id("unknown") == ZERO_UUID
 
@@ -281,10 +281,10 @@ async def test_the_record_of_a_partition_is_that_of_the_newest_state(tmp_path: P
         await world.told(state(record))
         partition = world.replicas.partitions["t", 0]
         newer = replace(record, partitions=(replace(record.partitions[0], version=1), led_by(US)))
-        world.replicas.wanted = state(newer)
+        world.replicas.latest_image = state(newer)
         assert world.replicas.known_record(partition) is newer.partitions[0]
         for gone in (state(), state(topic("t")), state(replace(record, partitions=()))):
-            world.replicas.wanted = gone
+            world.replicas.latest_image = gone
             assert world.replicas.known_record(partition) is None
 
 
@@ -389,7 +389,7 @@ async def test_the_collector_of_garbage_is_spared_what_stays(
 def test_what_is_said_first_is_not_done_yet() -> None:
     replicas = Replicas(US, state())
     assert replicas.is_behind
-    replicas.followed(replicas.newest[1])
+    replicas.applied(replicas.latest[1])
     assert not replicas.is_behind
-    replicas.want(state())
+    replicas.receive_image(state())
     assert replicas.is_behind

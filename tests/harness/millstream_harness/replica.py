@@ -370,7 +370,7 @@ class Replicating:
 
     async def told(self, state: ClusterState) -> None:
         """Apply this state of the cluster, as coordination would report it."""
-        self.replicas.want(state)
+        self.replicas.receive_image(state)
         await self.manager.follow()
 
     async def settled(self) -> None:

@@ -43,7 +43,7 @@ async def handle(
     ):
         key = topic.topic_id, topic.name
         if key not in records:  # once for all its partitions, although the topic may be recreated meanwhile
-            by_ids, by_names = replicas.metadata.topics_by_id, replicas.wanted.topics
+            by_ids, by_names = replicas.metadata.topics_by_id, replicas.latest_image.topics
             records[key] = by_ids.get(topic.topic_id) if by_id else by_names.get(topic.name)
         record = records[key]
         name = topic.name if record is None else record.name

@@ -37,7 +37,7 @@ class ReplicaFetcherManager:
                 self._peers,
                 leader,
                 self._config,
-                lambda: self._replicas.wanted.brokers.get(leader),
+                lambda: self._replicas.latest_image.brokers.get(leader),
                 self._throttle,
             )
             fetcher.start()

@@ -55,7 +55,7 @@ class LostLogs:
 
         A partition whose replicas are not announced yet (`controller.machine`, `may_tell`) may be ours, and counts.
         """
-        for topic in self._replicas.wanted.topics.values():
+        for topic in self._replicas.latest_image.topics.values():
             for index, record in enumerate(topic.partitions):
                 here = self._logs.get(topic.name, index)
                 is_here = here is not None and here.topic_id in (None, topic.topic_id)

@@ -143,7 +143,7 @@ class ReplicaManager:
 
     def changed(self, state: ClusterState) -> None:
         """Start `follow`; coordination calls it. `Replicas.caught_up` waits for its end."""
-        self._replicas.want(state)
+        self._replicas.receive_image(state)
         if self._catching_up is None:
             self._catching_up = supervision.keep("following", self._catch_up, pause_s=RETRY_S)
 
@@ -155,9 +155,9 @@ class ReplicaManager:
     async def follow(self) -> None:
         """Return when this broker has applied coordination's current state."""
         async with self._following:
-            (state, number), before = self._replicas.newest, self._replicas.metadata.state
+            (state, version), before = self._replicas.latest, self._replicas.metadata.state
             if state is before:
-                self._replicas.followed(number)
+                self._replicas.applied(version)
                 return
             self._configs.follow(state.broker_configs)
             has_let_go = await self._let_go(state)
@@ -176,7 +176,7 @@ class ReplicaManager:
                 await self._follow_brokers(state)
             self._fetchers.end_idle()
             self._configs.keep(state.topics)
-            self._replicas.followed(number)
+            self._replicas.applied(version)
         if deleted:
             for coordinator in self._coordinators.values():
                 coordinator.on_topics_deleted(deleted)
@@ -322,7 +322,7 @@ class ReplicaManager:
             high_watermark=high_watermark,
             min_isr=config.integer("min.insync.replicas"),
             max_lag_ms=self._config.integer("replica.lag.time.max.ms"),
-            alive=self._replicas.wanted.brokers,
+            alive=self._replicas.latest_image.brokers,
             now_ms=now_ms(),
         )
 

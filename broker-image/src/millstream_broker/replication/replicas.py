@@ -35,44 +35,44 @@ class Replicas:
         self.followers: dict[TopicPartition, Follower] = {}
         self.unopened: dict[TopicPartition, str] = {}
         """Partitions that should be here and are not, with the reasons."""
-        self.wanted = state
-        """The latest state from coordination."""
+        self.latest_image = state
+        """The latest image of the cluster from coordination."""
         self.metadata = Metadata(replace(state, brokers={}, topics={}))
-        """The state that this broker has applied."""
-        self._said, self._done = 1, 0
-        """Numbers of the latest and of the applied state."""
+        """The image that this broker has applied."""
+        self._version, self._applied = 1, 0
+        """Versions of the latest and of the applied image."""
         self._waiting: list[asyncio.Future[None]] = []
 
     # Following coordination
 
-    def want(self, state: ClusterState) -> None:
-        self.wanted = state
-        self._said += 1
+    def receive_image(self, image: ClusterState) -> None:
+        self.latest_image = image
+        self._version += 1
 
     @property
-    def newest(self) -> tuple[ClusterState, int]:
-        """The latest state, and its number for `followed`."""
-        return self.wanted, self._said
+    def latest(self) -> tuple[ClusterState, int]:
+        """The latest image, and its version for `applied`."""
+        return self.latest_image, self._version
 
-    def followed(self, number: int) -> None:
-        """The state of this number has been applied."""
-        self._done = number
+    def applied(self, version: int) -> None:
+        """The image of this version has been applied."""
+        self._applied = version
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     @property
     def is_behind(self) -> bool:
-        """Whether a state from coordination has not been applied yet."""
-        return self._done < self._said
+        """Whether the latest image has not been applied yet."""
+        return self._applied < self._version
 
     async def caught_up(self) -> None:
         """Return when this broker has applied coordination's latest state. Raises ApiError REQUEST_TIMED_OUT."""
-        number = self._said
+        version = self._version
         try:
             async with asyncio.timeout(CATCH_UP_S):
-                while self._done < number:
+                while self._applied < version:
                     waiting = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiting)
                     await waiting
@@ -106,13 +106,13 @@ class Replicas:
 
     def topic_id(self, name: str) -> uuid.UUID:
         """The id of the topic of that name in coordination's latest state; ZERO_UUID if there is none."""
-        return topic_id(self.wanted, name)
+        return topic_id(self.latest_image, name)
 
     def known_record(self, partition: Partition) -> PartitionRecord | None:
         """Coordination's latest record of a partition."""
         if self.topic_id(partition.topic) != partition.topic_id:
             return None
-        records = self.wanted.topics[partition.topic].partitions
+        records = self.latest_image.topics[partition.topic].partitions
         return records[partition.index] if partition.index < len(records) else None
 
     def why_not_led(self, topic: str, index: int) -> ApiError:
