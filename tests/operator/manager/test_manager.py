@@ -284,11 +284,11 @@ async def test_a_cluster_that_cannot_be_worked_on_gives_its_turn_back(foreign: b
         found.kube.put(claim("ns", "other/release", NOW))
         found.kube.record = lambda *_: None  # type: ignore[assignment]
         manager.claims = Claims(found.kube, "this/release")
-    turns = found.services.turns
-    assert turns.ask(found.services.store, east) == east
-    assert turns.ask(found.services.store, west) == east
+    queue = found.services.upgrade_queue
+    assert queue.ask(found.services.store, east) == east
+    assert queue.ask(found.services.store, west) == east
     await asyncio.to_thread(manager._reconcile, Batch(east, (east,)))
-    assert turns.ask(found.services.store, west) == west
+    assert queue.ask(found.services.store, west) == west
 
 
 @pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup"])

@@ -96,7 +96,7 @@ def one_by_one(
         try:
             return reconcile(services, resource)
         except NotOurs as error:
-            services.turns.leave(services.store, key_for(resource))
+            services.upgrade_queue.leave(services.store, key_for(resource))
             problem = Problem(Reason.OBJECT_NOT_OURS, str(error))
             return report_problem(services, resource, problem, NOT_OURS_INTERVAL_S)
 
@@ -348,7 +348,7 @@ class Manager:
         for key in batch.keys:
             if not self._ours(key.namespace):
                 if self.claims is not None and key.namespace in self.claims.foreign():
-                    self.services.turns.leave(self.store, key)
+                    self.services.upgrade_queue.leave(self.store, key)
                 again[key] = FOREIGN_INTERVAL_S
                 continue
             try:
@@ -357,7 +357,7 @@ class Manager:
                     resources.append(resource)
             except ManifestError as error:
                 self._count(key, error)
-                self.services.turns.leave(self.store, key)
+                self.services.upgrade_queue.leave(self.store, key)
                 again[key] = self._refuse(key, str(error))
         if not resources:
             return again

@@ -22,7 +22,7 @@ from .event_budget import Budget
 from .group_memory import GroupMemory
 from .metrics import Metrics
 from .status_throttle import Pace
-from .upgrade_queue import Turns
+from .upgrade_queue import UpgradeQueue
 
 
 def now_utc() -> datetime:
@@ -69,7 +69,7 @@ class Services:
     """Clusters without NetworkPolicies, by address: the uid and generation of the last check."""
     pace: Pace | None = field(default_factory=Pace)
     """Limits status writes that only change a number; None means no limit."""
-    turns: Turns = field(default_factory=Turns)
+    upgrade_queue: UpgradeQueue = field(default_factory=UpgradeQueue)
     metrics: Metrics = field(default_factory=Metrics)
     events: Budget = field(default_factory=Budget)
     images: Images = field(default_factory=Images)

@@ -14,7 +14,7 @@ from .cache import Store
 
 
 @dataclass(slots=True)
-class Turns:
+class UpgradeQueue:
     """The Cluster that may be upgraded now, among those of an operator. Thread-safe."""
 
     _holder: Key | None = None

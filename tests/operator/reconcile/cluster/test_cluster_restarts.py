@@ -26,7 +26,7 @@ from millstream_operator.models.keys import Key
 from millstream_operator.reconcile.cluster.plan import broker_pods
 from millstream_operator.resources import broker_config
 from millstream_operator.resources.images import Images
-from millstream_operator.state.upgrade_queue import Turns
+from millstream_operator.state.upgrade_queue import UpgradeQueue
 
 pytestmark = pytest.mark.process
 
@@ -290,9 +290,9 @@ def test_what_a_release_changes_in_the_configuration_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     east = earlier(monkeypatch)
-    turns, store = east.memory.services.turns, east.memory.services.store
+    queue, store = east.memory.services.upgrade_queue, east.memory.services.store
     store.put(stored(cluster("west")))
-    assert turns.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "west")
+    assert queue.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "west")
     east.look(**answers(WHOLE))
     assert east.kube.deleted == []
     assert (east.says("Upgrading") or ())[:2] == ("False", "WaitingForCluster")
@@ -320,14 +320,14 @@ def test_an_upgrade_ends_with_the_last_broker_and_gives_its_turn_to_the_next_clu
     east = running(3)
     upgraded(east)
     key = Key("Cluster", "ns", "east")
-    turns, store = east.memory.services.turns, east.memory.services.store
+    queue, store = east.memory.services.upgrade_queue, east.memory.services.store
     for _ in range(3):
         assert east.look(**answers(WHOLE)) == SOON
-        assert turns.ask(store, Key("Cluster", "ns", "west")) == key
+        assert queue.ask(store, Key("Cluster", "ns", "west")) == key
         east.run(True, True, True)
     assert east.look(**answers(WHOLE)) == SETTLED
     assert east.says("Upgrading") is None
-    assert turns.ask(store, Key("Cluster", "ns", "west")) != key
+    assert queue.ask(store, Key("Cluster", "ns", "west")) != key
 
 
 def half_upgraded() -> East:
@@ -344,8 +344,8 @@ def half_upgraded() -> East:
 
 def waits_for(east: East) -> bool:
     """Request the turn for Cluster west; whether east has it, and west waits."""
-    turns, store = east.memory.services.turns, east.memory.services.store
-    return turns.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "east")
+    queue, store = east.memory.services.upgrade_queue, east.memory.services.store
+    return queue.ask(store, Key("Cluster", "ns", "west")) == Key("Cluster", "ns", "east")
 
 
 def test_a_broker_that_is_going_but_still_ready_ends_no_upgrade() -> None:
@@ -366,7 +366,7 @@ def test_an_operator_that_starts_knows_of_an_upgrade_whose_last_broker_does_not_
     east = half_upgraded()
     east.run(False, True, True)
     east.look(**answers(WHOLE))
-    upgraded(east, turns=Turns())
+    upgraded(east, upgrade_queue=UpgradeQueue())
     east.look(**answers(WHOLE))
     assert (east.says("Upgrading") or ())[:2] == ("True", "Upgrading")
     assert waits_for(east)

@@ -117,7 +117,7 @@ def test_a_cluster_that_is_gone_or_paused_keeps_no_turn() -> None:
     assert upgrade(services, "east").may()
     services.store.remove(Key("Cluster", "ns", "east"), "u-east")
     assert upgrade(services, "west").may()
-    services.turns.leave(services.store, Key("Cluster", "ns", "west"))
+    services.upgrade_queue.leave(services.store, Key("Cluster", "ns", "west"))
     services.store.put(a_cluster("east"))
     assert upgrade(services, "east").may()
 
@@ -131,7 +131,7 @@ def test_after_a_restart_of_the_operator_the_one_that_it_was_at_goes_on() -> Non
 def test_only_a_restart_of_the_operator_takes_the_turn_from_a_status() -> None:
     services = in_memory(a_cluster("east", upgrading=True), a_cluster("west")).services
     assert reason(upgrade(services, "west")) is Reason.WAITING_FOR_CLUSTER
-    services.turns.leave(services.store, Key("Cluster", "ns", "east"))  # but its status stays
+    services.upgrade_queue.leave(services.store, Key("Cluster", "ns", "east"))  # but its status stays
     assert upgrade(services, "west").may()
 
 

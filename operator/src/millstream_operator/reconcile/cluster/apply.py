@@ -62,7 +62,7 @@ PLAINTEXT = (
 def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     """One look at one Cluster; returns seconds until the next."""
     if cluster.metadata.deletion_timestamp is not None or is_paused(cluster):
-        services.turns.leave(services.store, key_for(cluster))
+        services.upgrade_queue.leave(services.store, key_for(cluster))
     if cluster.metadata.deletion_timestamp is not None:
         return READY_INTERVAL_S  # Kubernetes deletes its objects too
     desired = cluster.spec.brokers.replicas
@@ -72,7 +72,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     if is_paused(cluster):
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     if (problem := refusal(cluster)) is not None:
-        services.turns.leave(services.store, key_for(cluster))
+        services.upgrade_queue.leave(services.store, key_for(cluster))
         look.problem = problem
         return _report(services, cluster, look, (), NOWHERE)
     admin = services.admins.at(services.address_of(cluster))
@@ -80,7 +80,7 @@ def reconcile_cluster(services: Services, cluster: Cluster) -> float:
     view = View(admin) if look.ready else View(None)
     replicas = scale(cluster, current, view, look)
     if not configure_live(cluster, view, look):
-        services.turns.leave(services.store, key_for(cluster))
+        services.upgrade_queue.leave(services.store, key_for(cluster))
         return _report(services, cluster, look, _pods(services, cluster), NOWHERE)
     upgrade = Upgrade(services, cluster, look.ready >= desired)
     servers = ensemble.apply_ensemble(services, cluster, look.warn, upgrade.may)

@@ -47,10 +47,10 @@ class Upgrade:
     def end(self, ready: bool) -> None:
         """End the look. A Cluster keeps its turn while its upgrade continues, or until it is ``ready`` again. Its
         status records this, for an operator that restarts."""
-        turns, store, key = self._services.turns, self._services.store, key_for(self._cluster)
+        queue, store, key = self._services.upgrade_queue, self._services.store, key_for(self._cluster)
         if ready and not self._may and not self._waits:
-            turns.leave(store, key)
-        elif self.said is None and turns.has(store, key):
+            queue.leave(store, key)
+        elif self.said is None and queue.has(store, key):
             words = "the upgrade ends when all brokers and ZooKeeper servers are ready again"
             self.said = (ConditionType.UPGRADING, True, Reason.UPGRADING, words)
 
@@ -58,10 +58,10 @@ class Upgrade:
         cluster, store = self._cluster, self._services.store
         if (closed := waits_for_window(cluster, self._services.now())) is not None:
             return False, Reason.OUTSIDE_MAINTENANCE_WINDOW, closed
-        if not self._ready and not self._services.turns.has(store, key_for(cluster)):
+        if not self._ready and not self._services.upgrade_queue.has(store, key_for(cluster)):
             words = "the upgrade waits until all brokers are ready"
             return False, Reason.BROKERS_STARTING, words
-        holder = self._services.turns.ask(store, key_for(cluster))
+        holder = self._services.upgrade_queue.ask(store, key_for(cluster))
         if holder != key_for(cluster):
             self._waits = True
             words = f"the upgrade waits for that of Cluster {holder.namespace}/{holder.name}"
