@@ -26,7 +26,7 @@ from ..common.volumes import claim_needs_owner
 from . import plan as runs
 from .admission import begin, refusal, scheduled_problem
 from .cleanup import clean
-from .conditions import HeldUp, tell
+from .conditions import PendingPods, tell
 from .lag import with_lag
 from .observe import LOG_LINES, find_runner, log_of, see
 from .plan import Request, RunState, Seen, Waiting
@@ -101,7 +101,7 @@ def _follow(services: Services, load: BatchLoad, observed: BatchLoad) -> float:
         lines = log_of(services, observed)[-LOG_LINES:]
         seen = replace(seen, log=tuple(line[:MAX_LINE] for line in lines))
     status = runs.follow(observed, seen, now)
-    what = HeldUp(seen.message) if seen.reason is Reason.PODS_PENDING else seen.message
+    what = PendingPods(seen.message) if seen.reason is Reason.PODS_PENDING else seen.message
     write_status(services, load, tell(observed, status, now, "" if seen.state.ended else what))
     if not seen.state.ended:
         return SOON_S

@@ -27,7 +27,7 @@ Said = tuple[bool | None, Reason, str]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUp:
+class PendingPods:
     """The cause for which all executors of a run wait."""
 
     words: str
@@ -37,7 +37,7 @@ def tell(
     load: BatchLoad,
     status: BatchLoadStatus,
     now: datetime,
-    what: Waiting | Problem | HeldUp | str = "",
+    what: Waiting | Problem | PendingPods | str = "",
     *,
     path: str = "",
 ) -> BatchLoadStatus:
@@ -62,7 +62,7 @@ def tell(
             words = Reason.WAITING_FOR_RECORDS, f"{what.found:,} of {what.wanted:,} records"
             found[ConditionType.READY] = True, *words
             found[ConditionType.SUCCEEDED] = None, *words
-        case HeldUp() | str():
+        case PendingPods() | str():
             ready, succeeded, reason, message = (
                 _idle(load)
                 if run is None
@@ -112,10 +112,10 @@ def failure(run: Run) -> Problem:
 
 
 def _of_run(
-    load: BatchLoad, run: Run, what: HeldUp | str, path: str
+    load: BatchLoad, run: Run, what: PendingPods | str, path: str
 ) -> tuple[bool, bool | None, Reason, str]:
-    held_up = isinstance(what, HeldUp)
-    waits = what.words if isinstance(what, HeldUp) else what
+    is_pending = isinstance(what, PendingPods)
+    waits = what.words if isinstance(what, PendingPods) else what
     count = run.records if run.records is not None else 0
     match RunState(run.state or RunState.PENDING):
         case RunState.SUCCEEDED:
@@ -126,7 +126,7 @@ def _of_run(
             return False, False, problem.reason, problem.message
         case RunState.RUNNING:
             message = f"{run.name} loads {count_of(count, 'record')}" + (f": {waits}" if waits else "")
-            return not held_up, None, Reason.PODS_PENDING if held_up else Reason.RUNNING, message
+            return not is_pending, None, Reason.PODS_PENDING if is_pending else Reason.RUNNING, message
     message = f"{run.name} with {count_of(count, 'record')} waits for its pods"
     if waits:
         return False, None, Reason.PODS_PENDING, f"{message}: {waits}"
@@ -170,7 +170,7 @@ def _condition(load: BatchLoad, kind: ConditionType) -> Condition | None:
     return next((one for one in load.status.conditions or () if one.type == kind), None)
 
 
-def _quality(load: BatchLoad, what: Waiting | Problem | HeldUp | str) -> Said | None:
+def _quality(load: BatchLoad, what: Waiting | Problem | PendingPods | str) -> Said | None:
     if isinstance(what, Problem) and what.reason in INCOMPLETE:
         return False, what.reason, what.message
     run = load.status.last_run
