@@ -115,7 +115,7 @@ async def test_a_controller_that_was_taken_for_ended_lets_others_stand_first(
         await until(lambda: one.epoch > old.epoch)
         await until(lambda: one.depositions == 1)
         two.coordination.campaigns = True
-        two.coordination._chores.need("the controller")
+        two.coordination._coalescer.need("the controller")
         assert (await two.elected()).epoch == first.epoch + 1
         assert len(one.stores) == 1
 

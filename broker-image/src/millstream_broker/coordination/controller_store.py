@@ -23,7 +23,6 @@ from millstream_process import supervision
 from ..runtime.slices import cooperatively
 from ..runtime.steps import portions
 from . import NO_LEADER, BrokerRecord, PartitionRecord, TopicRecord, shared, topic_nodes, tree
-from .chores import Chores
 from .configs import Configs
 from .controllership import (
     BrokersChanged,
@@ -49,6 +48,7 @@ from .stores import (
     Store,
     Unavailable,
 )
+from .task_coalescer import TaskCoalescer
 
 GROUP = 50
 """States written in one multi."""
@@ -84,7 +84,7 @@ class TreeControllerStore:
         self._written: set[str] = set()
         """Topics whose node was written, according to a watch."""
         self._is_over = False
-        self._chores = Chores(
+        self._coalescer = TaskCoalescer(
             nodes,
             {
                 "brokers": self._look_at_brokers,
@@ -108,7 +108,7 @@ class TreeControllerStore:
             self._need_all()
 
     def _need_all(self) -> None:
-        self._chores.need("brokers", "deletions", "topics", "changed ISRs")
+        self._coalescer.need("brokers", "deletions", "topics", "changed ISRs")
 
     def configs_changed(self, entities: Collection[str]) -> None:
         topics = {
@@ -129,7 +129,7 @@ class TreeControllerStore:
 
     async def _work(self) -> None:
         try:
-            await self._chores.run()
+            await self._coalescer.run()
         except Fenced:
             log.debug("the controller of epoch %d has been fenced", self.epoch)
 
@@ -148,7 +148,7 @@ class TreeControllerStore:
         )
 
     async def _read_brokers(self) -> dict[int, BrokerRecord]:
-        names = await self._nodes.children(tree.BROKERS, lambda path: self._chores.need("brokers")) or []
+        names = await self._nodes.children(tree.BROKERS, lambda path: self._coalescer.need("brokers")) or []
         ids = sorted(int(name) for name in names if name.isdecimal())
         nodes = await self._nodes.get_all(map(tree.broker_path, ids))
         found = {}
@@ -163,7 +163,7 @@ class TreeControllerStore:
 
     async def _read_deletions(self) -> frozenset[str]:
         """The topics to delete. A request counts for the topic id that it names, or else for an older topic."""
-        watch = lambda path: self._chores.need("deletions")  # noqa: E731
+        watch = lambda path: self._coalescer.need("deletions")  # noqa: E731
         names = await self._nodes.children(tree.DELETE_TOPICS, watch) or []
         paths = list(map(tree.delete_topic_path, names))
         requests = await self._nodes.get_all(paths)
@@ -220,11 +220,11 @@ class TreeControllerStore:
         return found
 
     def _watch_topics(self, path: str) -> None:
-        self._chores.need("topics")
+        self._coalescer.need("topics")
 
     def _watch_topic(self, path: str) -> None:
         self._written.add(path.rpartition("/")[2])
-        self._chores.need("topics")
+        self._coalescer.need("topics")
 
     async def _look_at_brokers(self) -> None:
         brokers = await self._read_brokers()
@@ -278,13 +278,13 @@ class TreeControllerStore:
                 self._written |= {topic for topic, _ in keys}
                 for topic, _ in keys:
                     self._versions.pop(topic, None)  # so that it counts as changed
-                self._chores.need("topics")
+                self._coalescer.need("topics")
                 raise
             self._report(StatesChanged(states))
 
     async def _take_isr_notes(self) -> list[TopicPartition]:
         """Read the leaders' notes and remove them; before the states are read, so that no change is missed."""
-        watch = lambda path: self._chores.need("changed ISRs")  # noqa: E731
+        watch = lambda path: self._coalescer.need("changed ISRs")  # noqa: E731
         names = sorted(await self._nodes.children(tree.ISR_CHANGES, watch) or ())
         paths = [f"{tree.ISR_CHANGES}/{name}" for name in names]
         named: dict[TopicPartition, None] = {}

@@ -49,7 +49,6 @@ from . import (
     view,
     writes,
 )
-from .chores import Chores
 from .configs import Configs
 from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
@@ -63,6 +62,7 @@ from .stores import (
     Store,
     Unavailable,
 )
+from .task_coalescer import TaskCoalescer
 
 REQUEST_S = 15.0
 """Time limit of a write, and again of the controller's update about it."""
@@ -117,7 +117,7 @@ class Coordination:
         self._shown: dict[str, int] = {}
         """The generations that this broker has shown."""
         self._configs = Configs(self._nodes, self._configs_changed)
-        self._chores = Chores(
+        self._coalescer = TaskCoalescer(
             self._nodes,
             {
                 "registration": self._renew_registration,
@@ -239,9 +239,9 @@ class Coordination:
             NO_LEADER,
             broker_configs=dict(self._configs.brokers),
         )
-        self._tasks.append(supervision.keep("ZooKeeper's watches", self._chores.run))
+        self._tasks.append(supervision.keep("ZooKeeper's watches", self._coalescer.run))
         self._tasks.append(supervision.keep("ISR notes", self._isr_notes.run))
-        self._chores.need("the controller", "changes of configuration")
+        self._coalescer.need("the controller", "changes of configuration")
         return self._state
 
     def withdraw(self) -> None:
@@ -320,8 +320,8 @@ class Coordination:
             log.info("connected to %s%s", self._nodes, ", in a new session" if is_new else "")
             if self._broker is not None:
                 if is_new:
-                    self._chores.need("configuration", "deleted topics")
-                self._chores.need("registration", "the controller", "changes of configuration")
+                    self._coalescer.need("configuration", "deleted topics")
+                self._coalescer.need("registration", "the controller", "changes of configuration")
             if self._store is not None:
                 self._store.reconnected()
         elif state is State.SUSPENDED:
@@ -364,7 +364,7 @@ class Coordination:
             return await writes.register(
                 self._nodes,
                 broker,
-                lambda path: self._chores.need("registration"),
+                lambda path: self._coalescer.need("registration"),
                 takes_over=takes_over,
                 anew=anew,
             )
@@ -376,7 +376,7 @@ class Coordination:
         """A log directory has failed: register again, as unclean, so that the controller elects others."""
         self._broker = replace(self._registered, unclean=True)
         self._is_outdated = True
-        self._chores.need("registration")
+        self._coalescer.need("registration")
 
     async def _renew_registration(self) -> None:
         if self._is_leaving:
@@ -397,7 +397,7 @@ class Coordination:
         That is safe even if it is not true: a live broker registers again, with a new epoch.
         """
         self._ended.append(broker)
-        self._chores.need("ended processes")
+        self._coalescer.need("ended processes")
 
     async def _end_registrations(self) -> None:
         while self._ended:
@@ -414,13 +414,13 @@ class Coordination:
     # The controller
 
     async def _look_at_controller(self) -> None:
-        node = await self._nodes.get(tree.CONTROLLER, lambda path: self._chores.need("the controller"))
+        node = await self._nodes.get(tree.CONTROLLER, lambda path: self._coalescer.need("the controller"))
         if node is None:
             self._depose()
             if not self.campaigns or self._is_leaving:
                 return
             if (pause := self._stands_again - time.monotonic()) > 0:
-                asyncio.get_running_loop().call_later(pause, self._chores.need, "the controller")
+                asyncio.get_running_loop().call_later(pause, self._coalescer.need, "the controller")
             else:
                 await self._campaign()
             return
@@ -437,7 +437,7 @@ class Coordination:
     async def _campaign(self) -> None:
         if (won := await writes.stand_for_election(self._nodes, self._registered.broker_id)) is not None:
             self._take_office(*won)
-        self._chores.need("the controller")
+        self._coalescer.need("the controller")
 
     def _take_office(self, epoch: int, epoch_version: int) -> None:
         self._fencing.elected(Elected(epoch, self._registered.broker_id))
@@ -447,7 +447,7 @@ class Coordination:
     def _fenced(self) -> None:
         """One of our writes was refused: another broker has been elected."""
         self._depose()
-        self._chores.need("the controller")
+        self._coalescer.need("the controller")
 
     def _depose(self) -> None:
         if self._store is not None:
@@ -479,7 +479,7 @@ class Coordination:
                 await self._configs.ensure(new)
             except Unavailable as error:
                 log.warning("topics use the default configuration for now: %s", error)
-                self._chores.need("configuration")
+                self._coalescer.need("configuration")
             self._fencing.check(controller, request.broker_epoch, self.broker_epoch)
             for told in read:
                 self._note_deletion(told)
@@ -554,7 +554,7 @@ class Coordination:
     # Configuration
 
     async def _load_configs(self) -> None:
-        await self._configs.load(lambda path: self._chores.need("changes of configuration"))
+        await self._configs.load(lambda path: self._coalescer.need("changes of configuration"))
 
     def _configs_changed(self, entities: set[str]) -> None:
         if self._store is not None:

@@ -1,7 +1,7 @@
-"""Level-triggered work on the tree, one look at a time.
+"""Level-triggered work on the tree, one task at a time.
 
-A watch or a reconnection reports that a look is needed (`need`); after any number of reports, one look follows that
-begins after the last report. A look that fails because the store is down is repeated once it is back.
+A watch or a reconnection requests a task (`need`). Requests made before a run of the task starts share that run. A
+task that fails because the store is down is repeated once it is back.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PAUSE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Chores:
-    """`looks` are in their order of precedence, by name."""
+class TaskCoalescer:
+    """`tasks` are in their order of precedence, by name."""
 
-    def __init__(self, nodes: Store, looks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+    def __init__(self, nodes: Store, tasks: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         self._nodes = nodes
-        self._looks = looks
+        self._tasks = tasks
         self._needed: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -36,16 +36,16 @@ class Chores:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until a look raises Fenced."""
+        """Until cancelled, or until a task raises Fenced."""
         while True:
             await self._wake.wait()
             await self._nodes.connected()
-            name = next(name for name in self._looks if name in self._needed)
+            name = next(name for name in self._tasks if name in self._needed)
             self._needed.discard(name)
             if not self._needed:
                 self._wake.clear()
             try:
-                await self._looks[name]()
+                await self._tasks[name]()
                 continue
             except Unavailable:
                 pause = 0.05
