@@ -31,7 +31,6 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.protocol.update_metadata import UpdateMetadataRequest
 from millstream_process import supervision
 
-from ..log.known_states import KnownState, contradicts
 from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..topic_rules.mirrored_topics import check_change
 from . import (
@@ -46,6 +45,7 @@ from . import (
     takeover,
     topic_nodes,
     tree,
+    verification,
     view,
     writes,
 )
@@ -263,13 +263,8 @@ class Coordination:
         """Raise NotOurs unless the tree is still this cluster's; end the broker if it is older than it was."""
         if not self._is_prepared:
             return
-        node = await nodes.get(tree.CLUSTER_ID)
-        if node is None or (found := tree.cluster_id_from(node.data)) != self.cluster_id:
-            whose = "is empty" if node is None else f"has the tree of cluster {found}"
-            raise NotOurs(
-                f"{nodes} {whose}, this is cluster {self.cluster_id}: the broker continues with what it knows, as if"
-                " ZooKeeper were down. Restore the cluster's tree there."
-            )
+        if why := await verification.foreign(nodes, self.cluster_id):
+            raise NotOurs(why)
         if self._broker is not None and await self._older(nodes):
             await nodes.sync()  # another server may only be behind
             if why := await self._older(nodes):
@@ -282,38 +277,14 @@ class Coordination:
 
     async def _older(self, nodes: Store) -> str:
         """What the tree has forgotten of what this broker has seen there; empty if nothing."""
-        stored = await writes.read_generations(nodes, self._registered.broker_id)
-        for directory, shown in self._shown.items():
-            if stored.get(directory, 0) < shown:
-                return f"it has generation {stored.get(directory, 0)} of log directory {directory}, it had {shown}"
-        return await self._fencing.contradicted(nodes) or await self._older_state(nodes)
-
-    async def _older_state(self, nodes: Store) -> str:
-        """A partition whose stored state is older than the one that this broker knows; only those that concern it."""
         us = self._registered.broker_id
-        concerned = [
-            (topic, index)
-            for topic in self._known.topics.values()
-            async for index, record in cooperatively(enumerate(topic.partitions))
-            if record.version >= 0 and (self._store is not None or us in record.replicas)
-        ]
-        stored = await nodes.get_all(tree.state_path(topic.name, index) for topic, index in concerned)
-        for (topic, index), node in zip(concerned, stored, strict=True):
-            record = topic.partitions[index]
-            known = KnownState(record.leader_epoch, record.version)
-            if node is None:
-                continue
-            path = tree.state_path(topic.name, index)
-            found = KnownState(tree.leader_epoch_from(path, node.data), node.version)
-            if not contradicts(known, found):
-                continue
-            above = await nodes.get(tree.topic_path(topic.name))
-            if above is not None and tree.topic_id_from(topic.name, above.data) == topic.topic_id:
-                return (
-                    f"it has version {found.version}, leader epoch {found.leader_epoch} of the state of"
-                    f" {topic.name}-{index}, it had version {known.version}, leader epoch {known.leader_epoch}"
-                )
-        return ""
+        return (
+            await verification.older_generation(nodes, us, self._shown)
+            or await self._fencing.contradicted(nodes)
+            or await verification.older_state(
+                nodes, self._known.topics, lambda record: self._store is not None or us in record.replicas
+            )
+        )
 
     def _session_became(self, state: State, is_new: bool) -> None:
         if state is State.CONNECTED:
