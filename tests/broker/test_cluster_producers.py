@@ -53,7 +53,7 @@ def test_a_follower_that_was_truncated_knows_the_producers(
         assert end < 4
         first.start()
         cluster.await_in_sync("t", 2)
-        assert f"cut from offset 3 to {end - 1}" in first.said()
+        assert f"truncated from offset 3 to {end - 1}" in first.said()
         cluster.await_in_sync("probe", 2)
         for round_number in range(2):  # a round whose end is seen began after the truncation
             produce("probe", build_batch([Record(b"k", b"too old", 1)]))

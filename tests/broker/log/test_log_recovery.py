@@ -129,8 +129,8 @@ def test_a_bit_flip_anywhere_in_a_segment(
         else:
             assert log.log_end_offset == header.base_offset
             assert offsets(log) == list(range(header.base_offset))
-            assert f"{path}: cut at offset {header.base_offset}, byte {start}" in caplog.text
-            assert f"{bases[2]:020d}.log: dropped: it is beyond the cut" in caplog.text
+            assert f"{path}: truncated at offset {header.base_offset}, byte {start}" in caplog.text
+            assert f"{bases[2]:020d}.log: dropped: it is beyond the truncation" in caplog.text
         log.close(clean=False)
 
 

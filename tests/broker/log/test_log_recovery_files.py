@@ -242,7 +242,7 @@ def test_a_stop_was_not_as_clean_as_it_claims(
     with caplog.at_level(logging.WARNING):
         log = open_log(folder)
     assert (log.log_end_offset, path.stat().st_size) == (40, size)
-    expected = [f"{path}: cut at offset 40, byte {size}: no valid batch follows"]
+    expected = [f"{path}: truncated at offset 40, byte {size}: no valid batch follows"]
     assert caplog.messages == (expected if torn else [])
 
 

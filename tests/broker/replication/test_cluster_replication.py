@@ -141,7 +141,7 @@ def test_what_only_a_deposed_leader_has_is_cut_off(patient: ClusterProcesses) ->
     if cluster.leader("t") is not leader:
         # A follower's last request got the first records; it sent no further one.
         assert len(values) < len(written)
-        assert f"t-0: cut from offset {len(written)} to {len(values)}" in leader.said()
+        assert f"t-0: truncated from offset {len(written)} to {len(values)}" in leader.said()
 
 
 def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
@@ -163,7 +163,7 @@ def test_logs_that_parted_are_made_one(cluster: ClusterProcesses) -> None:
         file.write(_placed(tail, _next_offset(tail), epoch))
     leader.start()
     same_everywhere(cluster)
-    assert re.search(r"t-0: cut from offset \d+ to \d+", leader.said())
+    assert re.search(r"t-0: truncated from offset \d+ to \d+", leader.said())
     assert load.ledger.failed == []
     check(cluster.bootstrap, "t", [load])
     assert all("Traceback" not in one.said() for one in (leader, *others))

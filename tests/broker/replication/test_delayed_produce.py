@@ -36,7 +36,7 @@ async def test_what_is_cut_off_is_in_no_log() -> None:
     """Then NOT_LEADER is true, and the client may send the records in new batches; the others still wait."""
     purgatory = Purgatory()
     waiting = [purgatory.add(offset, Delayed(), None) for offset in (3, 1, 2)]
-    purgatory.cut(2)
+    purgatory.truncated(2)
     for one in (waiting[0], waiting[2]):
         with pytest.raises(ApiError) as error:
             await one

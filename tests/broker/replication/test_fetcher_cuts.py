@@ -68,9 +68,9 @@ async def test_a_follower_whose_offset_the_leader_does_not_have_goes_on_within_i
         gate = HeldThread(monkeypatch, truncation, "start_anew")
         latest.answer(log_offset(9))
         await gate.reached()
-        assert follower.cutting is not None
+        assert follower.truncation is not None
         gate.open()
-        await follower.cutting
+        await follower.truncation
         call = await world.asked()
         assert follower.log.log_start_offset == 5
         assert asked(call.request)["t", 0].fetch_offset == 5
@@ -128,8 +128,8 @@ async def begun_to_cut(world: Fetching, gate: HeldThread) -> tuple[Follower, asy
     follower.log.append_as_follower(batch("b", "c", offset=1, epoch=2), now_ms=NOW_MS)
     (await world.asked()).answer(response(PARTED))
     await gate.reached()
-    assert follower.cutting is not None
-    return follower, follower.cutting
+    assert follower.truncation is not None
+    return follower, follower.truncation
 
 
 async def test_a_cut_log_is_asked_for_from_its_new_end(
@@ -193,9 +193,9 @@ async def test_the_rest_of_an_answer_counts_though_a_cut_follower_is_removed(
         cut.log.append_as_follower(batch("a", "b", epoch=2), now_ms=NOW_MS)
         (await world.asked()).answer(response(PARTED, fetched(1, batch("a", epoch=3))))
         await gate.reached()
-        assert cut.cutting is not None
+        assert cut.truncation is not None
         world.fetcher.remove(cut.key)
         gate.open()
-        await cut.cutting
+        await cut.truncation
         assert partitions_of(await world.asked()) == [1]
         assert other.log.log_end_offset == 1

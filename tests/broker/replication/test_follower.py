@@ -31,14 +31,14 @@ def following(folder: Path, *batches: memoryview, high_watermark: int = 0) -> Fo
 
 async def outcome(follower: Follower, data: PartitionData) -> Outcome:
     """The outcome of a response that makes the follower cut its log."""
-    assert follower.answered(data) is Outcome.CUTTING
-    assert follower.cutting is not None
-    return await follower.cutting
+    assert follower.answered(data) is Outcome.TRUNCATING
+    assert follower.truncation is not None
+    return await follower.truncation
 
 
 async def begun_within(follower: Follower, leader_start: int, leader_end: int) -> Outcome:
     found = follower.begin_within(leader_start, leader_end)
-    return found if follower.cutting is None else await follower.cutting
+    return found if follower.truncation is None else await follower.truncation
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
@@ -120,7 +120,7 @@ async def test_a_log_that_parts_from_the_leaders_is_cut(
     with pytest.raises(ApiError) as error:
         await waiting
     assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert said(caplog) == [("INFO", "t-0: cut from offset 3 to 1: epoch 1 of broker 2 ends at 1")]
+    assert said(caplog) == [("INFO", "t-0: truncated from offset 3 to 1: epoch 1 of broker 2 ends at 1")]
 
 
 async def test_a_log_that_has_nothing_in_common_with_the_leaders_is_cut_to_nothing(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_log_that_is_longer_than_the_leaders_is_cut_at_its_end(
     assert await begun_within(follower, 0, 2) is Outcome.GOES_ON
     assert (follower.log.log_end_offset, follower.high_watermark) == (2, 2)
     assert said(caplog) == [
-        ("WARNING", "t-0: cut from offset 3 to 2, where the log of broker 2 ends"),
+        ("WARNING", "t-0: truncated from offset 3 to 2, where the log of broker 2 ends"),
     ]
 
 
@@ -288,7 +288,7 @@ async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
     log = follower.log
     compaction = Compaction(log, 0, now_ms=NOW_MS)
     gate = HeldThread(monkeypatch, Segment, "truncate")
-    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.CUTTING
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.TRUNCATING
     log.config = replace(log.config, retention_ms=1, segment_ms=1)
     before = list(log.segments)
 
@@ -306,11 +306,11 @@ async def test_the_loop_goes_on_while_a_log_is_cut_and_leaves_it_alone(
     nothing_happens()  # before the thread begins
     await gate.reached()
     nothing_happens()
-    assert follower.cutting is not None
+    assert follower.truncation is not None
     gate.open()
-    assert await follower.cutting is Outcome.GOES_ON
+    assert await follower.truncation is Outcome.GOES_ON
     assert not gate.was_called_on_the_loop
-    assert (log.log_end_offset, follower.cutting) == (1, None)
+    assert (log.log_end_offset, follower.truncation) == (1, None)
     assert log.read(0, 1000, upper=1, min_one=True) is not None
     assert follower.answered(fetched(records=batch("c", offset=1, epoch=3))) is Outcome.GOES_ON
 
@@ -344,12 +344,12 @@ async def test_a_producer_that_comes_while_its_records_are_cut_learns_that_nobod
 ) -> None:
     follower = following(tmp_path, batch("a", epoch=1), batch("b", "c", offset=1, epoch=2))
     gate = HeldThread(monkeypatch, Segment, "truncate")
-    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.CUTTING
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.TRUNCATING
     await gate.reached()
     waiting = follower.purgatory.add(2, Delayed(), None)
-    assert follower.cutting is not None
+    assert follower.truncation is not None
     gate.open()
-    await follower.cutting
+    await follower.truncation
     with pytest.raises(ApiError) as error:
         await waiting
     assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -377,7 +377,7 @@ def test_an_unconfirmed_log_is_not_truncated(tmp_path: Path, response: str) -> N
         else:
             outcome = follower.begin_within(*((0, 2) if response == "ends before" else (4, 6)))
         assert outcome is Outcome.FAILED
-        assert follower.cutting is None
+        assert follower.truncation is None
     assert (follower.log.log_end_offset, found) == (3, [follower])
 
 
@@ -393,17 +393,17 @@ async def test_truncation_spares_log_older_than_comparison(
     follower = Follower(record, 0, log, 0, Purgatory(), differs=found.append)
     is_kept = compared == 3 and not mirror_source
     result = follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1)))
-    assert result is (Outcome.FAILED if is_kept else Outcome.CUTTING)
-    if follower.cutting is not None:
-        await follower.cutting
+    assert result is (Outcome.FAILED if is_kept else Outcome.TRUNCATING)
+    if follower.truncation is not None:
+        await follower.truncation
     assert (log.log_end_offset, found) == ((3, [follower]) if is_kept else (1, []))
 
 
 async def test_a_log_that_the_leader_has_is_confirmed(tmp_path: Path) -> None:
     follower, found = unconfirmed(tmp_path)
     assert follower.answered(fetched(diverging_epoch=EpochEndOffset(2, 3))) is not Outcome.FAILED
-    if follower.cutting is not None:
-        await follower.cutting
+    if follower.truncation is not None:
+        await follower.truncation
     assert follower.answered(fetched()) is Outcome.NOTHING_NEW
     assert not follower.log.unconfirmed
     assert not (follower.log.directory / STRAY_NOTE).exists()

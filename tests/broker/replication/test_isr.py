@@ -328,7 +328,7 @@ def test_after_a_cut_nothing_is_known_of_followers_and_they_get_time() -> None:
         isr.fetched(replica, 10, 10, 1)
     assert isr.advance(10, 1) == 10
     assert isr.all_are_level
-    isr.cut(4, 5000)
+    isr.truncated(4, 5000)
     assert isr.high_watermark == 4
     assert not isr.all_are_level
     assert isr.propose(5000 + LAG_MS) is None

@@ -198,7 +198,7 @@ async def test_each_request_of_a_run_waits_for_its_own_records(tmp_path: Path) -
     assert led.told() == ([], [SIZE + len(RUN[1]) + SIZE]), "one write, one notification"
     led.fetched(3)
     purgatory = led.partition.step_down()
-    purgatory.cut(3)
+    purgatory.truncated(3)
     found = []
     for one in requests:
         assert isinstance(one, DelayedProduce)

@@ -118,5 +118,5 @@ def test_a_clean_stop_that_was_none(tmp_path: Path) -> None:
             assert kept == list(range(len(kept)))
             assert RECORDS - 20 < len(kept) < RECORDS
             assert list(values(wire, "b")) == list(range(RECORDS))
-        assert f"{last.name}: cut at offset {len(kept)}" in broker.said()
+        assert f"{last.name}: truncated at offset {len(kept)}" in broker.said()
         assert "Traceback" not in broker.said()

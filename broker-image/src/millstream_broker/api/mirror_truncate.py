@@ -35,7 +35,7 @@ async def handle(
     request: MirrorTruncateRequest,
 ) -> MirrorTruncateResponse:
     topics = []
-    has_cut = False
+    has_truncated = False
     for topic in request.topics:
         source = str(MirrorSource(request.source_cluster_id, topic.source_topic_id, rejoins=True))
         answers = []
@@ -45,8 +45,8 @@ async def handle(
             try:
                 if requested.offset >= 0:
                     check = partial(_check, source, requested)
-                    await replica_manager.cut_led((topic.name, requested.index), check, requested.offset)
-                    has_cut = True
+                    await replica_manager.truncate_led((topic.name, requested.index), check, requested.offset)
+                    has_truncated = True
                 partition = replicas.partition(topic.name, requested.index)
                 check_rejoins(partition.topic, partition.source, source)
             except ApiError as error:
@@ -57,7 +57,7 @@ async def handle(
                 continue
             _describe(partition, answer)
         topics.append(TruncatedTopicResponse(topic.name, answers))
-    if has_cut:
+    if has_truncated:
         await replica_manager.write_watermarks()
     return MirrorTruncateResponse(topics)
 

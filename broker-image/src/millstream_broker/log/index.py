@@ -65,7 +65,9 @@ class SparseIndex:
             first, second = self.entry.unpack_from(tail, (index - stored) * size)
         else:
             data = self._files.get(self._path).pread(size, index * size)
-            if len(data) < size:  # the file was cut from outside: return an entry that no batch confirms
+            if (
+                len(data) < size
+            ):  # the file was truncated from outside: return an entry that no batch confirms
                 return 0, 0
             first, second = self.entry.unpack(data)
         return first, second
@@ -116,7 +118,7 @@ class SparseIndex:
                 guess = (low + high) // 2
             start = max(low, min(guess - _BEHIND, high - _BLOCK))
             block = self._files.get(self._path).pread(min(_BLOCK, high - start) * size, start * size)
-            if len(block) < size:  # the file was cut from outside
+            if len(block) < size:  # the file was truncated from outside
                 high = start
             elif (first := self.entry.unpack_from(block)[member]) > target:
                 high, above = start, first

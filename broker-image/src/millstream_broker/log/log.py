@@ -488,7 +488,7 @@ class Log(LogState):
             raise self.failed(error) from error
         return found is not None and found.base_offset < offset
 
-    def cut_led(self, offset: int, *, now_ms: int) -> None:
+    def truncate_led(self, offset: int, *, now_ms: int) -> None:
         """Truncate a leader's log as :meth:`truncate_to` does, and sync it to disk. Blocking.
 
         The log continues in a new file: a response still being sent from the old end finds its file shorter,

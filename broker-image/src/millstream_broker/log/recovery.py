@@ -10,7 +10,7 @@ The previous stop determines how much to read (see ``Log.open``):
     after kill -9, if the machine stayed up      those batches with their CRCs, because the page cache kept every write
     after a loss of power                        every batch after the recovery point, that is, the last fsync
 
-Data written by Kafka before 0.11 (message formats 0 and 1) is no torn tail and must not be cut: OldFormatError.
+Data written by Kafka before 0.11 (message formats 0 and 1) is no torn tail and must not be truncated: OldFormatError.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def load(
 
 
 def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
-    """Verify batches, cut a torn tail, rebuild indexes; returns the end offset."""
+    """Verify batches, truncate a torn tail, rebuild indexes; returns the end offset."""
     checksums = from_offset is not None
     refuse_old_format(segments[0], 0)
     if from_offset is None:
@@ -171,13 +171,13 @@ def _check(segments: Segments, folder: Folder, from_offset: int | None) -> int:
         end_offset, whole = check_tail(segment, from_offset=start, checksums=checksums)
         if not whole:
             logger.warning(
-                "%s: cut at offset %d, byte %d: no valid batch follows",
+                "%s: truncated at offset %d, byte %d: no valid batch follows",
                 segment.path(),
                 end_offset,
                 segment.size,
             )
             for later in segments[index + 1 :]:
-                logger.warning("%s: dropped: it is beyond the cut", later.path())
+                logger.warning("%s: dropped: it is beyond the truncation", later.path())
             segments.set_aside(index + 1, len(segments))
             segments.remove_deleted_files()
             break

@@ -58,7 +58,7 @@ class LogSnapshot:
                 )
 
     def _check_not_truncated(self) -> None:
-        """Call it after each read: the counter rises before a file is cut."""
+        """Call it after each read: the counter rises before a file is truncated."""
         if self._segments.truncations != self._truncations:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self._segments.path} was truncated while it was read"

@@ -4,7 +4,7 @@ The order makes a crash or a failure safe at any point:
 
 1. The replacement is read and prepared. A failure changes nothing.
 2. Checkpoints stop claiming that the removed part is on disk or compacted: other records will have its offsets.
-3. Files change, while nothing flushes. A failure takes the half-cut log offline; reopening repairs it.
+3. Files change, while nothing flushes. A failure takes the half-truncated log offline; reopening repairs it.
 4. A log start beyond the new end moves down in the checkpoint, too, because a restart would hide later records. Not
    sooner, because that would show records that DeleteRecords removed.
 """

@@ -305,9 +305,9 @@ class Fetcher:
                 outcome: Outcome | None = follower.answered(data)
                 if outcome is Outcome.OUT_OF_RANGE:
                     outcome = await self._find_range(connection, follower)
-                if outcome is Outcome.CUTTING:
-                    assert follower.cutting is not None
-                    outcome = await asyncio.shield(follower.cutting)
+                if outcome is Outcome.TRUNCATING:
+                    assert follower.truncation is not None
+                    outcome = await asyncio.shield(follower.truncation)
                     if not self._is_asked(follower):
                         continue
                 if follower.owes_start:

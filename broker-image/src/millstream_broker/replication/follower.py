@@ -2,7 +2,7 @@
 
 The log grows by the leader's batches, byte for byte, and is truncated if the two logs diverge (`divergence`).
 Truncation takes as long as reading the rest of a segment, so it runs in a thread. Meanwhile nothing else may use the
-log: a change of the replica's role, or its removal, first waits for `cutting`.
+log: a change of the replica's role, or its removal, first waits for `truncation`.
 
 Producers that waited for all replicas when this broker led learn the fate of their records, and so do those that retry
 records which are here (`delayed_produce`). A failure of this log (a full disk) affects only this partition, which
@@ -47,8 +47,8 @@ class Outcome(Enum):
     NOTHING_NEW = auto()
     GOES_ON = auto()
     """The log changed: the next request has its new end."""
-    CUTTING = auto()
-    """The log is being truncated: `Follower.cutting` resolves to the outcome."""
+    TRUNCATING = auto()
+    """The log is being truncated: `Follower.truncation` resolves to the outcome."""
     OUT_OF_RANGE = auto()
     """The leader does not have the offset: request the range of its log."""
     FAILED = auto()
@@ -66,10 +66,10 @@ class Follower(Replica):
         "_reported_start",
         "_starts",
         "committing",
-        "cutting",
         "failures",
         "is_throttled",
         "purgatory",
+        "truncation",
     )
 
     def __init__(
@@ -101,7 +101,7 @@ class Follower(Replica):
         """Ends when a moved log start has been written."""
         self._leader_start = self._reported_start = 0
         """The leader's log start, as far as this log reaches; this log's in the last request."""
-        self.cutting: asyncio.Task[Outcome] | None = None
+        self.truncation: asyncio.Task[Outcome] | None = None
         """Truncates the log, in a thread; must not be cancelled."""
 
     @property
@@ -160,7 +160,7 @@ class Follower(Replica):
             self._held_back += len(records)
             append = partial(self.log.append_as_follower, records, now_ms=_now_ms())
             if self.log.starts_within(records):
-                return self._cut(append, lambda: self._told(data, before))
+                return self._begin_truncation(append, lambda: self._told(data, before))
             append()
         return self._told(data, before)
 
@@ -214,7 +214,7 @@ class Follower(Replica):
         if offset < end and self._is_unconfirmed:
             return self._is_other()
         log.info(
-            "%s: cut from offset %d to %d: epoch %d of broker %d ends at %d",
+            "%s: truncated from offset %d to %d: epoch %d of broker %d ends at %d",
             self,
             end,
             offset,
@@ -222,7 +222,7 @@ class Follower(Replica):
             self.record.leader,
             leader_end,
         )
-        return self._cut(lambda: self.log.truncate_to(offset, now_ms=_now_ms()))
+        return self._begin_truncation(lambda: self.log.truncate_to(offset, now_ms=_now_ms()))
 
     def _is_other(self) -> Outcome:
         """Not truncated: nobody knows whether its records count. The next request follows in another log."""
@@ -231,21 +231,21 @@ class Follower(Replica):
             self._differs = None
         return Outcome.FAILED
 
-    def _cut(
+    def _begin_truncation(
         self, change: Callable[[], object], then: Callable[[], Outcome] = lambda: Outcome.GOES_ON
     ) -> Outcome:
         self.log.truncating = True
-        self.cutting = asyncio.create_task(self._cut_in_thread(change, then))
-        return Outcome.CUTTING
+        self.truncation = asyncio.create_task(self._truncate_in_thread(change, then))
+        return Outcome.TRUNCATING
 
-    async def _cut_in_thread(self, change: Callable[[], object], then: Callable[[], Outcome]) -> Outcome:
+    async def _truncate_in_thread(self, change: Callable[[], object], then: Callable[[], Outcome]) -> Outcome:
         try:
             try:
                 await asyncio.to_thread(change)
             finally:
-                self.log.truncating, self.cutting = False, None
+                self.log.truncating, self.truncation = False, None
             start, end = self.log.log_start_offset, self.log.log_end_offset
-            self.purgatory.cut(end)
+            self.purgatory.truncated(end)
             self.high_watermark = max(min(self.high_watermark, end), start)
             return then()
         except (ApiError, OSError) as error:
@@ -277,13 +277,13 @@ class Follower(Replica):
             return self._is_other()
         if end > leader_end:
             log.warning(
-                "%s: cut from offset %d to %d, where the log of broker %d ends",
+                "%s: truncated from offset %d to %d, where the log of broker %d ends",
                 self,
                 end,
                 leader_end,
                 self.record.leader,
             )
-            return self._cut(lambda: self.log.truncate_to(leader_end, now_ms=_now_ms()))
+            return self._begin_truncation(lambda: self.log.truncate_to(leader_end, now_ms=_now_ms()))
         if end < leader_start:
             log.warning(
                 "%s: restarts at offset %d: broker %d has nothing before it, and this log ended at %d",
@@ -293,7 +293,7 @@ class Follower(Replica):
                 end,
             )
             self.purgatory.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return self._cut(lambda: self.log.start_anew(leader_start, now_ms=_now_ms()))
+            return self._begin_truncation(lambda: self.log.start_anew(leader_start, now_ms=_now_ms()))
         return Outcome.GOES_ON
 
     def _refused(self, error: ApiError | OSError) -> Outcome:

@@ -207,7 +207,7 @@ class Isr:
         """Set the registered brokers: no others join an ISR."""
         self._alive = frozenset(alive)
 
-    def cut(self, log_end: int, now_ms: int) -> None:
+    def truncated(self, log_end: int, now_ms: int) -> None:
         """The leader's log was truncated there, perhaps below the high watermark: followers must truncate theirs, too.
 
         Until they fetch again nothing is known about them. They have as much time for it as after an election.

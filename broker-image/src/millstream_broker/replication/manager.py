@@ -193,7 +193,7 @@ class ReplicaManager:
                 if topic_id(state, held.topic) != held.topic_id
             }
         async for key in cooperatively(gone):
-            await self._cut_ends(key)
+            await self._truncation_ends(key)
             self._stop(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         taken = [key for key in gone if key[0] in state.topics]
         await self._remove(taken, stray="belongs to another topic than the present one of that name")
@@ -228,7 +228,7 @@ class ReplicaManager:
                 coordinator.set_partition_count(len(topic.partitions))
         async for topic, index in cooperatively(partitions):
             key = topic.name, index
-            await self._cut_ends(key)
+            await self._truncation_ends(key)
             self._note(topic, index)
             if self._replicas.broker_id not in (replicas := topic.partitions[index].replicas):
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -361,10 +361,10 @@ class ReplicaManager:
             await self._remove([key], why, is_replaced=True)
             await self._bring_up([(topic, follower.index)])
 
-    async def _cut_ends(self, key: TopicPartition) -> None:
+    async def _truncation_ends(self, key: TopicPartition) -> None:
         """Return when the follower's log is not being truncated: its role may change in this turn of the loop."""
-        while (follower := self._replicas.followers.get(key)) is not None and follower.cutting is not None:
-            await asyncio.wait([follower.cutting])
+        while (follower := self._replicas.followers.get(key)) is not None and follower.truncation is not None:
+            await asyncio.wait([follower.truncation])
 
     def _stop(self, key: TopicPartition, code: ErrorCode) -> None:
         """Neither lead nor follow; the log stays."""
@@ -378,7 +378,9 @@ class ReplicaManager:
             if (coordinator := self._coordinators.get(key[0])) is not None:
                 coordinator.on_resignation(key[1])
 
-    async def cut_led(self, key: TopicPartition, check: Callable[[Partition], None], offset: int) -> None:
+    async def truncate_led(
+        self, key: TopicPartition, check: Callable[[Partition], None], offset: int
+    ) -> None:
         """Truncate the log of a partition that this broker leads, and continue to lead it. Raises ApiError.
 
         `check` raises ApiError if truncation is not allowed; nothing happens between the check and the end of serving.
@@ -396,15 +398,17 @@ class ReplicaManager:
             self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             led.truncating = True
             try:
-                cut = partial(led.cut_led, offset, now_ms=int(time() * 1000))
-                await _to_its_end(asyncio.to_thread(cut))
-                log.info("%s: cut from offset %d to %d: it rejoins its source", partition, before, offset)
+                truncate = partial(led.truncate_led, offset, now_ms=int(time() * 1000))
+                await _to_its_end(asyncio.to_thread(truncate))
+                log.info(
+                    "%s: truncated from offset %d to %d: it rejoins its source", partition, before, offset
+                )
             finally:
                 led.truncating = False
                 led.last_high_watermark = min(led.last_high_watermark, led.log_end_offset)
                 if self._logs.get(*key) is led:
                     if isr is not None:
-                        isr.cut(led.log_end_offset, now_ms())
+                        isr.truncated(led.log_end_offset, now_ms())
                     self._lead_on(partition, topic, isr)
                 else:
                     self.lost.add(partition.topic_id, key[1])
@@ -447,7 +451,7 @@ class ReplicaManager:
                 if held is not None and 0 <= stop.leader_epoch < held.record.leader_epoch:
                     errors[key] = ErrorCode.FENCED_LEADER_EPOCH
                     continue
-                await self._cut_ends(key)
+                await self._truncation_ends(key)
                 self._stop(key, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if stop.delete:
                     if held is not None and self._replicas.broker_id in held.record.replicas:
@@ -626,7 +630,7 @@ class ReplicaManager:
             await supervision.cancel([self._catching_up])
         await self._fetchers.close()
         for key in list(self._replicas.followers):
-            await self._cut_ends(key)
+            await self._truncation_ends(key)
         await self._removals.ended()
         await self._starts.close()
         await self.write_watermarks()

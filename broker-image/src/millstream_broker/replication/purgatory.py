@@ -5,7 +5,7 @@ KAFKA_STORAGE_ERROR as "no broker has them", resends them in other batches, is t
 takes a new epoch, and so duplicates them. These errors are therefore only for records that are certainly in no log.
 When a leader becomes a follower, its purgatory stays as it is. The follower learns the records' fate: the new
 leader's high watermark passes them, and they are acknowledged (`passed`), or it lacks them, and they are truncated
-(`cut`).
+(`truncated`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Purgatory:
         while waiting and waiting[0][0] < offset:
             waiting.popleft()[2].end()
 
-    def cut(self, offset: int) -> None:
+    def truncated(self, offset: int) -> None:
         """The records from `offset` on are in no valid log: end with NOT_LEADER_OR_FOLLOWER, which means just that."""
         self._end([one for one in self._waiting if one[0] >= offset], ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
