@@ -109,6 +109,20 @@ def test_a_batch_that_was_given_up_is_forgotten(guard: SequenceGuard, clock: Clo
     assert not guard.by_producer
 
 
+def test_a_producer_that_never_comes_back_is_forgotten(guard: SequenceGuard, clock: Clock) -> None:
+    """Clients that meet a follower go on to the leader, and may never need this broker again."""
+    for producer in (7, 8):
+        guard.note(batch(5, producer=producer), TOO_FEW, ProducerStateManager())
+    clock.now += FORGOTTEN_S
+    guard.note(batch(5, producer=7), TOO_FEW, ProducerStateManager())
+    clock.now += 0.001
+    assert passes(guard, batch(0, producer=9), ProducerStateManager())
+    assert list(guard.by_producer) == [7], "it was refused again"
+    clock.now += FORGOTTEN_S
+    guard.note(batch(5, producer=9), TOO_FEW, ProducerStateManager())
+    assert list(guard.by_producer) == [9]
+
+
 def test_a_repetition_that_was_refused_is_not_missing(guard: SequenceGuard) -> None:
     guard.note(batch(5), TOO_FEW, ProducerStateManager())
     assert passes(guard, batch(6), stored(batch(5), batch(6)))

@@ -46,7 +46,7 @@ class SequenceGuard:
         """``clock`` returns seconds."""
         self._clock = clock
         self.by_producer: dict[int, Refused] = {}
-        """The first batch of each producer that was refused and has not arrived again."""
+        """The first batch of each producer that was refused and has not arrived again; the first to end come first."""
 
     def note(
         self, batches: bytes | bytearray | memoryview, error: ApiError, producers: ProducerStateManager
@@ -54,15 +54,19 @@ class SequenceGuard:
         """Note that the batches were refused with ``error``."""
         if not error.code.retriable or len(batches) < HEADER_SIZE:
             return
+        self._forget_old()
         header = read_header(batches)
         stored = producers.by_id.get(header.producer_id)
         if header.producer_id == NO_PRODUCER or (stored is not None and stored.find(header) is not None):
             return  # of a repetition, nothing is missing: what follows may be
         known = self.by_producer.get(header.producer_id)
-        if known is not None and known.epoch == header.producer_epoch and known.until >= self._clock():
-            if known.sequence != header.base_sequence:
-                return  # the first one is missing
-            del self.by_producer[header.producer_id]
+        if (
+            known is not None
+            and known.epoch == header.producer_epoch
+            and known.sequence != header.base_sequence
+        ):
+            return  # the first one is missing
+        self.by_producer.pop(header.producer_id, None)
         error = ApiError(error.code, error.message)  # without the stack, which refers to the batches
         self.by_producer[header.producer_id] = Refused(
             header.producer_epoch, header.base_sequence, error, self._clock() + FORGOTTEN_S
@@ -72,6 +76,7 @@ class SequenceGuard:
 
     def check(self, batches: bytes | bytearray | memoryview, producers: ProducerStateManager) -> None:
         """Raises ApiError for batches that follow refused ones which have not arrived again."""
+        self._forget_old()
         if not self.by_producer or len(batches) < HEADER_SIZE:
             return
         header = read_header(batches)
@@ -84,12 +89,19 @@ class SequenceGuard:
         if (
             header.producer_epoch > refused.epoch
             or not behind
-            or refused.until < self._clock()
             or not _is_missing(refused, producers.by_id.get(header.producer_id))
         ):
             del self.by_producer[header.producer_id]
             return
         raise ApiError(refused.error.code, refused.error.message)
+
+    def _forget_old(self) -> None:
+        """End what is over, even for producers that never come back: any entry makes all appends take longer."""
+        while self.by_producer:
+            producer, oldest = next(iter(self.by_producer.items()))
+            if oldest.until >= self._clock():
+                return
+            del self.by_producer[producer]
 
 
 def _is_missing(refused: Refused, known: ProducerStateEntry | None) -> bool:
