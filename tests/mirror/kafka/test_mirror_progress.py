@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_mirror.kafka.progress import MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, LastBatch, Progress
+from millstream_mirror.kafka.progress import MAX_ID, MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, LastBatch, Progress
 
 WHOLE = Progress(
     5,
@@ -134,3 +134,5 @@ def test_latest_group_offsets_are_kept_within_limit() -> None:
     assert len(crowded.metadata()) <= MOST_BYTES
     read = Progress.read(0, crowded.metadata())
     assert (read.origins, read.committed_for(f"group-{MOST_GROUPS}")) == (crowded.origins, 5)
+    foreign = replace(progress, cluster_id="𝄞" * MAX_ID, origins=("𝄞" * MAX_ID,))
+    assert len(foreign.metadata().encode()) <= MOST_BYTES

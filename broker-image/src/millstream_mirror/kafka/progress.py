@@ -139,11 +139,11 @@ class Progress:
 
     def metadata(self) -> str:
         groups = self.groups
-        while len(text := self._stored(groups)) > MOST_BYTES and groups:
+        while len(encoded := self._stored(groups)) > MOST_BYTES and groups:
             groups = groups[1 + len(groups) // 8 :]
-        return text
+        return encoded.decode()
 
-    def _stored(self, groups: tuple[tuple[str, int], ...]) -> str:
+    def _stored(self, groups: tuple[tuple[str, int], ...]) -> bytes:
         stored = _Stored(
             v=_VERSION,
             producer=(self.producer_id, self.producer_epoch, self.sequence),
@@ -161,7 +161,7 @@ class Progress:
             is_new=self.is_new,
             groups=dict(groups),
         )
-        return msgspec.json.encode(stored).decode()
+        return msgspec.json.encode(stored)
 
     def committed_for(self, group: str) -> int | None:
         """The offset in the target that the mirror has last committed for a group; None if it is not known."""
