@@ -63,6 +63,26 @@ def test_every_package_is_in_a_wheel(wheels: dict[str, zipfile.ZipFile]) -> None
     assert len(wheels) == len(PACKAGES)
 
 
+def test_pages_install_a_wheel_with_the_wheels_that_it_needs(wheels: dict[str, zipfile.ZipFile]) -> None:
+    """No package index has them."""
+    checked = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        for command in re.findall(r"^pip install .*$", page.read_text(), re.MULTILINE):
+            installed = set(re.findall(r"dist/(\w+)-", command))
+            for name in installed:
+                (metadata,) = [
+                    path for path in wheels[name].namelist() if path.endswith(".dist-info/METADATA")
+                ]
+                required = re.findall(
+                    r"^Requires-Dist: (millstream[\w-]*)[^;]*$",
+                    wheels[name].read(metadata).decode(),
+                    re.MULTILINE,
+                )
+                assert {package.replace("-", "_") for package in required} <= installed, page
+                checked += 1
+    assert checked
+
+
 def test_the_operators_wheel_has_the_definitions(wheels: dict[str, zipfile.ZipFile]) -> None:
     names = wheels["millstream_operator"].namelist()
     for path in (ROOT / "crds").glob("*.yaml"):
