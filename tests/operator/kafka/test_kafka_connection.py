@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from millstream_harness.broker import fixed_port
 from millstream_harness.in_process_broker import InProcessBroker
+from millstream_harness.scripted_broker import ScriptedBroker
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.client import ClusterClient, ConnectionLost
 from millstream_kafka.protocol import create_topics
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
-from millstream_kafka.protocol.metadata import MetadataResponsePartition, MetadataResponseTopic
+from millstream_kafka.protocol.header import RequestHeader
+from millstream_kafka.protocol.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from millstream_kafka.protocol.schema import Struct
 from millstream_operator.kafka import connection as kafka_connection
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.connection import NOWHERE, KafkaConnection
-from millstream_operator.kafka.records import AdminError
+from millstream_operator.kafka.records import AdminError, NewTopic
 
 pytestmark = pytest.mark.process
 
@@ -162,3 +172,31 @@ def test_a_topic_whose_minimum_is_not_told_is_not_taken_for_one_without(
     monkeypatch.setattr(admin, "call", lambda operation: next(answers))
     with pytest.raises(AdminError, match="do not return the configuration of a"):
         admin.replicas(["a"], min_isr=True)
+
+
+async def test_slow_write_does_not_fail_because_another_thread_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both use the broker's connection, on which the response to the read comes after the other."""
+    monkeypatch.setattr(kafka_connection, "CONNECT_TIMEOUT_S", 1.0)
+    creating, reading = asyncio.Event(), asyncio.Event()
+
+    async def answer(header: RequestHeader, request: Any) -> Struct:
+        if header.api_key == create_topics.API.key:
+            creating.set()
+            await reading.wait()
+            await asyncio.sleep(1.5)  # longer than the read would wait for a connection
+            return create_topics.CreateTopicsResponse(topics=[create_topics.CreatableTopicResult("a")])
+        brokers = [MetadataResponseBroker(0, "127.0.0.1", broker.port)]
+        return MetadataResponse(cluster_id="slow", controller_id=0, brokers=brokers)
+
+    def read() -> str:
+        loop.call_soon_threadsafe(reading.set)
+        return admin.cluster_id()
+
+    loop = asyncio.get_running_loop()
+    broker = ScriptedBroker(answer)
+    async with broker.listening():
+        with closing(KafkaAdmin(f"127.0.0.1:{broker.port}")) as admin:
+            write = asyncio.create_task(asyncio.to_thread(admin.create_topics, [NewTopic("a", 1, 1, {})]))
+            await creating.wait()
+            assert await asyncio.to_thread(read) == "slow"
+            assert await write == {"a": None}

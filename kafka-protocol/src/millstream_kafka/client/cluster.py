@@ -1,7 +1,7 @@
 """The brokers of a cluster: finds leaders and coordinators, connects to them, and reconnects after a failure.
 
 There is one connection per broker, opened on first use and shared by all callers. Connecting and looking up metadata
-are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout``, unless TLS or SASL failed; a
+are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout`` or ``lookup_timeout``, unless TLS or SASL failed; a
 caller's request is sent once. Leaders and coordinators are cached until a call to them fails. Only the
 caller sees the error codes in a response: if one says that the leader or coordinator has moved, it calls
 ``forget_leaders`` or ``forget_coordinator``, and retries.
@@ -69,6 +69,7 @@ class ClusterClient:
         *,
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
+        lookup_timeout: float | None = None,
         retry_timeout: float | None = None,
         metadata_max_age: float = 300.0,
         retry_backoff: float = 0.05,
@@ -80,6 +81,8 @@ class ClusterClient:
     ) -> None:
         """All times are in seconds.
 
+        ``lookup_timeout``: of each request for metadata or coordinators, by default ``connect_timeout``. Such a
+        request waits for those before it on its connection, and closes the connection if it times out.
         ``retry_timeout``: how long connecting and looking up metadata are retried, by default ``timeout``; with 0
         they are tried once. ``security`` replaces ``ssl``, and is read for each new connection. ``before_request``
         is called on the event loop before each request but those that open a connection; the caller gets what it
@@ -89,6 +92,7 @@ class ClusterClient:
         self.client_id = client_id
         self.timeout = timeout
         self.connect_timeout = min(connect_timeout, timeout)
+        self.lookup_timeout = self.connect_timeout if lookup_timeout is None else lookup_timeout
         self.retry_timeout = timeout if retry_timeout is None else retry_timeout
         self.brokers: dict[int, Address] = {}
         self.cluster_id: str | None = None
@@ -164,7 +168,7 @@ class ClusterClient:
             many = connection.version(find_coordinator.API) >= MANY_COORDINATORS_SINCE
             for asked in [left] if many else [[key] for key in left]:
                 request = FindCoordinatorRequest(key=asked[0], key_type=key_type, coordinator_keys=asked)
-                response = await self._call(connection, find_coordinator.API, request, self.connect_timeout)
+                response = await self._call(connection, find_coordinator.API, request, self.lookup_timeout)
                 answers: dict[str, Any] = {each.key: each for each in response.coordinators}
                 for key in asked:
                     answer = answers.get(key) if many else response
@@ -192,7 +196,7 @@ class ClusterClient:
         connection = await self._any_connection()
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(wanted, allow_auto_topic_creation=False)
-        response = await self._call(connection, metadata.API, request, self.connect_timeout)
+        response = await self._call(connection, metadata.API, request, self.lookup_timeout)
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}

@@ -159,6 +159,7 @@ class KafkaConnection:
             self._client_id,
             timeout=REQUEST_TIMEOUT_S,
             connect_timeout=CONNECT_TIMEOUT_S,
+            lookup_timeout=REQUEST_TIMEOUT_S,  # may have to wait for another thread's request
             retry_timeout=0,
             before_request=self._before,
         )
