@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from millstream_mirror.kafka.progress import MAX_ID, MAX_ORIGINS, MOST_BYTES, MOST_GROUPS, Gap, LastBatch, Progress
+from millstream_mirror.kafka.progress import (
+    MAX_ID,
+    MAX_ORIGINS,
+    MOST_BYTES,
+    MOST_GROUPS,
+    Gap,
+    LastBatch,
+    Progress,
+)
 
 WHOLE = Progress(
     5,

@@ -1,10 +1,10 @@
 """The brokers of a cluster: finds leaders and coordinators, connects to them, and reconnects after a failure.
 
-There is one connection per broker, opened on first use and shared by all callers. Connecting and looking up metadata
-are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout`` or ``lookup_timeout``, unless TLS or SASL failed; a
-caller's request is sent once. Leaders and coordinators are cached until a call to them fails. Only the
-caller sees the error codes in a response: if one says that the leader or coordinator has moved, it calls
-``forget_leaders`` or ``forget_coordinator``, and retries.
+There is one connection per broker, opened on first use and shared by all callers. Connecting and looking up
+metadata are retried with growing pauses until ``timeout``, each attempt with ``connect_timeout`` or
+``lookup_timeout``, unless TLS or SASL failed; a caller's request is sent once. Leaders and coordinators are cached
+until a call to them fails. Only the caller sees the error codes in a response: if one says that the leader or
+coordinator has moved, it calls ``forget_leaders`` or ``forget_coordinator``, and retries.
 
 Raises the exceptions of ``errors``, and ApiError if the cluster refuses: no such topic, leader or coordinator.
 """
