@@ -32,6 +32,7 @@ from millstream_harness.replica import (
     topic,
 )
 from millstream_harness.virtual_time import now, turns, virtual_time
+from millstream_kafka.protocol.errors import ApiError
 
 
 @dataclass
@@ -162,6 +163,24 @@ async def test_silent_followers_are_looked_for_twice_in_the_time_that_they_may_l
         assert world.coordination.records["t", 0].isr == (US,)
         assert counted(world) == (0, 2)
         looking.cancel()
+
+
+async def test_a_leader_epoch_that_is_on_its_way_is_not_raised_again(tmp_path: Path, clock: Clock) -> None:
+    """Producers try again while this broker knows the new epoch, and does not lead in it yet."""
+    known = led(US)
+    async with leading(tmp_path, known) as (world, partition, _):
+        partition.log.assign_leader_epoch(7)
+        partition.lead(partition.record)
+        for _ in range(20):
+            with pytest.raises(ApiError, match="takes a leader epoch above 7"):
+                partition.append(batch("a"), NOW_MS)
+            await turns()
+            written = world.coordination.records["t", 0]
+            world.replicas.receive_image(state(replace(known, partitions=(written,))))
+        assert written.version == known.partitions[0].version + 1, "it was written once"
+        await world.manager.follow()
+        assert partition.record.leader_epoch == written.leader_epoch > 7
+        partition.append(batch("a"), NOW_MS)
 
 
 async def test_a_change_of_the_elr_alone_is_none_of_the_isr(

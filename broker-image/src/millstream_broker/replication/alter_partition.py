@@ -79,20 +79,20 @@ class AlterPartitionManager:
             return
         self._writes.add(supervision.run("ISR writes", self._write(partition, record)))
 
-    def raise_epoch(self, partition: Partition, epoch: int) -> None:
-        """Take a leader epoch that is at least this one. The leader and its ISR stay.
+    def raise_epoch(self, partition: Partition, above: int, epoch: int) -> None:
+        """Take this leader epoch, unless the latest one is above `above` already. The leader and its ISR stay.
 
         The write replaces only the known record, so it fails if a controller elects another leader.
         """
         key = partition.topic_id, partition.index
         if key not in self._raising:
             self._raising.add(key)
-            self._writes.add(supervision.run("leader epochs", self._raise(partition, epoch)))
+            self._writes.add(supervision.run("leader epochs", self._raise(partition, above, epoch)))
 
-    async def _raise(self, partition: Partition, epoch: int) -> None:
+    async def _raise(self, partition: Partition, above: int, epoch: int) -> None:
         try:
             record = self._replicas.known_record(partition)
-            if record is None or record.leader != self._replicas.broker_id or record.leader_epoch >= epoch:
+            if record is None or record.leader != self._replicas.broker_id or record.leader_epoch > above:
                 return
             raised = replace(record, leader_epoch=epoch)
             await self._records.write_partition(partition.topic, partition.index, raised)

@@ -110,7 +110,7 @@ class ReplicaManager:
         admissions: Admissions,
         coordinators: Mapping[str, Coordinator],
         unwritable: Callable[[], None],
-        raise_epoch: Callable[[Partition, int], None],
+        raise_epoch: Callable[[Partition, int, int], None],
     ) -> None:
         """`coordinators` are those on this broker, by internal topic.
 

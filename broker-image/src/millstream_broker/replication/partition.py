@@ -89,13 +89,14 @@ class Partition(Replica):
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
         waiting: Purgatory | None = None,
-        raise_epoch: Callable[[Partition, int], None] = lambda partition, epoch: None,
+        raise_epoch: Callable[[Partition, int, int], None] = lambda partition, above, epoch: None,
         starts: LogStarts | None = None,
     ) -> None:
         """`queue` takes batches that cannot be appended at once, `starts` makes moves of the log start durable.
 
         `unwritable` is called if the disk takes no records and another replica might lead instead, `raise_epoch` if
-        this leader needs at least that leader epoch; it may be called again until `lead` has it.
+        this leader needs a leader epoch above the first number, with one to take. It may be called again, with another,
+        until `lead` has such an epoch.
 
         `waiting` holds producers that waited while this broker did not lead.
         """
@@ -324,14 +325,14 @@ class Partition(Replica):
         if (latest := self.log.epochs.latest) >= self.record.leader_epoch:
             self._need_epoch(latest, latest + 1)
 
-    def _need_epoch(self, above: int, least: int | None = None) -> NoReturn:
+    def _need_epoch(self, above: int, epoch: int | None = None) -> NoReturn:
         """Request a leader epoch above that of the log's batches; until it arrives, the client must retry.
 
         At a random distance: leaders of another history of the coordination may have taken one above the same batches.
         """
-        if least is None:
-            least = above + EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
-        self._raise_epoch(self, least)
+        if epoch is None:
+            epoch = above + EPOCHS_ABOVE + secrets.randbelow(EPOCHS_ABOVE)
+        self._raise_epoch(self, above, epoch)
         raise ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{self} takes a leader epoch above {above}, that of its records",
