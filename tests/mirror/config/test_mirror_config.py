@@ -133,6 +133,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"topics": {"include": ["a", 5]}}, "topics.include[1]: 5 is not allowed: expected a string"),
     ({"target": None}, "target: null is not allowed: expected an object"),
+    ({"target": {"bootstrap": "c:1", "tls": None}}, "target.tls: null is not allowed: expected an object"),
+    (secured(sasl=None), "sources[0].sasl: null is not allowed: expected an object"),
+    (
+        secured(tls={"certificate": None, "key": None}),
+        "sources[0].tls.certificate: expected an object with file: a secret is never in this document",
+    ),
+    ({"rejoin": None}, "rejoin: null is not allowed: expected an object"),
     (
         {"target": {"bootstrap": "c:1", "sasl": {"mechanism": "PLAIN", "username": {"value": "a"}}}},
         "target.sasl.password: missing",

@@ -20,6 +20,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from msgspec import UNSET
+
 from millstream_kafka.client import Security, parse_bootstrap
 from millstream_process.logs import FORMATS
 
@@ -135,7 +137,7 @@ def parse(text: str) -> MirrorConfig:
             f"groups.include: with naming Same, {len(sources)} sources would share a group's position: expected naming"
             " Prefixed, or one source"
         )
-    if document.rejoin is not None and document.mode is not Mode.IDENTITY:
+    if document.rejoin is not UNSET and document.mode is not Mode.IDENTITY:
         raise MirrorConfigError(
             f"rejoin: with mode {document.mode} topics of the target are no replicas: expected Identity"
         )
@@ -158,7 +160,7 @@ def parse(text: str) -> MirrorConfig:
         http_host=host,
         http_port=port,
         log_format=document.log_format,
-        rejoin=document.rejoin.request_id if document.rejoin is not None else "",
+        rejoin=document.rejoin.request_id if document.rejoin is not UNSET else "",
     )
 
 

@@ -10,30 +10,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
+
 from millstream_kafka.client import MECHANISMS, Credential, Sasl, Security, Tls
 
 from .document import FileField, NameField, SaslField, TlsField
 from .fields import MirrorConfigError, wrong
 
 
-def security_of(field: str, tls: TlsField | None, sasl: SaslField | None) -> Security | None:
+def security_of(field: str, tls: TlsField | UnsetType, sasl: SaslField | UnsetType) -> Security | None:
     """Raises MirrorConfigError."""
-    if tls is None and sasl is None:
+    if tls is UNSET and sasl is UNSET:
         return None
     return Security(
-        _tls(f"{field}.tls", tls) if tls is not None else None,
-        _sasl(f"{field}.sasl", sasl) if sasl is not None else None,
+        _tls(f"{field}.tls", tls) if tls is not UNSET else None,
+        _sasl(f"{field}.sasl", sasl) if sasl is not UNSET else None,
     )
 
 
 def _tls(field: str, tls: TlsField) -> Tls:
-    if (tls.certificate is None) != (tls.key is None):
+    if (tls.certificate is UNSET) != (tls.key is UNSET):
         raise MirrorConfigError(f"{field}: set both certificate and key, or neither")
     authorities = enumerate(tls.ca_certificates)
     return Tls(
         tuple(_file(f"{field}.caCertificates[{number}]", authority) for number, authority in authorities),
-        _file(f"{field}.certificate", tls.certificate) if tls.certificate is not None else None,
-        _file(f"{field}.key", tls.key) if tls.key is not None else None,
+        _file(f"{field}.certificate", tls.certificate) if tls.certificate is not UNSET else None,
+        _file(f"{field}.key", tls.key) if tls.key is not UNSET else None,
         tls.verify_hostname,
     )
 

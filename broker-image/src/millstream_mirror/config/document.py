@@ -1,11 +1,14 @@
-"""The fields of mirror.json, and which values each may have by itself. config.py checks what fields say together."""
+"""The fields of mirror.json, and which values each may have by itself. config.py checks what fields say together.
+
+Security and rejoin are missing or objects, never null, which may be the result of a mistake in a template.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from millstream_kafka.mirror_source import REQUEST
 from millstream_process.logs import FORMATS
@@ -64,8 +67,8 @@ UserField = Annotated[NameField, Meta(description=FILE, extra=SECRET)]
 
 class TlsField(Fields):
     ca_certificates: list[SecretField] = []
-    certificate: SecretField | None = None
-    key: SecretField | None = None
+    certificate: SecretField | UnsetType = UNSET
+    key: SecretField | UnsetType = UNSET
     verify_hostname: bool = True
 
 
@@ -78,8 +81,8 @@ class SaslField(Fields):
 class SourceField(Fields):
     name: Name
     bootstrap: str
-    tls: TlsField | None = None
-    sasl: SaslField | None = None
+    tls: TlsField | UnsetType = UNSET
+    sasl: SaslField | UnsetType = UNSET
     max_bytes_per_second: Annotated[int, Meta(ge=MIN_LIMIT, description=f"{MIN_LIMIT} or more")] | None = None
     rack: str = ""
 
@@ -87,8 +90,8 @@ class SourceField(Fields):
 class TargetField(Fields):
     bootstrap: str
     name: str = ""
-    tls: TlsField | None = None
-    sasl: SaslField | None = None
+    tls: TlsField | UnsetType = UNSET
+    sasl: SaslField | UnsetType = UNSET
 
 
 class AllFields(Fields):
@@ -118,4 +121,4 @@ class Document(Fields):
     on_gap: OnGap = OnGap.SKIP_TO_EARLIEST
     http: str = "127.0.0.1:9404"
     log_format: str = FORMATS[0]
-    rejoin: RejoinField | None = None
+    rejoin: RejoinField | UnsetType = UNSET
