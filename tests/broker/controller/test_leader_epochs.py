@@ -10,8 +10,9 @@ from millstream_broker.controller.leader_epochs import EpochDistances, distance_
 from millstream_broker.controller.messages import LogEnds, Settings, StatesWritten, WriteStates
 from millstream_broker.coordination import PartitionRecord
 from millstream_broker.coordination.controllership import StatesChanged, TopicsChanged
-from millstream_broker.topic_rules.mirrored_topics import LARGEST_EPOCH
+from millstream_broker.topic_rules.mirrored_topics import LARGEST_EPOCH, first_epoch
 from millstream_harness.controller import Controller, of, topic
+from millstream_kafka.mirror_source import KEY
 
 
 def epochs(controller: Controller, *keys: tuple[str, int]) -> list[int]:
@@ -63,15 +64,32 @@ def test_leaders_elected_by_logs_always_keep_a_distance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "limit"), [(-1, 1 << 20), (0, 1 << 20), (LARGEST_EPOCH, 1), ((1 << 31) - 2, 1)]
+    ("epoch", "limit"), [(-1, 1 << 14), (0, 1 << 14), (LARGEST_EPOCH, 1), ((1 << 31) - 2, 1)]
 )
 def test_distances_shrink_towards_the_largest_epoch(epoch: int, limit: int) -> None:
     assert distance_limit(epoch) == limit
+    assert distance_limit(epoch, 1 << 20) == (limit if limit == 1 else 1 << 20)
+
+
+def test_distances_are_larger_where_the_store_shows_that_it_was_restored() -> None:
+    largest, record = EpochDistances(lambda limit: limit - 1), PartitionRecord((1,), 1, 0, (1,), 5)
+    assert largest.distance(("t", 0), record, is_created=False) == (1 << 14) - 1
+    for restored in (replace(record, doubted=True), replace(record, version=-1)):
+        assert largest.distance(("t", 0), restored, is_created=False) == (1 << 20) - 1
 
 
 def test_largest_distances_never_exceed_the_largest_epoch() -> None:
-    record = PartitionRecord((1,), 1, 0, (1,))
+    record = PartitionRecord((1,), 1, LARGEST_EPOCH * 98 // 100, (1,), 5)
     for _ in range(50_000):
         distance = EpochDistances(lambda limit: limit - 1).distance(("t", 0), record, is_created=False)
         record = replace(record, leader_epoch=record.leader_epoch + 1 + distance)
     assert 0.99 * LARGEST_EPOCH < record.leader_epoch < LARGEST_EPOCH + 50_000
+
+
+def test_epochs_of_a_source_stay_below_those_of_its_mirror_for_sixty_controllers() -> None:
+    """Otherwise a source that was down could not rejoin the mirror that was promoted meanwhile (`is not above`)."""
+    record = PartitionRecord((1,), 1, 0, (1,), 5)
+    for _ in range(60):
+        distance = EpochDistances(lambda limit: limit - 1).distance(("t", 0), record, is_created=False)
+        record = replace(record, leader_epoch=record.leader_epoch + 1 + distance)
+    assert record.leader_epoch < first_epoch({KEY: "a-source"})

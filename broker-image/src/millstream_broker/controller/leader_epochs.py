@@ -11,8 +11,11 @@ count by one: had those after it been given before, it would have given them. No
 restored.
 
 Leader epochs have 31 bits, and those of mirrored records 30. Distances shrink as epochs approach that limit
-(`distance_limit`), so they never exceed it: after 2,000 controllers that each moved the partition's leader, they are a
-third of the first ones.
+(`distance_limit`), so they never exceed it: after 140,000 controllers that each moved the partition's leader, they are
+a third of the first ones.
+
+A promoted mirror's epochs are above those of the former source by up to EPOCHS_ABOVE. The former source can rejoin only
+while that is so, so distances must be much smaller: it may have dozens of new controllers before.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from millstream_kafka.topic_partition import TopicPartition
 from ..coordination import PartitionRecord
 from ..topic_rules.mirrored_topics import LARGEST_EPOCH
 
-FURTHEST = 1 << 20
-SHARE = LARGEST_EPOCH // FURTHEST
-"""At most this part of the epochs that are left is used at a time."""
+FURTHEST = 1 << 14
+FURTHEST_AFTER_RESTORE = 1 << 20
+"""After a comparison of logs, and for a partition that the store does not know: both are rare."""
 
 
 class EpochDistances:
@@ -42,9 +45,10 @@ class EpochDistances:
 
         `is_created`: its topic was created since this controller's election, so no broker has older records of it.
         """
-        if record.doubted or not (is_created or key in self._given):
-            return self._random_below(distance_limit(record.leader_epoch))
-        return 0
+        if not record.doubted and (is_created or key in self._given):
+            return 0
+        furthest = FURTHEST_AFTER_RESTORE if record.doubted or record.version < 0 else FURTHEST
+        return self._random_below(distance_limit(record.leader_epoch, furthest))
 
     def stored(self, key: TopicPartition, before: int, after: int) -> None:
         """A state that this controller has decided is stored; the partition's leader epochs before it, and in it."""
@@ -55,6 +59,6 @@ class EpochDistances:
         self._given.discard(key)
 
 
-def distance_limit(leader_epoch: int) -> int:
-    """Distances from this epoch are below it."""
-    return max(1, (LARGEST_EPOCH - max(0, leader_epoch)) // SHARE)
+def distance_limit(leader_epoch: int, furthest: int = FURTHEST) -> int:
+    """Distances from this epoch are below it: the same part of the epochs that are left as `furthest` is of all."""
+    return max(1, (LARGEST_EPOCH - max(0, leader_epoch)) // (LARGEST_EPOCH // furthest))
