@@ -8,7 +8,7 @@ coordinator cannot answer for a group.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..client.cluster import ClusterClient
 from ..protocol import delete_groups, describe_groups, offset_commit, offset_delete, offset_fetch
@@ -38,6 +38,10 @@ from .records import ConsumerGroupDescription, MemberDescription, OffsetAndMetad
 
 MANY_GROUPS_SINCE = 8
 """The first version of OffsetFetch for several groups."""
+COORDINATOR_ERRORS: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""Errors after which another broker may be the coordinator: nothing was changed."""
 Asked = Mapping[str, Collection[TopicPartition] | None]
 """Partitions of groups; None: all."""
 
@@ -57,8 +61,8 @@ class GroupAdmin:
                 node, describe_groups.API, DescribeGroupsRequest(group_ids), timeout=self.timeout
             )
             for group in response.groups:
-                if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                    raise ApiError(ErrorCode.of(group.error_code), f"group {group.group_id}")
+                if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                    self._check(group.error_code, group.group_id)
                 found[group.group_id] = _description(group)
         return found
 
@@ -91,11 +95,11 @@ class GroupAdmin:
         answers: dict[str, Any] = {group.group_id: group for group in response.groups} or {first: response}
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         for group_id, answer in answers.items():
-            _check(answer.error_code, group_id)
+            self._check(answer.error_code, group_id)
             found[group_id] = {}
             for topic in answer.topics:
                 for entry in topic.partitions:
-                    _check(entry.error_code, f"{group_id}: {topic.name}-{entry.partition_index}")
+                    self._check(entry.error_code, group_id, f": {topic.name}-{entry.partition_index}")
                     if entry.committed_offset >= 0:
                         found[group_id][topic.name, entry.partition_index] = OffsetAndMetadata(
                             entry.committed_offset, entry.metadata or ""
@@ -124,7 +128,10 @@ class GroupAdmin:
             OffsetCommitRequest(group_id=group_id, topics=topics),
             timeout=self.timeout,
         )
-        return _refused(response.topics)
+        refused = _refused(response.topics)
+        for error in COORDINATOR_ERRORS.intersection(refused.values()):
+            self._check(error, group_id)
+        return refused
 
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -138,7 +145,7 @@ class GroupAdmin:
         response = await self.cluster.call_coordinator(
             group_id, offset_delete.API, OffsetDeleteRequest(group_id, topics), timeout=self.timeout
         )
-        _check(response.error_code, group_id)
+        self._check(response.error_code, group_id)
         return _refused(response.topics)
 
     async def delete_groups(self, ids: Collection[str]) -> dict[str, Refusal | None]:
@@ -148,8 +155,17 @@ class GroupAdmin:
                 node, delete_groups.API, DeleteGroupsRequest(group_ids), timeout=self.timeout
             )
             for result in response.results:
+                if result.error_code in COORDINATOR_ERRORS:
+                    self._check(result.error_code, result.group_id)
                 found[result.group_id] = Refusal.of(result.error_code, result.error_message)
         return found
+
+    def _check(self, code: int, group_id: str, where: str = "") -> None:
+        """Raises ApiError for an error. The next request looks a coordinator up again that may have moved."""
+        if code in COORDINATOR_ERRORS:
+            self.cluster.forget_coordinator(group_id)
+        if code:
+            raise ApiError(ErrorCode.of(code), f"group {group_id}{where}")
 
     async def _by_coordinator(self, groups: Iterable[str]) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
@@ -185,8 +201,3 @@ def _refused(topics: Iterable[Any]) -> dict[TopicPartition, ErrorCode]:
         for partition in topic.partitions
         if partition.error_code
     }
-
-
-def _check(code: int, what: str) -> None:
-    if code:
-        raise ApiError(ErrorCode.of(code), f"group {what}")
