@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from millstream_broker.log import epochs as epochs_module
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.epochs import LeaderEpochs
 from millstream_broker.log.log import Log
+from millstream_kafka.batch import Record, build_batch
+from millstream_kafka.protocol.errors import ApiError
 
 
 def epochs_of(folder: Path, *entries: tuple[int, int]) -> LeaderEpochs:
@@ -176,3 +179,43 @@ def test_a_sync_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
             with pytest.raises(OSError, match="Input/output error"):
                 epochs.sync()
     epochs.sync()
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: str, data: bytes, *, sync: bool) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(epochs_module, "write_atomically", fail)
+
+
+def test_recovery_point_stays_behind_an_epoch_that_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no start would find it again, and followers would truncate this leader's records for ever."""
+    log = Log.open(tmp_path, LogConfig(), clean=True)
+    log.append(bytearray(build_batch([Record(b"k", b"v", 0)])), leader_epoch=1, now_ms=0)
+    log.flush()
+    with monkeypatch.context() as full:
+        fill_disk(full)
+        log.append(bytearray(build_batch([Record(b"k", b"v", 0)])), leader_epoch=2, now_ms=0)
+        log.roll(now_ms=0)
+        with pytest.raises(ApiError, match="No space left"):
+            log.flush()
+        with pytest.raises(ApiError, match="No space left"):
+            log.flush_closed()
+        assert log.flushed_offset == 1
+        assert log.offline is None
+    log.flush()
+    assert log.flushed_offset == 2
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n2 1\n"
+    log.close()
+
+
+def test_log_whose_epochs_are_not_written_is_not_closed_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log.open(tmp_path, LogConfig(), clean=True)
+    fill_disk(monkeypatch)
+    log.assign_leader_epoch(1)
+    with pytest.raises(OSError, match="No space left"):
+        log.close()

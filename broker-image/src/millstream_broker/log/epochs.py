@@ -7,12 +7,14 @@
 
 Invariant: epochs and offsets both ascend strictly; only Kafka before 2.0 wrote epochs without records, which share the
 offset of the next. The file is a copy: a log recovers epochs after its recovery point from its batches, so the file is
-written lazily, and made durable before the recovery point passes an entry.
+written lazily, and made durable before the recovery point passes an entry: a flush fails as long as the file cannot be
+written.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 
 from .checkpoints import CheckpointError, parse_lines
@@ -23,13 +25,14 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    __slots__ = ("dirty", "entries", "path", "unsynced")
+    __slots__ = ("_saving", "dirty", "entries", "path", "unsynced")
 
     def __init__(self, directory: Path | str) -> None:
         self.path = f"{directory}/{FILE_NAME}"
         self.entries: list[tuple[int, int]] = []
         self.dirty = False  # the file is older than this
         self.unsynced = False  # the file may not be on the disk yet
+        self._saving = threading.Lock()
 
     def load(self) -> bool:
         """Read the file; returns False, and loads nothing, if it is missing or invalid."""
@@ -91,14 +94,22 @@ class LeaderEpochs:
         return floor, self.entries[higher][1]
 
     def save(self) -> None:
-        """Write the file, without waiting for the disk."""
-        lines = ["0", str(len(self.entries)), *(f"{epoch} {offset}" for epoch, offset in self.entries)]
-        write_atomically(self.path, ("\n".join(lines) + "\n").encode(), sync=False)
-        self.dirty = False
-        self.unsynced = True
+        """Write the file, without waiting for the disk. Any thread. Raises OSError: it stays dirty."""
+        with self._saving:
+            self.dirty = False
+            entries = tuple(self.entries)
+            lines = ["0", str(len(entries)), *(f"{epoch} {offset}" for epoch, offset in entries)]
+            try:
+                write_atomically(self.path, ("\n".join(lines) + "\n").encode(), sync=False)
+            except OSError:
+                self.dirty = True
+                raise
+            self.unsynced = True
 
     def sync(self) -> None:
-        """fsync the file written by :meth:`save`. Blocking, in any thread."""
+        """Bring the file to the disk, with all entries. Blocking, in any thread. Raises OSError."""
+        if self.dirty:  # it could not be written
+            self.save()
         if self.unsynced:
             self.unsynced = False
             try:

@@ -548,7 +548,8 @@ class Log(LogState):
             if self.closed_at >= 0 and self.closed_at not in {end, *bases}:
                 recovery.unlink(recovery.snapshot_path(self.segments.path, self.closed_at))
             with self.durability.lock:
-                self._save_epochs()
+                if self.epochs.dirty:
+                    self.epochs.save()
         self.segments.release()
         self.remove_deleted_files()
 

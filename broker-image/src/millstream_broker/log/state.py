@@ -178,7 +178,7 @@ class LogState:
         if self.epochs.dirty:
             try:
                 self.epochs.save()
-            except OSError as error:  # stays dirty; flush and close retry, recovery can do without it
+            except OSError as error:  # stays dirty; flush and close retry, and fail with it
                 logger.warning("%s: cannot write its leader epochs: %s", self.segments.path, error)
                 self.failed(error)
 
