@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from millstream_broker.observability.metric_table import TABLE as BROKER
-from millstream_mirror.partitions.stats import TABLE as MIRROR
+from millstream_mirror.partitions.metrics import TABLE as MIRROR
 from millstream_operator.state.metric_table import TABLE as OPERATOR
 
 ROOT = Path(__file__).resolve().parents[1]

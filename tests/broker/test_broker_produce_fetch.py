@@ -269,12 +269,15 @@ def test_leader_epochs_are_checked(start_broker: StartBroker) -> None:
     broker.start()
     with Wire(broker.bootstrap) as wire:
         wire.produce("epochs", [record("c")])
+        request = metadata.MetadataRequest([metadata.MetadataRequestTopic(name="epochs")])
+        latest = wire.call(metadata.API, 12, request).topics[0].partitions[0].leader_epoch
+        assert latest > 0
         assert wire.fetch("epochs", 0, epoch=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
-        assert wire.fetch("epochs", 0, epoch=1).error_code == 0
-        assert wire.fetch("epochs", 0, epoch=2).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert wire.fetch("epochs", 0, epoch=latest).error_code == 0
+        assert wire.fetch("epochs", 0, epoch=latest + 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         ends = {}
-        for epoch in (0, 1, 2):
-            asked = offset_for_leader_epoch.OffsetForLeaderPartition(0, 1, epoch)
+        for epoch in (0, latest, latest + 1):
+            asked = offset_for_leader_epoch.OffsetForLeaderPartition(0, latest, epoch)
             topic = offset_for_leader_epoch.OffsetForLeaderTopic("epochs", [asked])
             answer = wire.call(
                 offset_for_leader_epoch.API,
@@ -283,7 +286,7 @@ def test_leader_epochs_are_checked(start_broker: StartBroker) -> None:
             )
             (found,) = answer.topics[0].partitions
             ends[epoch] = (found.error_code, found.leader_epoch, found.end_offset)
-        assert ends == {0: (0, 0, 2), 1: (0, 1, 3), 2: (0, -1, -1)}
+        assert ends == {0: (0, 0, 2), latest: (0, latest, 3), latest + 1: (0, -1, -1)}
 
 
 def test_offsets_by_time(wire: Wire, topic: str) -> None:

@@ -105,6 +105,7 @@ def test_killed_at_any_moment_and_started_again_every_row_is_there_once(
         "error": "",
         "run": "year-0001",
         "reason": "",
+        "warning": "",
     }
     assert second.result == reported
     assert second.stdout.splitlines()[-1] == f"load: Succeeded: {DAYS * A_DAY:,} rows"

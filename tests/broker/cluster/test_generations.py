@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from millstream_broker.log.directory import BOOT_ID, GENERATION
 from millstream_broker.log.manager import LogManager
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.members import Member, members
+from millstream_harness.scenario import eventually
 from millstream_harness.wire import Wire, record
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.batch import build_batch
@@ -302,9 +305,10 @@ def test_a_broker_by_itself_leads_an_older_copy_and_says_so(tmp_path: Path, numb
         copied.rename(dirs[number])
         broker.start()
         with Wire(broker.bootstrap) as wire:
-            assert sorted(wire.end_offset(topic) for topic in topics) == [1, 2]
             for topic in topics:
-                assert leader_epoch(wire, topic) > epochs[topic]
+                higher = partial(operator.lt, epochs[topic])
+                eventually(partial(leader_epoch, wire, topic), higher, "its epoch is higher")
+            assert sorted(wire.end_offset(topic) for topic in topics) == [1, 2]
         if number == 0:
             assert f"{dirs[1]} has generation" in broker.said()
         else:

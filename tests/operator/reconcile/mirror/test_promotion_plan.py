@@ -77,7 +77,7 @@ NOTED = {"orders": REPLICA}
 def test_operator_and_workers_agree_on_what_is_stored() -> None:
     assert KEY == mirror_source.KEY
     progress = Progress(
-        7, 5, 0, 0, 9, "00000000-0000-4000-8000-000000000001", "c", 3, source_end=12, seen_ms=4
+        7, 5, 0, 0, 9, "00000000-0000-4000-8000-000000000001", "c", 3, source_end=12, observed_ms=4
     )
     assert read_note(progress.metadata()) == Noted("c", "AAAAAAAAQACAAAAAAAAAAQ", 5, 12, 4)
     some = Source().topic.topic_id
