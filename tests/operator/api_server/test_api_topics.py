@@ -15,7 +15,7 @@ from millstream_harness.kube import Json, Namespace, run, until
 from millstream_harness.manifests import cluster, topic
 from millstream_harness.operator import OperatorProcess
 from millstream_operator.kafka.admin import KafkaAdmin
-from millstream_operator.kafka.records import NewTopic
+from millstream_operator.kafka.records import OWNER, NewTopic
 from millstream_operator.state.status import FINALIZER
 
 pytestmark = pytest.mark.soak
@@ -79,6 +79,11 @@ def gone(namespace: Namespace, name: str) -> None:
     )
 
 
+def owner(namespace: Namespace, name: str) -> dict[str, str]:
+    """The setting by which a topic names its Topic resource."""
+    return {OWNER: f"{namespace.name}/{name}"}
+
+
 def test_the_life_of_a_topic(operator: OperatorProcess, namespace: Namespace, admin: KafkaAdmin) -> None:
     namespace.apply(topic("flights", partitions=3, config={"retention.ms": "100000", "segment.ms": "60000"}))
     status = namespace.wait_condition(KIND, "flights", reason="TopicReady")["status"]
@@ -91,12 +96,13 @@ def test_the_life_of_a_topic(operator: OperatorProcess, namespace: Namespace, ad
         status["sizeBytes"],
     )
     assert shown == (3, 1, 0, 0)
-    assert there.config == {"retention.ms": "100000", "segment.ms": "60000"}
+    owned = owner(namespace, "flights")
+    assert there.config == {"retention.ms": "100000", "segment.ms": "60000", **owned}
 
     # a changed key is set, a removed key is reset, others' keys stay
     namespace.apply(topic("flights", partitions=6, config={"retention.ms": "200000"}))
     assert namespace.wait_condition(KIND, "flights", reason="TopicReady")["status"]["partitions"] == 6
-    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "200000"}
+    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "200000", **owned}
 
     namespace.apply(topic("flights", partitions=2, config={"retention.ms": "200000"}))
     refused = namespace.wait_condition(KIND, "flights", status="False", reason="PartitionDecreaseRefused")
@@ -128,7 +134,8 @@ def test_a_topic_that_exists_is_adopted_with_its_configuration(
     namespace.apply(topic("by-hand", topicName="by.hand", partitions=4, config={"max.message.bytes": "2000"}))
     status = namespace.wait_condition(KIND, "by-hand", reason="TopicReady")["status"]
     assert status["topicId"] == admin.topics(["by.hand"])["by.hand"].topic_id
-    assert admin.topics(["by.hand"])["by.hand"].config == {"retention.ms": "-1", "max.message.bytes": "2000"}
+    expected = {"retention.ms": "-1", "max.message.bytes": "2000", **owner(namespace, "by-hand")}
+    assert admin.topics(["by.hand"])["by.hand"].config == expected
 
 
 def test_counts_that_are_left_out_are_the_brokers(start_mortal: StartBroker, namespace: Namespace) -> None:
@@ -198,7 +205,7 @@ def test_configuration_that_the_broker_refuses(
     namespace.wait_condition(KIND, "typo", reason="TopicReady")
     namespace.apply(topic("typo", config={"retention.ms": "soon"}))
     namespace.wait_condition(KIND, "typo", status="False", reason="InvalidConfig")
-    assert admin.topics(["typo"])["typo"].config == {"retention.ms": "1000"}
+    assert admin.topics(["typo"])["typo"].config == {"retention.ms": "1000", **owner(namespace, "typo")}
     namespace.apply(topic("wide", replicationFactor=3))
     namespace.wait_condition(KIND, "wide", status="False", reason="InvalidReplicationFactor")
 
@@ -216,14 +223,15 @@ def test_a_paused_topic_is_looked_at_and_left_alone(
     found = namespace.wait_condition(KIND, "flights", "Paused")["status"]
     assert found["partitions"] == 1
     there = admin.topics(["flights"])["flights"]
-    assert (there.partitions, there.config) == (1, {})
+    owned = owner(namespace, "flights")
+    assert (there.partitions, there.config) == (1, owned)
 
     namespace.kubectl("annotate", KIND, "flights", "millstream.dev/paused-")
     until(
         "what was held back",
         lambda: namespace.get(KIND, "flights")["status"]["partitions"] == 2,
     )
-    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "100000"}
+    assert admin.topics(["flights"])["flights"].config == {"retention.ms": "100000", **owned}
     conditions = {one["type"] for one in namespace.get(KIND, "flights")["status"]["conditions"]}
     assert conditions == {"Ready"}
 
