@@ -62,7 +62,7 @@ from .network.server import Listening, Server, bind
 from .observability.metrics import Metrics
 from .observability.probes import Probes
 from .replication.alter_partition import AlterPartitionManager
-from .replication.append_queue import Admissions
+from .replication.append_queue import AppendQueue
 from .replication.fetch_session import FetchSettings
 from .replication.fetch_sessions import Sessions
 from .replication.manager import ReplicaManager
@@ -160,7 +160,7 @@ class Broker:
         self.groups = GroupDriver(_group_config(config), offsets, self.replicas.topic_id)
 
         # Reading and writing
-        self._append_queue = Admissions(memory, failure.fail)
+        self._append_queue = AppendQueue(memory, failure.fail)
         self.look_ups = LookUps()
         self._alter_partition = AlterPartitionManager(
             self.replicas,
@@ -179,7 +179,7 @@ class Broker:
             configs,
             peers=peers,
             sessions=self.fetch_sessions,
-            admissions=self._append_queue,
+            append_queue=self._append_queue,
             coordinators={OFFSETS_TOPIC: self.groups},
             unwritable=self._lost_data.cannot_write,
             raise_epoch=self._alter_partition.raise_epoch,

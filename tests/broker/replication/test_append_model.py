@@ -1,4 +1,4 @@
-"""Any interleaving of batches, settings, admissions and elections: acknowledged records are stored once, in order.
+"""Any interleaving of batches, settings, queued appends, elections: acknowledged records are stored once, in order.
 
 Producers are idempotent and behave as clients do: up to five batches in flight; after an error they resend, in order
 and as the same batches, everything from the first failed batch on. The plan alone moves the admission thread.
@@ -25,7 +25,7 @@ from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.validator import Admitted
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce, Purgatory
 from millstream_broker.runtime.request_memory import RequestMemory
@@ -102,13 +102,13 @@ class World:
         self.topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), {})
         self.log = Log.open(folder / "t-0", LogConfig(), clean=True)
         self.memory = RequestMemory(1 << 30)
-        self.admissions = Admissions(self.memory)
+        self.append_queue = AppendQueue(self.memory)
         self.partition = self.lead(None)
         self.clients = [Client(number) for number in (1, 2)]
 
     def lead(self, waiting: Purgatory | None) -> Partition:
         config = TopicConfig(BrokerConfig(), {})
-        return Partition(self.topic, 0, self.log, config, self.admissions, waiting=waiting)
+        return Partition(self.topic, 0, self.log, config, self.append_queue, waiting=waiting)
 
     def send(self, client: Client, shape: tuple[int, Compression]) -> None:
         if (sent := client.next_batch(shape)) is None:
@@ -251,7 +251,7 @@ def test_what_is_acknowledged_is_stored_once_in_order(steps: list[tuple[Any, ...
             await asyncio.gather(*(asyncio.ensure_future(one) for one in waiting), return_exceptions=True)
             world.receive()
         check(world)
-        await world.admissions.close()
+        await world.append_queue.close()
         world.log.close()
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

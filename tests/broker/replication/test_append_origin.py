@@ -13,7 +13,7 @@ from millstream_broker.log import validator
 from millstream_broker.log.append_origin import AppendOrigin
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition
 from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_broker.runtime.request_memory import RequestMemory
@@ -38,7 +38,7 @@ def partition(log: Log) -> Partition:
         "t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), {"cleanup.policy": "compact"}
     )
     config = TopicConfig(BrokerConfig(), topic.config)
-    return Partition(topic, 0, log, config, Admissions(RequestMemory(1 << 20)))
+    return Partition(topic, 0, log, config, AppendQueue(RequestMemory(1 << 20)))
 
 
 async def test_records_of_a_large_batch_are_read_on_the_loop_only_for_a_coordinator(

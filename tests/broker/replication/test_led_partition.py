@@ -22,7 +22,7 @@ from millstream_broker.log.files import OpenFile
 from millstream_broker.log.log import AppendInfo, Log
 from millstream_broker.log.segment import Segment
 from millstream_broker.log.state import DeletedError
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import AT_ONCE_BYTES, Partition, is_cheap, now_ms
 from millstream_broker.replication.purgatory import DelayedProduce
@@ -63,7 +63,7 @@ class Led:
             0,
             open_log(folder / "t-0"),
             TopicConfig(BrokerConfig(), overrides),
-            Admissions(RequestMemory(1 << 20)),
+            AppendQueue(RequestMemory(1 << 20)),
             isr_of(*in_sync) if in_sync else None,
             self._cannot_be_written,
         )
@@ -145,7 +145,7 @@ def test_a_leader_begins_at_the_high_watermark_that_it_knows(tmp_path: Path) -> 
     isr.high_watermark = 2
     log = open_log(tmp_path / "t-0", batch("a", "b"))
     config = TopicConfig(BrokerConfig(), {"flush.messages": "1"})
-    partition = Partition(topic("t", isr.record), 0, log, config, Admissions(RequestMemory(1 << 20)), isr)
+    partition = Partition(topic("t", isr.record), 0, log, config, AppendQueue(RequestMemory(1 << 20)), isr)
     assert partition.high_watermark == 2
     assert partition._flushing is None, "they are safe already"
 

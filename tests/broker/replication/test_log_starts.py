@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millstream_broker.config.config import BrokerConfig, TopicConfig
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.isr import Isr
 from millstream_broker.replication.partition import Partition, now_ms
 from millstream_broker.replication.purgatory import Delayed
@@ -52,7 +52,7 @@ def led(folder: Path, home: PlayedHome, *followers: int) -> Partition:
         0,
         log,
         TopicConfig(BrokerConfig(), {}),
-        Admissions(RequestMemory(1 << 20)),
+        AppendQueue(RequestMemory(1 << 20)),
         isr if followers else None,
     )
     partition.append(batch(*"0123456789"), NOW_MS, acks=1)

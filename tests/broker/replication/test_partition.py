@@ -13,7 +13,7 @@ from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import AppendInfo, Log
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_broker.runtime.request_memory import RequestMemory
@@ -29,7 +29,7 @@ def open_partition(folder: Path, **config: str) -> Partition:
     overrides = {key.replace("_", "."): value for key, value in config.items()}
     topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), overrides)
     log = Log.open(folder / "t-0", LogConfig(), clean=True)
-    queue = Admissions(RequestMemory(1 << 20))
+    queue = AppendQueue(RequestMemory(1 << 20))
     return Partition(topic, 0, log, TopicConfig(BrokerConfig(), overrides), queue)
 
 

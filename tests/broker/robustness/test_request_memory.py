@@ -22,7 +22,7 @@ from millstream_broker.config.config import BrokerConfig, TopicConfig
 from millstream_broker.coordination import PartitionRecord, TopicRecord
 from millstream_broker.log.config import LogConfig
 from millstream_broker.log.log import Log
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.partition import Partition
 from millstream_broker.replication.purgatory import DelayedProduce
 from millstream_broker.runtime.request_memory import RequestMemory
@@ -237,7 +237,7 @@ def test_requests_that_wait_for_followers_do_not_keep_their_frames(
 async def test_a_refused_batch_is_not_kept_by_its_refusal(tmp_path: Path) -> None:
     """The request may wait much longer for its other partitions, and nothing takes the error meanwhile."""
     memory = RequestMemory(MIB)
-    queue = Admissions(memory)
+    queue = AppendQueue(memory)
     config = {"compression.type": "gzip"}
     topic = TopicRecord("t", uuid.uuid4(), (PartitionRecord((1,), 1, 0, (1,)),), config)
     log = Log.open(tmp_path / "t-0", LogConfig(compression_type="gzip"), clean=True)

@@ -21,7 +21,7 @@ from millstream_broker.log.manager import LogManager
 from millstream_broker.metadata.cache import Metadata
 from millstream_broker.metadata.effective_configs import EffectiveConfigs
 from millstream_broker.replication.alter_partition import AlterPartitionManager
-from millstream_broker.replication.append_queue import Admissions
+from millstream_broker.replication.append_queue import AppendQueue
 from millstream_broker.replication.fetch_session import Answer, FetchSettings
 from millstream_broker.replication.fetch_sessions import Sessions
 from millstream_broker.replication.manager import ReplicaManager
@@ -355,7 +355,7 @@ class Replicating:
             self.configs,
             peers=peers,
             sessions=self.sessions,
-            admissions=Admissions(RequestMemory(1 << 20)),
+            append_queue=AppendQueue(RequestMemory(1 << 20)),
             coordinators={OFFSETS_TOPIC: self.groups},
             unwritable=self.coordination.lost_data,
             raise_epoch=self.alter_partition.raise_epoch,

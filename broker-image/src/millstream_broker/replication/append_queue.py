@@ -52,7 +52,7 @@ class LedPartition(Protocol):
         """These batches have had their turn, whether they were appended or not."""
 
 
-class Admissions:
+class AppendQueue:
     """All calls are made on the loop."""
 
     def __init__(self, memory: RequestMemory, fatal: Callable[[str], None] = lambda why: None) -> None:

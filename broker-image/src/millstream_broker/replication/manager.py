@@ -41,7 +41,7 @@ from ..metadata.effective_configs import EffectiveConfigs
 from ..runtime.slices import cooperatively
 from ..runtime.steps import portions
 from ..security.inter_broker import InterBroker
-from .append_queue import Admissions
+from .append_queue import AppendQueue
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager
 from .follower import Follower
@@ -107,7 +107,7 @@ class ReplicaManager:
         *,
         peers: InterBroker,
         sessions: Sessions,
-        admissions: Admissions,
+        append_queue: AppendQueue,
         coordinators: Mapping[str, Coordinator],
         unwritable: Callable[[], None],
         raise_epoch: Callable[[Partition, int, int], None],
@@ -123,7 +123,7 @@ class ReplicaManager:
         self._config = config
         self._configs = configs
         self._sessions = sessions
-        self._admissions = admissions
+        self._append_queue = append_queue
         self._coordinators = coordinators
         self._unwritable = unwritable
         self._raise_epoch = raise_epoch
@@ -298,7 +298,7 @@ class ReplicaManager:
         if len(record.replicas) > 1:
             opened.assign_leader_epoch(record.leader_epoch)
             isr = self._isr(record, opened, max(high_watermark, opened.log_start_offset), config)
-        queue = self._admissions
+        queue = self._append_queue
         self._replicas.partitions[key] = Partition(
             topic,
             index,
@@ -422,7 +422,7 @@ class ReplicaManager:
             index,
             before.log,
             config,
-            self._admissions,
+            self._append_queue,
             isr,
             self._unwritable,
             raise_epoch=self._raise_epoch,

@@ -13,7 +13,7 @@ Waiting fetches (long polls) are notified of each advance, and have no timer exc
 the high watermark, followers for the end of the log.
 
 Batches are appended in order of arrival, on any path and through any change of the configuration: while one waits (for
-its records to be read in a thread, see `admissions`), each later one waits behind it. A batch belongs to this
+its records to be read in a thread, see `append_queue`), each later one waits behind it. A batch belongs to this
 leadership, not to the partition's name: after `release` none is appended.
 """
 
@@ -39,7 +39,7 @@ from ..log.append_origin import CLIENT, COORDINATOR, MIRROR, AppendOrigin
 from ..log.log import AppendInfo, Log
 from ..log.validator import Admitted, admit_mirrored
 from ..topic_rules.mirrored_topics import EPOCHS_ABOVE, check_start, read_only
-from .append_queue import Admissions
+from .append_queue import AppendQueue
 from .isr import Isr
 from .log_starts import LogStarts
 from .purgatory import Delayed, DelayedProduce, Purgatory, repeated
@@ -85,7 +85,7 @@ class Partition(Replica):
         index: int,
         log: Log,
         config: TopicConfig,
-        queue: Admissions,
+        queue: AppendQueue,
         isr: Isr | None = None,
         unwritable: Callable[[], None] = lambda: None,
         waiting: Purgatory | None = None,
