@@ -35,7 +35,8 @@ async def roundtrip(bootstrap: str) -> float:
     topic = f"millstream-roundtrip-{uuid.uuid4().hex[:12]}"
     async with ClusterClient(bootstrap, "millstream-roundtrip", retry_timeout=START_TIMEOUT_S) as cluster:
         admin = AdminClient(cluster)
-        if refusal := (await admin.create_topics([NewTopic(topic, 1, 1, {})]))[topic]:
+        created = await _retried(lambda: admin.create_topics([NewTopic(topic, 1, 1, {})]))
+        if refusal := created[topic]:
             raise RoundtripFailed(str(refusal))
         try:
             begun = time.monotonic()
@@ -45,11 +46,11 @@ async def roundtrip(bootstrap: str) -> float:
                 raise RoundtripFailed(f"expected the one record that was produced, got {found}")
             return time.monotonic() - begun
         finally:
-            await admin.delete_topics([topic])
+            await _retried(lambda: admin.delete_topics([topic]))
 
 
 async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Until a leader accepts: brokers hear of a new topic one after another."""
+    """Until a leader, or the controller, accepts: brokers learn of it one after another."""
     deadline = time.monotonic() + RECORD_TIMEOUT_S
     while True:
         try:
