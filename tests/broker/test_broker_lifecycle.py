@@ -218,6 +218,7 @@ def test_topics_are_found_again_without_the_coordination_file(start_broker: Star
         assert [(topic.name, topic.topic_id) for topic in after.topics] == [
             ("found", before.topics[0].topic_id)
         ]
+        wire.await_leader("found", 1)
         assert values(wire, "found", 1) == [b"a"]
 
 

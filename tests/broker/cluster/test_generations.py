@@ -308,6 +308,7 @@ def test_a_broker_by_itself_leads_an_older_copy_and_says_so(tmp_path: Path, numb
             for topic in topics:
                 higher = partial(operator.lt, epochs[topic])
                 eventually(partial(leader_epoch, wire, topic), higher, "its epoch is higher")
+                wire.await_leader(topic)
             assert sorted(wire.end_offset(topic) for topic in topics) == [1, 2]
         if number == 0:
             assert f"{dirs[1]} has generation" in broker.said()

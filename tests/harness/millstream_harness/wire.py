@@ -13,13 +13,14 @@ from uuid import UUID
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import fetch, list_offsets, metadata, produce
 from millstream_kafka.protocol.api import Api
+from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.header import RequestHeader, encode_request_header
 from millstream_kafka.protocol.schema import ZERO_UUID, Struct
 
 Req = TypeVar("Req", bound=Struct)
 Res = TypeVar("Res", bound=Struct)
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = LEADER_S = 60.0
 
 
 class Wire:
@@ -123,11 +124,21 @@ class Wire:
         return answer.responses[0].partitions[0]
 
     def end_offset(self, topic: str, partition: int = 0) -> int:
+        found = self._end(topic, partition)
+        assert found.error_code == 0
+        return found.offset
+
+    def await_leader(self, topic: str, partition: int = 0) -> None:
+        """Wait until this broker leads: after an older copy of coordination it compares logs first."""
+        end = time.monotonic() + LEADER_S
+        while (code := self._end(topic, partition).error_code) != 0:
+            assert time.monotonic() < end, f"{topic}-{partition}: {ErrorCode.of(code).name}"
+            time.sleep(0.02)
+
+    def _end(self, topic: str, partition: int) -> list_offsets.ListOffsetsPartitionResponse:
         asked = list_offsets.ListOffsetsPartition(partition, -1, -1)
         request = list_offsets.ListOffsetsRequest(-1, 0, [list_offsets.ListOffsetsTopic(topic, [asked])])
-        answer = self.call(list_offsets.API, 7, request)
-        assert answer.topics[0].partitions[0].error_code == 0
-        return answer.topics[0].partitions[0].offset
+        return self.call(list_offsets.API, 7, request).topics[0].partitions[0]
 
 
 def produce_request(
