@@ -84,7 +84,7 @@ class ClientChannel(Protocol):
 
 
 class PlainChannel:
-    """A TCP connection as it is."""
+    """Sends and receives bytes over TCP, unencrypted."""
 
     __slots__ = (
         "_is_watching_writable",

@@ -15,8 +15,8 @@ class AggregateMode(MirrorMode):
 
     def __init__(self, context: Context) -> None:
         config, source, clients = context.config, context.source, context.clients
-        self._topics = TargetTopics(config, source, clients.source, clients.target)
-        self._recovery = AggregateRecovery(
+        self.topics = TargetTopics(config, source, clients.source, clients.target)
+        self.recovery = recovery = AggregateRecovery(
             clients.source,
             clients.target,
             clients.comparing,
@@ -26,28 +26,13 @@ class AggregateMode(MirrorMode):
             config.on_gap,
             context.origins,
         )
-        self._flow = NumberingFlow(
+        self.flow = NumberingFlow(
             source.name,
             clients.fetching,
             clients.producing,
-            self._recovery,
+            recovery,
             context.reachability,
             context.counters,
             context.bytes_per_second,
             source.rack,
         )
-
-    @property
-    def topics(self) -> TargetTopics:
-        return self._topics
-
-    @property
-    def flow(self) -> NumberingFlow:
-        return self._flow
-
-    @property
-    def recovery(self) -> AggregateRecovery:
-        return self._recovery
-
-    async def close(self) -> None:
-        pass

@@ -26,34 +26,22 @@ class IdentityMode(MirrorMode):
                 config.rejoin, clients.source, clients.target, context.commit, context.is_leader
             )
         self._promoted = PromotedTopics(context.store)
-        self._topics = ReplicaTopics(
+        self.topics = ReplicaTopics(
             config, source, clients.source, clients.target, self._promoted, self._resync
         )
-        self._recovery = IdentityRecovery(
+        self.recovery = recovery = IdentityRecovery(
             clients.source, clients.target, context.store, context.counters, config.on_gap, context.origins
         )
-        self._flow = CopyFlow(
+        self.flow = CopyFlow(
             source.name,
             clients.fetching,
             clients.producing,
-            self._recovery,
+            recovery,
             context.reachability,
             context.counters,
             context.bytes_per_second,
             source.rack,
         )
-
-    @property
-    def topics(self) -> ReplicaTopics:
-        return self._topics
-
-    @property
-    def flow(self) -> CopyFlow:
-        return self._flow
-
-    @property
-    def recovery(self) -> IdentityRecovery:
-        return self._recovery
 
     @property
     def promoted(self) -> Sequence[str]:

@@ -5,7 +5,6 @@ Two implementations: aggregate/mode.py and identity/mode.py.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +41,7 @@ class Context:
     """Whether this worker leads the workers' group."""
 
 
-class MirrorMode(ABC):
+class MirrorMode:
     """The mode of one source's mirror."""
 
     keeps_epochs: bool
@@ -52,17 +51,9 @@ class MirrorMode(ABC):
     reports_loops: bool
     """A loop is a problem. Otherwise mirrors of both directions may meet: each copies its own topics."""
 
-    @property
-    @abstractmethod
-    def topics(self) -> TargetTopics: ...
-
-    @property
-    @abstractmethod
-    def flow(self) -> Flow: ...
-
-    @property
-    @abstractmethod
-    def recovery(self) -> TaskRecovery: ...
+    topics: TargetTopics
+    flow: Flow
+    recovery: TaskRecovery
 
     @property
     def promoted(self) -> Sequence[str]:
@@ -74,6 +65,5 @@ class MirrorMode(ABC):
         """Records that only the target had before its topics were resynced."""
         return ()
 
-    @abstractmethod
     async def close(self) -> None:
-        """Stop the mode's own background work."""
+        """Stop the mode's own background work, if it has any."""
