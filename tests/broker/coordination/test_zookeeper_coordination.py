@@ -21,6 +21,7 @@ from millstream_broker.coordination.controllership import (
     ConfigsChanged,
     DeletionsRequested,
 )
+from millstream_broker.coordination.entities import DEFAULT, Entity
 from millstream_harness.members import (
     Member,
     lead,
@@ -40,6 +41,20 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def connect(shared_zookeeper: ZooKeeperProcess) -> str:
     return shared_zookeeper.own_tree()
+
+
+async def test_configuration_of_entities_reaches_the_others(connect: str) -> None:
+    entity = Entity(user="a b", client_id=DEFAULT)
+    async with members(connect, 1, 2) as (one, two):
+        changed: list[frozenset[Entity]] = []
+        two.coordination.on_entities.append(changed.append)
+        await one.coordination.change_entity(entity, lambda config: {"consumer_byte_rate": "7"})
+        await until(lambda: two.coordination.entity_configs == {entity: {"consumer_byte_rate": "7"}})
+        assert {entity} in changed
+        assert await stored(one, "/config/users/a%20b/clients/<default>") == {
+            "version": 1,
+            "config": {"consumer_byte_rate": "7"},
+        }
 
 
 # Joining

@@ -4,7 +4,8 @@ stores             where the tree is stored: ZooKeeper's servers, or a file
 tree               the classic tree: paths and JSON
 coordination       one broker's reads and writes
 controller_store   the controller's reads and writes
-configs            configuration of topics and brokers, and the notes of its changes
+configs            configuration of topics, brokers and entities, and the notes of its changes
+entities           users, client ids and addresses that have configuration
 fencing            which controller requests to accept
 """
 

@@ -1,4 +1,4 @@
-"""The configuration of topics and brokers in the tree, and the notes that announce changes.
+"""The configuration of topics, brokers, users, clients and addresses in the tree, and the notes that announce changes.
 
 To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi; all brokers watch
 the notes and read the entities they name. Notes have consecutive numbers. Any broker removes notes that are a quarter
@@ -7,7 +7,7 @@ some, and reads everything.
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
 stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
-with each other.
+with each other. The values of users, clients and addresses are not interpreted here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from millstream_kafka.protocol.errors import ErrorCode
+
 from ..config.config import dynamic_key, topic_key
 from ..config.config_types import ConfigError
-from . import tree
+from ..runtime.slices import cooperatively
+from . import CoordinationError, tree
+from .entities import Entity
 from .stores import (
     BadVersionError,
     Create,
@@ -34,12 +38,13 @@ from .stores import (
 NOTES_EXPIRE_MS = 15 * 60 * 1000
 REMOVED_AT_ONCE = 64
 Config = Mapping[str, str]
+KINDS = ("topics", "brokers", "clients", "ips", "users")
 
 log = logging.getLogger(__name__)
 
 
 class Configs:
-    """`changed` is called with the entities (`topics/T`, `brokers/1`, `brokers/<default>`) that may have changed."""
+    """`changed` is called with the entities (`topics/T`, `brokers/1`, `users/<default>`) that may have changed."""
 
     def __init__(self, nodes: Store, changed: Callable[[set[str]], None]) -> None:
         self._nodes = nodes
@@ -48,6 +53,8 @@ class Configs:
         self._noted: Callable[[str], None] = lambda path: None
         self.topics: dict[str, Config] = {}
         self.brokers: dict[int | None, Config] = {}
+        self.entities: dict[Entity, Config] = {}
+        """Only those that have any configuration."""
 
     async def load(self, noted: Callable[[str], None]) -> None:
         """Read everything; `noted` is the watch for notes. Raises Unavailable."""
@@ -55,10 +62,18 @@ class Configs:
         notes = await self._nodes.children(tree.CONFIG_CHANGES, noted) or []
         entities = [
             f"{kind}/{name}"
-            for kind in ("topics", "brokers")
+            for kind in KINDS
             for name in await self._nodes.children(f"{tree.CONFIG}/{kind}") or []
         ]
-        before = {*map(tree.topic_entity, self.topics), *map(tree.broker_entity, self.brokers)}
+        clients_of = [f"{entity}/clients" for entity in entities if entity.startswith("users/")]
+        clients = await self._nodes.children_of_all(map(tree.config_path, clients_of))
+        for above, names in zip(clients_of, clients, strict=True):
+            entities += [f"{above}/{name}" for name in names or ()]
+        before = {
+            *map(tree.topic_entity, self.topics),
+            *map(tree.broker_entity, self.brokers),
+            *(entity.path for entity in self.entities),
+        }
         await self._read({*entities, *before})
         self._seen = max(map(_number, notes), default=-1)
 
@@ -111,12 +126,33 @@ class Configs:
         `check` gets the stored configuration and the new one before each attempt, and may raise: this broker's view may
         be outdated.
         """
-        path, data = tree.config_path(entity), tree.config_json(config)
+
+        async def replaced(stored: Config) -> Config:
+            if check is not None:
+                await check(stored, config)
+            return config
+
+        await self.change(entity, replaced)
+
+    async def change(self, entity: str, changed: Callable[[Config], Awaitable[Config]]) -> None:
+        """Replace an entity's configuration by the result of `changed`, which gets the stored one, and may raise.
+
+        Called again for each attempt. Nothing is written if nothing changes. After Unavailable it may or may not be
+        written.
+        """
+        path = tree.config_path(entity)
         note = Create(tree.CONFIG_CHANGE, tree.config_change_json(entity), sequence=True)
         while True:
             there = await self._nodes.get(path)
-            if check is not None:
-                await check(_stored(entity, there), config)
+            config = await changed(_stored(entity, there))
+            data = tree.config_json(config)
+            if len(data) > self._nodes.max_node_bytes:
+                message = f"{path} would have {len(data)} bytes: {self._nodes.max_node_bytes} are allowed"
+                raise CoordinationError(message, ErrorCode.INVALID_CONFIG)
+            if (there is None and not config) or (there is not None and there.data == data):
+                break
+            if there is None:
+                await self._nodes.ensure(path.rpartition("/")[0])
             change: Operation = Create(path, data) if there is None else Set(path, data, there.version)
             try:
                 await self._nodes.multi([change, note])
@@ -128,9 +164,9 @@ class Configs:
         self._changed({entity})
 
     async def _read(self, entities: set[str], *, tell: bool = True) -> None:
-        known = sorted(entity for entity in entities if entity.startswith(("topics/", "brokers/")))
+        known = [entity async for entity in cooperatively(sorted(entities)) if _is_known(entity)]
         nodes = await self._nodes.get_all(map(tree.config_path, known))
-        for entity, node in zip(known, nodes, strict=True):
+        async for entity, node in cooperatively(zip(known, nodes, strict=True)):
             try:
                 config = {} if node is None else tree.config_from(entity, node.data)
             except tree.TreeError as error:
@@ -144,16 +180,25 @@ class Configs:
         kind, _, name = entity.partition("/")
         if kind == "topics":
             self.topics[name] = config
-        elif name == tree.DEFAULT_ENTITY:
-            self.brokers[None] = config
-        elif name.isdecimal():
-            self.brokers[int(name)] = config
+        elif kind == "brokers":
+            if name == tree.DEFAULT_ENTITY:
+                self.brokers[None] = config
+            elif name.isdecimal():
+                self.brokers[int(name)] = config
+        elif (named := Entity.from_path(entity)) is not None:
+            if config:
+                self.entities[named] = config
+            else:
+                self.entities.pop(named, None)
 
     def _of(self, entity: str) -> Config:
         """The known configuration of an entity."""
         kind, _, name = entity.partition("/")
         if kind == "topics":
             return self.topics.get(name, {})
+        if kind != "brokers":
+            named = Entity.from_path(entity)
+            return {} if named is None else self.entities.get(named, {})
         return self.brokers.get(int(name) if name.isdecimal() else None, {})
 
     async def _remove_old(self, notes: list[str]) -> None:
@@ -170,6 +215,16 @@ class Configs:
                     await self._nodes.delete(path)
 
 
+def _is_known(entity: str) -> bool:
+    if entity.startswith(("topics/", "brokers/")):
+        return True
+    if Entity.from_path(entity) is not None:
+        return True
+    if entity.startswith(("clients/", "ips/", "users/")):
+        log.error("%s: ignored, because Kafka does not encode names like this", tree.config_path(entity))
+    return False
+
+
 def _stored(entity: str, node: Node | None) -> Config:
     """The stored configuration, for a check of a change; empty if it is unreadable, so that a write repairs it."""
     try:
@@ -180,8 +235,11 @@ def _stored(entity: str, node: Node | None) -> Config:
 
 def _usable(entity: str, config: Config, known: Config) -> Config:
     """The usable values; the known value instead of an unusable one."""
+    kind = entity.partition("/")[0]
+    if kind not in ("topics", "brokers"):
+        return config
     usable = {}
-    key = topic_key if entity.startswith("topics/") else dynamic_key
+    key = topic_key if kind == "topics" else dynamic_key
     for name, value in config.items():
         try:
             key(name).parse(value)

@@ -52,6 +52,7 @@ from . import (
 from .configs import Configs
 from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
+from .entities import Entity
 from .fencing import Elected, Fencing
 from .isr_notes import IsrNotes
 from .own_tree import NotOurs, OwnTree
@@ -101,6 +102,8 @@ class Coordination:
         self.changes: Callable[[ClusterState], None] = lambda state: None
         self.on_elected: Callable[[ControllerStore], None] = lambda store: None
         self.on_deposed: Callable[[], None] = lambda: None
+        self.on_entities: list[Callable[[frozenset[Entity]], None]] = []
+        """Called with users, clients and addresses whose configuration may have changed."""
         self.on_older: Callable[[], Awaitable[None]] = _nothing
         """Called before the broker ends because the tree has become an older copy of itself."""
         self.on_accepted: Callable[[], None] = lambda: None
@@ -202,6 +205,11 @@ class Coordination:
     def stored_config(self, topic: str) -> Mapping[str, str]:
         """The configuration of a topic of that name; its replicas are unknown until a controller announces them."""
         return self._configs.topics.get(topic, {})
+
+    @property
+    def entity_configs(self) -> Mapping[Entity, Mapping[str, str]]:
+        """The configuration of users, clients and addresses that have any; known once connected."""
+        return self._configs.entities
 
     async def generations(self, broker_id: int) -> Mapping[str, int]:
         """The last generation of each of the broker's log directories, by directory id; known before joining."""
@@ -530,7 +538,10 @@ class Coordination:
     def _configs_changed(self, entities: set[str]) -> None:
         if self._store is not None:
             self._store.configs_changed(entities)
-        if self._state is None:
+        named = frozenset(found for path in entities if (found := Entity.from_path(path)) is not None)
+        for callback in self.on_entities if named else ():
+            callback(named)
+        if self._state is None or len(named) == len(entities):
             return
         topics = dict(self._known.topics)
         for entity in entities:
@@ -563,6 +574,20 @@ class Coordination:
 
     async def set_broker_config(self, broker_id: int | None, config: Mapping[str, str]) -> None:
         await self._persist(lambda: self._configs.write(tree.broker_entity(broker_id), config))
+
+    async def change_entity(
+        self, entity: Entity, changed: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """Replace the configuration of a user, client or address by the result of `changed`.
+
+        `changed` gets the stored configuration, and may raise. It is called again for each attempt: after a lost
+        response, its own result may be stored. When this returns, `entity_configs` has the new configuration.
+        """
+
+        async def attempt(stored: Mapping[str, str]) -> Mapping[str, str]:
+            return changed(stored)
+
+        await self._persist(lambda: self._configs.change(entity.path, attempt))
 
     # Topics
 

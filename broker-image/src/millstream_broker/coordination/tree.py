@@ -10,6 +10,7 @@
     /controller               ephemeral          {"version":2,"brokerid":1,"timestamp":"…","kraftControllerEpoch":-1}
     /controller_epoch                            a number
     /config/{topics,brokers}/X                   {"version":1,"config":{…}}; brokers/<default> is for all of them
+    /config/{users,clients,ips}/X                the same (`entities`), as /config/users/U/clients/C
     /config/changes/config_change_…  sequence    {"version":2,"entity_path":"topics/T"}
     /admin/delete_topics/T                       {"version":1,"topic_id":…}: to be deleted (of Kafka: empty)
     /isr_change_notification/isr_change_… seq.   {"version":1,"partitions":[{"topic":"T","partition":0}]}
@@ -106,7 +107,7 @@ def delete_topic_path(topic: str) -> str:
 
 
 def config_path(entity: str) -> str:
-    """`entity` is `topics/T`, `brokers/1` or `brokers/<default>`."""
+    """`entity` is `topics/T`, `brokers/1`, `brokers/<default>` or an `Entity`'s path."""
     return f"{CONFIG}/{entity}"
 
 
@@ -360,9 +361,17 @@ def config_json(config: Mapping[str, str]) -> bytes:
 
 
 def config_from(entity: str, data: bytes) -> dict[str, str]:
-    value = _load(config_path(entity), data).get("config", {})
-    if not isinstance(value, dict):
-        raise TreeError(f"{config_path(entity)} has no configuration: {data[:200]!r}")
+    path = config_path(entity)
+    if not data:  # the parent of an entity
+        return {}
+    try:
+        value = _load(path, data).get("config", {})
+        if not isinstance(value, dict):
+            raise TreeError(f"{path} has no configuration: {data[:200]!r}")
+    except TreeError:
+        if entity.startswith("users/"):  # keep credentials out of the log
+            raise TreeError(f"{path} has no configuration") from None
+        raise
     return {str(key): str(of) for key, of in value.items()}
 
 

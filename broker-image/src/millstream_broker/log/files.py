@@ -270,10 +270,15 @@ def _fsync(path: str, flags: int = 0) -> None:
         os.close(fd)
 
 
-def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace the content of ``path`` by ``data``. After a crash, the file has the old content or the new."""
+def write_atomically(path: str, data: bytes, *, sync: bool = True, is_secret: bool = False) -> None:
+    """Replace the content of ``path`` by ``data``. After a crash, the file has the old content or the new.
+
+    ``is_secret``: for the broker's user only.
+    """
     temporary = path + ".tmp"
     with open(temporary, "wb", buffering=0) as file:
+        if is_secret:
+            os.fchmod(file.fileno(), 0o600)
         rest = memoryview(data)
         while rest:
             rest = rest[file.write(rest) :]

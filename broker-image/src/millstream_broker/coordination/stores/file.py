@@ -111,6 +111,7 @@ class FileStore:
         if (full_size := _full_size(data)) is not None:
             try:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                os.fchmod(self._file, 0o600)
             except OSError:
                 return
             self._size, self._full_size = len(data), full_size
@@ -282,7 +283,7 @@ class FileStore:
         nodes: dict[str, Stored | None] = {**self._nodes.stored, **group.changes}
         there = {path: stored for path, stored in nodes.items() if stored is not None}
         data = b"".join([_line({"format": FORMAT}), *_lines(group.zxid, there)])
-        write_atomically(str(self._path), data)
+        write_atomically(str(self._path), data, is_secret=True)
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         self._size = self._full_size = len(data)
 
