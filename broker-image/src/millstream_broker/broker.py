@@ -70,6 +70,7 @@ from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
+from .security.acl.authorizer import Authorizer
 from .security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from .topic_rules.internal_topics import OFFSETS_TOPIC
 
@@ -133,6 +134,7 @@ class Broker:
         self.inter_broker_listener = addresses.inter_broker
         self.failure = failure.reason
         self.stats = Stats()
+        self.authorizer = Authorizer()
         self.replicas = Replicas(broker_id, state)
         served: dict[int, Bound] = {}
         self.handlers: Handlers = served

@@ -5,6 +5,7 @@ The controller responds once it has stored the new assignments, and moves the re
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import alter_partition_reassignments
 from millstream_kafka.protocol.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -18,9 +19,10 @@ from ..cluster.controllership import Controllership
 from ..cluster.forwarding import Forwarding
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.rights import on_cluster
 
 
-@handler(alter_partition_reassignments.API)
+@handler(alter_partition_reassignments.API, rights=[on_cluster(AclOperation.ALTER)])
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import describe_client_quotas
 from millstream_kafka.protocol.describe_client_quotas import (
     DescribeClientQuotasRequest,
@@ -9,8 +10,9 @@ from millstream_kafka.protocol.describe_client_quotas import (
 )
 
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_cluster
 
 
-@handler(describe_client_quotas.API)
+@handler(describe_client_quotas.API, rights=[on_cluster(AclOperation.DESCRIBE_CONFIGS)])
 def handle(context: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
     return DescribeClientQuotasResponse(error_message="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import CLUSTER_NAME, AclOperation, ResourceType
 from millstream_kafka.protocol import describe_cluster
 from millstream_kafka.protocol.describe_cluster import (
     DescribeClusterBroker,
@@ -12,14 +13,29 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
-from .metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
+from .metadata import NOT_ASKED
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-@handler(describe_cluster.API)
+@handler(
+    describe_cluster.API,
+    rights=[
+        Right(
+            AclOperation.DESCRIBE,
+            ResourceType.CLUSTER,
+            "the cluster, for its authorized operations",
+            without="no authorized operation (0); brokers and controller are shown to everybody",
+        )
+    ],
+)
 def handle(
-    replicas: Replicas, context: RequestContext, request: DescribeClusterRequest
+    authorizer: Authorizer,
+    replicas: Replicas,
+    context: RequestContext,
+    request: DescribeClusterRequest,
 ) -> DescribeClusterResponse:
     if request.endpoint_type == CONTROLLERS:
         message = (
@@ -39,6 +55,12 @@ def handle(
             for endpoint in (broker.endpoint(context.session.listener),)
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            _operations(authorizer, context) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _operations(authorizer: Authorizer, context: RequestContext) -> int:
+    if not authorizer.allows_on_cluster(context.session, AclOperation.DESCRIBE):
+        return 0
+    return authorizer.operations(context.session, ResourceType.CLUSTER, CLUSTER_NAME)

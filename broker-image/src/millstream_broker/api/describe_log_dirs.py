@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import describe_log_dirs
 from millstream_kafka.protocol.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -23,9 +24,10 @@ from ..log.manager import LogManager
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas, lag
 from ..runtime.steps import Steps
+from ..security.acl.rights import on_cluster
 
 
-@handler(describe_log_dirs.API, ends_with_connection=True)
+@handler(describe_log_dirs.API, ends_with_connection=True, rights=[on_cluster(AclOperation.DESCRIBE)])
 def handle(
     replicas: Replicas, logs: LogManager, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Steps[DescribeLogDirsResponse]:

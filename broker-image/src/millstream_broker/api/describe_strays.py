@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import describe_strays
 from millstream_kafka.protocol.describe_strays import (
     DescribedStray,
@@ -14,9 +15,10 @@ from millstream_kafka.protocol.schema import ZERO_UUID
 
 from ..log.manager import LogManager
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_cluster
 
 
-@handler(describe_strays.API)
+@handler(describe_strays.API, rights=[on_cluster(AclOperation.DESCRIBE)])
 async def handle(
     logs: LogManager, context: RequestContext, request: DescribeStraysRequest
 ) -> DescribeStraysResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import describe_user_scram_credentials
 from millstream_kafka.protocol.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -13,9 +14,10 @@ from millstream_kafka.protocol.describe_user_scram_credentials import (
 from millstream_kafka.protocol.errors import ErrorCode
 
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_cluster
 
 
-@handler(describe_user_scram_credentials.API)
+@handler(describe_user_scram_credentials.API, rights=[on_cluster(AclOperation.DESCRIBE)])
 def handle(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:

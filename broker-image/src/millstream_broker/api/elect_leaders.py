@@ -5,6 +5,7 @@ For a request about all partitions (null), the response leaves out those that ne
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import elect_leaders
 from millstream_kafka.protocol.elect_leaders import (
     ElectLeadersRequest,
@@ -19,9 +20,10 @@ from ..cluster.forwarding import Forwarding
 from ..controller.messages import ElectionType
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.rights import on_cluster
 
 
-@handler(elect_leaders.API)
+@handler(elect_leaders.API, rights=[on_cluster(AclOperation.ALTER)])
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

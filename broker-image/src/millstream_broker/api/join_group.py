@@ -6,19 +6,21 @@ static leader skips the assignment (KIP-814).
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import join_group
 from millstream_kafka.protocol.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 from ..groups.driver import GroupDriver
 from ..groups.messages import Join
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_group
 
 MEMBER_ID_REQUIRED_SINCE = 4
 NULLABLE_PROTOCOL_SINCE = 7
 SKIP_ASSIGNMENT_SINCE = 9
 
 
-@handler(join_group.API)
+@handler(join_group.API, rights=[on_group(AclOperation.READ)])
 async def handle(
     groups: GroupDriver, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse:

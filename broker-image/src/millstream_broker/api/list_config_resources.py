@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import list_config_resources
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.list_config_resources import (
@@ -14,11 +15,12 @@ from ..administration.configs import Resource
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.steps import Steps
+from ..security.acl.rights import on_cluster
 
 TYPES_SINCE = 1
 
 
-@handler(list_config_resources.API)
+@handler(list_config_resources.API, rights=[on_cluster(AclOperation.DESCRIBE_CONFIGS)])
 def handle(
     replicas: Replicas, context: RequestContext, request: ListConfigResourcesRequest
 ) -> Steps[ListConfigResourcesResponse]:

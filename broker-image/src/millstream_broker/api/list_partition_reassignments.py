@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import list_partition_reassignments
 from millstream_kafka.protocol.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -16,9 +17,12 @@ from ..cluster.controllership import Controllership
 from ..cluster.forwarding import Forwarding
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.rights import on_cluster
 
 
-@handler(list_partition_reassignments.API, ends_with_connection=True)
+@handler(
+    list_partition_reassignments.API, ends_with_connection=True, rights=[on_cluster(AclOperation.DESCRIBE)]
+)
 async def handle(
     forwarding: Forwarding,
     controllership: Controllership,

@@ -22,6 +22,7 @@ from ..replication.fetch_sessions import Sessions
 from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
+from ..security.acl.authorizer import Authorizer
 
 
 class Parts(Protocol):
@@ -30,6 +31,7 @@ class Parts(Protocol):
     config: BrokerConfig
     stats: Stats
     handlers: Handlers
+    authorizer: Authorizer
 
     # Administration
     configs: EffectiveConfigs

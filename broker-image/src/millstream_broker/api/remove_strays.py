@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import remove_strays
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.remove_strays import (
@@ -18,11 +19,12 @@ from ..log.directory import describe
 from ..log.manager import LogManager
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.acl.rights import on_cluster
 
 GONE = "it is no stray of this broker any more: list the strays again"
 
 
-@handler(remove_strays.API)
+@handler(remove_strays.API, rights=[on_cluster(AclOperation.ALTER)])
 async def handle(
     logs: LogManager, context: RequestContext, request: RemoveStraysRequest
 ) -> RemoveStraysResponse:

@@ -5,6 +5,7 @@ From v5 a member must repeat the protocol type and name it got at the join (KIP-
 
 from __future__ import annotations
 
+from millstream_kafka.acl import AclOperation
 from millstream_kafka.protocol import sync_group
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -12,11 +13,12 @@ from millstream_kafka.protocol.sync_group import SyncGroupRequest, SyncGroupResp
 from ..groups.driver import GroupDriver
 from ..groups.messages import Sync
 from ..network.handlers import RequestContext, handler
+from ..security.acl.rights import on_group
 
 PROTOCOL_SINCE = 5
 
 
-@handler(sync_group.API)
+@handler(sync_group.API, rights=[on_group(AclOperation.READ)])
 async def handle(
     groups: GroupDriver, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse:

@@ -12,13 +12,16 @@ waits; or a generator that yields after each of many elements, so that others ha
 response or an awaitable. `None` sends nothing (Produce with acks=0). A handler raises ApiError to fail the whole
 request.
 
+A registration names the rights that requests need (`security.acl.rights`): those of a whole request are checked before
+the handler runs.
+
 ApiVersions lists the APIs that are registered here.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -29,6 +32,8 @@ from millstream_kafka.protocol.schema import Struct
 
 from ..runtime.slices import finish
 from ..runtime.steps import Steps
+from ..security.acl.authorizer import Authorizer
+from ..security.acl.rights import Right
 from ..security.authentication import Authentication
 from ..security.session import ClientSession
 
@@ -67,6 +72,9 @@ class Registration:
     """Whether the end of the connection ends a wait for the response; otherwise the handler finishes."""
     for_brokers: bool
     run: Callable[..., list[Answer] | None] | None
+    rights: tuple[Right, ...]
+    refused: Callable[[Any, ApiError], Struct] | None
+    """The response to a request without a right for the whole of it; None: `error_response`."""
 
     def bound(self, parts: Mapping[Any, Any]) -> Bound:
         """The handler with its parts, which are given by type. Raises TypeError if one is missing."""
@@ -76,6 +84,11 @@ class Registration:
         handle = partial(self.function, *needed)
         if self.for_brokers:
             handle = partial(_for_brokers, handle)
+        authorizer = parts.get(Authorizer)
+        if isinstance(authorizer, Authorizer) and authorizer.is_enabled:
+            for right in reversed(self.rights):
+                if right.field is not None:
+                    handle = partial(_with_right, authorizer, right, self.refused, handle)
         run = None if self.run is None else partial(self.run, *needed)
         return Bound(self.api, handle, self.pipelined, self.ends_with_connection, run)
 
@@ -109,8 +122,12 @@ def handler(
     ends_with_connection: bool = False,
     for_brokers: bool = False,
     run: Callable[..., list[Answer] | None] | None = None,
+    rights: Sequence[Right] = (),
+    refused: Callable[[Any, ApiError], Struct] | None = None,
 ) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of `api`; `for_brokers`: only for brokers of this cluster.
+
+    `rights` are what requests need; `refused` returns the response to a request without a right for the whole of it.
 
     `run` takes the same parts, and handles several requests at once. Raises TypeError for a function with other
     parameters than parts, a context, and a request of this API.
@@ -126,7 +143,15 @@ def handler(
         if run is not None and _parameters(run)[: len(needs) + 2] != [*needs, context, request]:
             raise TypeError(f"{function.__module__}: a run takes other parts than one request")
         REGISTERED[api.key] = Registration(
-            api, function, tuple(needs), pipelined, ends_with_connection, for_brokers, run
+            api,
+            function,
+            tuple(needs),
+            pipelined,
+            ends_with_connection,
+            for_brokers,
+            run,
+            tuple(rights),
+            refused,
         )
         return function
 
@@ -143,6 +168,23 @@ def _parameters(function: Callable[..., Any]) -> list[Any]:
 def _for_brokers(handle: Handler, context: RequestContext, request: Any) -> Answer:
     if context.session.peer_broker is None:
         raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return handle(context, request)
+
+
+def _with_right(
+    authorizer: Authorizer,
+    right: Right,
+    refused: Callable[[Any, ApiError], Struct] | None,
+    handle: Handler,
+    context: RequestContext,
+    request: Any,
+) -> Answer:
+    try:
+        right.check(authorizer, context.session, request)
+    except ApiError as error:
+        if refused is None:
+            raise
+        return refused(request, error)
     return handle(context, request)
 
 

@@ -1,0 +1,143 @@
+"""Whether a client may do something: the part of the broker that handlers take.
+
+`Authorizer` allows everything: the broker has it without `authorizer.class.name`. `AclAuthorizer` decides by access
+rules, and remembers its decisions, until rules change. `super.users` and brokers of this cluster may do everything,
+whatever the rules say: so no rule locks out the administrators.
+
+`version` grows with each change of rules. Whoever keeps a decision, such as a long poll, compares it. All calls are
+made on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millstream_kafka.acl import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    AccessControlEntry,
+    AclOperation,
+    ResourcePattern,
+    ResourceType,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+from ..session import ClientSession
+from .rules import HARDCODED, Decision, Rules
+
+MOST_DECISIONS = 32_768
+LONGEST_NAME = 256
+"""Longest name whose decisions are remembered: clients choose names, of up to 32 KB."""
+
+REFUSALS = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+"""The error for each type of resource."""
+
+
+class Authorizer:
+    """Allows everything to everybody."""
+
+    is_enabled = False
+    """Whether requests may be refused. If not, handlers skip their checks."""
+    version = 0
+
+    def allows(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        return True
+
+    def allows_some(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        """Whether the operation is allowed on any resource of a type, whatever its name (KIP-679)."""
+        return True
+
+    def allows_on_cluster(self, session: ClientSession, operation: AclOperation) -> bool:
+        return self.allows(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def check_cluster(self, session: ClientSession, operation: AclOperation) -> None:
+        """Raises ApiError unless the operation is allowed on the cluster."""
+        self.check(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def check(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> None:
+        """Raises ApiError, with the error of the resource's type, unless the operation is allowed."""
+        if self.is_enabled and not self.allows(session, operation, resource_type, name):
+            raise ApiError(REFUSALS[resource_type])
+
+    def operations(self, session: ClientSession, resource_type: ResourceType, name: str) -> int:
+        """The allowed operations, one bit each (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in OPERATIONS[resource_type]
+            if self.allows(session, operation, resource_type, name)
+        )
+
+
+class AclAuthorizer(Authorizer):
+    """Decides by access rules."""
+
+    is_enabled = True
+
+    def __init__(self, super_users: Iterable[str] = (), *, allows_without_acl: bool = False) -> None:
+        """`allows_without_acl`: everybody may use a resource for which there is no rule."""
+        self.super_users = frozenset(super_users)
+        self.allows_without_acl = allows_without_acl
+        self.rules = Rules()
+        self._decisions: dict[tuple[str, str, AclOperation, ResourceType, str | None], bool] = {}
+
+    def replace(self, pattern: ResourcePattern, entries: Iterable[AccessControlEntry]) -> None:
+        """Replace the rules of one pattern."""
+        self.rules.replace(pattern, entries)
+        self._changed()
+
+    def replace_all(self, rules: Mapping[ResourcePattern, Iterable[AccessControlEntry]]) -> None:
+        self.rules.replace_all(rules)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._decisions.clear()
+        self.version += 1
+
+    def allows(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        key = session.principal, session.host, operation, resource_type, name
+        known = self._decisions.get(key)
+        if known is None:
+            known = self._is_super(session) or self._decide(session, operation, resource_type, name)
+            self._remember(key, known)
+        return known
+
+    def allows_some(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        key = session.principal, session.host, operation, resource_type, None
+        known = self._decisions.get(key)
+        if known is None:
+            known = self.allows(session, operation, resource_type, HARDCODED) or self.rules.allows_some(
+                session.principal, session.host, operation, resource_type
+            )
+            self._remember(key, known)
+        return known
+
+    def _is_super(self, session: ClientSession) -> bool:
+        return session.peer_broker is not None or session.principal in self.super_users
+
+    def _decide(
+        self, session: ClientSession, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        decision = self.rules.decide(session.principal, session.host, operation, resource_type, name)
+        return decision is Decision.ALLOWED or (decision is Decision.NO_ACL and self.allows_without_acl)
+
+    def _remember(self, key: tuple[str, str, AclOperation, ResourceType, str | None], decision: bool) -> None:
+        if key[-1] is not None and len(key[-1]) > LONGEST_NAME:
+            return
+        if len(self._decisions) >= MOST_DECISIONS:
+            self._decisions.clear()
+        self._decisions[key] = decision

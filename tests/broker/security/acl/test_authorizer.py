@@ -1,0 +1,101 @@
+"""Decisions of the authoriser: super users, brokers, remembered decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.security.acl import authorizer as module
+from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
+from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker, anonymous
+from millstream_kafka.acl import (
+    AccessControlEntry,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+CLIENT = anonymous("PLAINTEXT", "10.0.0.1")
+EVERYTHING = ResourcePattern(TOPIC, "*")
+DENY_ALL = AccessControlEntry("User:*", "*", AclOperation.ALL, PermissionType.DENY)
+
+
+def allow(operation: AclOperation, principal: str = ANONYMOUS) -> AccessControlEntry:
+    return AccessControlEntry(principal, "*", operation, PermissionType.ALLOW)
+
+
+def test_without_an_authorizer_everything_is_allowed() -> None:
+    authorizer = Authorizer()
+    assert authorizer.allows(CLIENT, WRITE, TOPIC, "a")
+    authorizer.check_cluster(CLIENT, AclOperation.ALTER)
+    assert authorizer.operations(CLIENT, TOPIC, "a") == 0b110111111000
+
+
+def test_a_super_user_may_do_what_everybody_is_denied() -> None:
+    authorizer = AclAuthorizer({"User:admin"})
+    authorizer.replace(EVERYTHING, [DENY_ALL])
+    admin = CLIENT._replace(principal="User:admin")
+    assert authorizer.allows(admin, WRITE, TOPIC, "a")
+    assert authorizer.allows_some(admin, WRITE, TOPIC)
+    assert not authorizer.allows(CLIENT, WRITE, TOPIC, "a")
+
+
+def test_a_broker_of_the_cluster_may_do_everything() -> None:
+    authorizer = AclAuthorizer()
+    authorizer.replace(EVERYTHING, [DENY_ALL])
+    peer = PeerBroker(1, 7)
+    assert authorizer.allows(ClientSession(peer.principal, peer, "PLAINTEXT", "10.0.0.1"), READ, TOPIC, "a")
+
+
+def test_a_change_of_rules_ends_remembered_decisions() -> None:
+    authorizer = AclAuthorizer()
+    pattern, before = ResourcePattern(TOPIC, "a"), authorizer.version
+    assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
+    assert not authorizer.allows_some(CLIENT, READ, TOPIC)
+    authorizer.replace(pattern, [allow(READ)])
+    assert authorizer.version > before
+    assert authorizer.allows(CLIENT, READ, TOPIC, "a")
+    assert authorizer.allows_some(CLIENT, READ, TOPIC)
+    before = authorizer.version
+    authorizer.replace_all({})
+    assert authorizer.version > before
+    assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
+
+
+@pytest.mark.parametrize("allows_without_acl", [False, True])
+def test_a_resource_without_a_rule_is_for_everybody_if_so_configured(allows_without_acl: bool) -> None:
+    authorizer = AclAuthorizer(allows_without_acl=allows_without_acl)
+    authorizer.replace(ResourcePattern(TOPIC, "a"), [allow(READ, "User:bob")])
+    assert authorizer.allows(CLIENT, READ, TOPIC, "b") is allows_without_acl
+    assert authorizer.allows_some(CLIENT, READ, TOPIC) is allows_without_acl
+    assert not authorizer.allows(CLIENT, READ, TOPIC, "a")
+
+
+def test_a_check_fails_with_the_error_of_the_resource() -> None:
+    with pytest.raises(ApiError) as refused:
+        AclAuthorizer().check(CLIENT, READ, ResourceType.GROUP, "g")
+    assert refused.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    with pytest.raises(ApiError) as refused:
+        AclAuthorizer().check_cluster(CLIENT, AclOperation.ALTER)
+    assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def test_operations_are_the_allowed_ones() -> None:
+    authorizer = AclAuthorizer()
+    authorizer.replace(ResourcePattern(TOPIC, "a", PatternType.PREFIXED), [allow(READ)])
+    assert authorizer.operations(CLIENT, TOPIC, "abc") == 1 << READ | 1 << DESCRIBE
+
+
+def test_remembered_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_DECISIONS", 10)
+    authorizer = AclAuthorizer()
+    for number in range(100):
+        authorizer.allows(CLIENT, READ, TOPIC, f"t{number}")
+    assert len(authorizer._decisions) <= 10
+    authorizer.replace_all({})
+    authorizer.allows(CLIENT, READ, TOPIC, "x" * 30_000)
+    assert not authorizer._decisions

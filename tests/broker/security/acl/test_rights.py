@@ -1,0 +1,81 @@
+"""Rights that requests need as a whole, on a broker whose handlers have an authoriser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from millstream_broker import api
+from millstream_broker.network.handlers import REGISTERED, Registration, RequestContext
+from millstream_broker.security.acl.authorizer import AclAuthorizer, Authorizer
+from millstream_broker.security.authentication import Authentication
+from millstream_kafka.acl import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+)
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+
+api.load()
+AUTHENTICATION = Authentication("PLAINTEXT", "10.0.0.1")
+WHOLE = [
+    registration
+    for registration in REGISTERED.values()
+    if any(right.field is not None for right in registration.rights) and registration.refused is None
+]
+
+
+class Handled(Exception):
+    """The handler itself was called."""
+
+
+def call(registration: Registration, authorizer: Authorizer, group: str = "g") -> None:
+    """Call the handler of a registration; raises Handled, or the refusal."""
+
+    def handle(*_: Any) -> None:
+        raise Handled
+
+    class Parts(dict[Any, Any]):
+        def __missing__(self, key: Any) -> object:
+            return object()
+
+        def __contains__(self, key: object) -> bool:
+            return True
+
+    parts: Mapping[Any, Any] = Parts({Authorizer: authorizer})
+    stand_in = Registration(
+        registration.api, handle, (), False, False, False, None, registration.rights, registration.refused
+    )
+    request = registration.api.request()
+    if hasattr(request, "group_id"):
+        request.group_id = group
+    context = RequestContext(0, None, AUTHENTICATION.session, AUTHENTICATION, 1)
+    stand_in.bound(parts).handle(context, request)
+
+
+@pytest.mark.parametrize("registration", WHOLE, ids=lambda registration: registration.api.name)
+def test_a_request_needs_its_right_as_a_whole(registration: Registration) -> None:
+    (right,) = (right for right in registration.rights if right.field is not None)
+    authorizer = AclAuthorizer()
+    with pytest.raises(ApiError) as refused:
+        call(registration, authorizer)
+    assert refused.value.code is ErrorCode[right.refusal]
+    name = CLUSTER_NAME if right.resource_type is ResourceType.CLUSTER else "g"
+    allowing = AccessControlEntry("User:*", "*", right.operation, PermissionType.ALLOW)
+    pattern = ResourcePattern(right.resource_type, name)
+    authorizer.replace(pattern, [allowing])
+    with pytest.raises(Handled):
+        call(registration, authorizer)
+    authorizer.replace(pattern, [allowing, allowing._replace(permission_type=PermissionType.DENY)])
+    with pytest.raises(ApiError):
+        call(registration, authorizer)
+
+
+@pytest.mark.parametrize("registration", WHOLE, ids=lambda registration: registration.api.name)
+def test_without_an_authorizer_no_right_is_needed(registration: Registration) -> None:
+    with pytest.raises(Handled):
+        call(registration, Authorizer())
