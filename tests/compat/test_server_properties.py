@@ -63,7 +63,9 @@ def test_the_reference_names_each_key_that_differs_from_kafkas(kafka_jars: Path)
             missing.add(key.name)
         elif not key.inert:
             default, mode = theirs[key.name]
-            same = (as_text(key.default) or "null") == default and key.dynamic == (mode == "dynamic")
+            same = (as_text(key.default) or "null") == (default or "null") and key.dynamic == (
+                mode == "dynamic"
+            )
             different |= set() if same else {key.name}
     assert different - {"advertised.listeners"} == set(DIFFERENT), "advertised.listeners is unset in both"
     assert missing == {*OURS, *OLDER, *NEWER}

@@ -329,6 +329,9 @@ async def start(config: BrokerConfig, open_shared: joining.OpenStore | None = No
     `open_shared` opens the cluster's store, instead of ZooKeeper as configured.
     """
     addresses = Addresses(config)
+    for listener in addresses.listeners:
+        if listener.is_encrypted:
+            raise ConfigError(f"listeners={listener}: brokers have no TLS yet: expected PLAINTEXT")
     if open_shared is None:
         open_shared = joining.shared_store(config)
     is_single = open_shared is None

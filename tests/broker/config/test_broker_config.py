@@ -181,7 +181,7 @@ def test_lags_of_compaction_must_fit_together() -> None:
             ["--override", "zookeeper.connect=zk:port"],
             "zookeeper.connect=zk:port: port is not a port: expected HOST:PORT",
         ),
-        (["--override", "listeners=SSL://:1"], "the name SSL is not in listener.security.protocol.map"),
+        (["--override", "listeners=SECURE://:1"], "the name SECURE is not in listener.security.protocol.map"),
         (["--override", "advertised.listeners=EXTERNAL://h:1"], "EXTERNAL is not among `listeners`"),
         (["--override", "http.listener=9404"], "http.listener=9404: expected HOST:PORT"),
         (

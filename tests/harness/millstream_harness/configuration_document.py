@@ -38,7 +38,8 @@ NEWER: Final = ("max.decompressed.message.bytes",)
 DIFFERENT: Final = {
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",
-    "listener.security.protocol.map": "only PLAINTEXT; cannot change while the broker runs",
+    "listener.security.protocol.map": "in Kafka without INTERNAL and EXTERNAL; cannot change while the broker runs",
+    "sasl.enabled.mechanisms": "default in Kafka: `GSSAPI`, which is not served",
     "socket.listen.backlog.size": "default in Kafka: 50",
     "queued.max.request.bytes": "default in Kafka: -1, no limit",
     "log.dir": "default in Kafka: `/tmp/kafka-logs`",
@@ -56,6 +57,10 @@ A broker's keys are in `server.properties`, in `--override KEY=VALUE`, or in `sp
 key may also change while the broker runs: `millstream config set broker/1 KEY=VALUE`, or in `spec.config`, which
 then restarts nothing. A topic's keys are in `spec.config` of a Topic, or `millstream config set topic/NAME KEY=VALUE`.
 A topic that does not set a key takes the broker's key.
+
+A key of security may be set for one listener: `listener.name.NAME.KEY`, with the listener's name in lower case, comes
+before KEY. **With prefix** in the column "dynamic": only this form may change while the broker runs. Values of the type
+*password* are never shown.
 
 A broker does not start with a key that it does not know. It accepts Kafka's keys for features that it does not have,
 and names each in its log at the start, with the reason.
@@ -99,6 +104,8 @@ def _row(key: Key) -> str:
             "of Kafka's versions with ZooKeeper" if "throttled" not in key.name else "in Kafka dynamic only"
         )
     dynamic = "yes" if key.dynamic else ""
+    if key.dynamic_of_listener_only:
+        dynamic = "with prefix"
     return f"| `{key.name}` | {_type(key)} | {_default(key)} | {_values(key)} | {dynamic} | {_doc(key)} | {beside} |"
 
 

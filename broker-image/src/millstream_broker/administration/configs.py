@@ -13,7 +13,7 @@ from enum import IntEnum
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 from ..config.config import BrokerConfig, ConfigSource, Entry
-from ..config.config_keys import BROKER_KEYS
+from ..config.listener_keys import broker_key
 from ..coordination import Conflict
 from ..coordination.coordination import Coordination
 from ..metadata.cache import check_topic_name
@@ -61,9 +61,10 @@ class ConfigAdministrator:
             given = self._replicas.metadata.state.broker_configs.get(None, {})
             source = ConfigSource.DYNAMIC_CLUSTER
             return [
-                Entry(BROKER_KEYS[key], value, source, ((key, value, source),))
-                for key, value in given.items()
-                if key in BROKER_KEYS
+                Entry(key, shown, source, ((name, shown, source),))
+                for name, value in given.items()
+                if (key := broker_key(name)) is not None
+                for shown in (None if key.is_sensitive else value,)
             ]
         if resource_type == Resource.BROKER_LOGGER:
             self.check_broker(name, "Broker")
@@ -137,7 +138,8 @@ class ConfigAdministrator:
             self.check_broker(name)
         broker_id = self._replicas.broker_id if name else None
         overrides = changed(self._replicas.metadata.state.broker_configs.get(broker_id, {}))
-        fixed = [key for key in overrides if key in BROKER_KEYS and not BROKER_KEYS[key].dynamic]
+        keys = [(name, broker_key(name)) for name in overrides]
+        fixed = [name for name, key in keys if key is not None and not key.dynamic]
         if fixed:
             message = f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
             raise ApiError(ErrorCode.INVALID_REQUEST, message)

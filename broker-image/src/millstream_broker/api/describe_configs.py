@@ -86,7 +86,7 @@ def _result(
         entry.key.name == TOPIC_OWNER if of_topic else not entry.key.dynamic,
         entry.source,
         entry.source is ConfigSource.DEFAULT,
-        False,
+        entry.key.is_sensitive,
         [DescribeConfigsSynonym(*synonym) for synonym in entry.synonyms] if request.include_synonyms else [],
         entry.key.type,
         entry.key.doc if request.include_documentation else None,

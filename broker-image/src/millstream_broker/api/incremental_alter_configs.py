@@ -22,8 +22,9 @@ from millstream_kafka.protocol.incremental_alter_configs import (
 
 from ..administration.configs import ConfigAdministrator, Overrides, Resource
 from ..config.config import BrokerConfig, TopicConfig
-from ..config.config_keys import BROKER_KEYS, TOPIC_KEYS
+from ..config.config_keys import TOPIC_KEYS
 from ..config.config_types import Type, as_text
+from ..config.listener_keys import broker_key
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
 
@@ -82,7 +83,7 @@ def _apply(config: BrokerConfig, overrides: Overrides, change: AlterableConfig, 
     elif change.config_operation == SET:
         overrides[change.name] = value
     elif change.config_operation in (APPEND, SUBTRACT):
-        key = (TOPIC_KEYS if of_topic else BROKER_KEYS).get(change.name)
+        key = TOPIC_KEYS.get(change.name) if of_topic else broker_key(change.name)
         if key is None or key.type is not Type.LIST:
             what = "append" if change.config_operation == APPEND else "subtract"
             message = (

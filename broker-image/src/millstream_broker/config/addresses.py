@@ -10,6 +10,8 @@ from millstream_process.listening import is_wildcard
 
 from .config import BrokerConfig, Listener, parse_address, parse_listeners
 from .config_types import ConfigError
+from .listener_keys import prefix
+from .tls_keys import CERTIFICATE
 
 
 class Addresses:
@@ -20,8 +22,8 @@ class Addresses:
         self._advertised = parse_listeners(config, "advertised.listeners")
         _check(config, self.listeners, self._advertised)
         self.http = parse_address("http.listener", config.text("http.listener"))
-        name = config["inter.broker.listener.name"]
-        self.inter_broker = name if isinstance(name, str) else self.listeners[0].name
+        name = _inter_broker_name(config)
+        self.inter_broker = name or self.listeners[0].name
         """Name of the listener for traffic between brokers; default: the first."""
 
     def advertised(self, bound: Iterable[Listener]) -> tuple[Listener, ...]:
@@ -46,8 +48,32 @@ def _check(config: BrokerConfig, listeners: list[Listener], advertised: list[Lis
             raise ConfigError(
                 f"advertised.listeners={listener}: expected an address that clients can connect to"
             )
-    inter_broker = config["inter.broker.listener.name"]
+    inter_broker = _inter_broker_name(config)
     if inter_broker is not None and inter_broker not in names:
-        raise ConfigError(
-            f"inter.broker.listener.name={inter_broker}: expected one of {', '.join(sorted(names))}"
-        )
+        key = next(key for key in _OF_BROKERS if config.is_set(key))
+        raise ConfigError(f"{key}={inter_broker}: expected one of {', '.join(sorted(names))}", key)
+    for listener in listeners:
+        _check_security(config, listener, is_for_brokers=listener.name == inter_broker)
+
+
+_OF_BROKERS = ("inter.broker.listener.name", "security.inter.broker.protocol")
+
+
+def _inter_broker_name(config: BrokerConfig) -> str | None:
+    """The configured listener for brokers, if any. Raises ConfigError."""
+    given = [key for key in _OF_BROKERS if config.is_set(key)]
+    if len(given) > 1:
+        raise ConfigError(f"Only one of {' and '.join(_OF_BROKERS)} may be set", *given)
+    return config.text(given[0]) if given else None
+
+
+def _check_security(config: BrokerConfig, listener: Listener, *, is_for_brokers: bool) -> None:
+    """Whether a listener has what its security protocol needs. Brokers need no mechanism of clients."""
+    values = config.of_listener(listener.name)
+    what = f"listener {listener.name} has the security protocol {listener.protocol}"
+    if listener.is_encrypted and all(values[key] is None for key in CERTIFICATE):
+        keys = " or ".join(prefix(listener.name) + key for key in CERTIFICATE)
+        raise ConfigError(f"{what}, and no certificate: set {keys}", *CERTIFICATE)
+    mechanisms = "sasl.enabled.mechanisms"
+    if listener.has_sasl and not is_for_brokers and not values.strings(mechanisms):
+        raise ConfigError(f"{what}, and no mechanism: set {prefix(listener.name)}{mechanisms}", mechanisms)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .config import BrokerConfig, TopicConfig, known_key, topic_key
+from .config import BrokerConfig, TopicConfig, known_broker_key, topic_key
 from .config_keys import BROKER_KEYS
 from .config_types import ConfigError, Key
-from .kafka_only_keys import why_without_effect
+from .listener_keys import why_not_here
 
 Given = Mapping[str, str]
 NODE_ID = "node.id"
@@ -31,11 +31,9 @@ def broker_problems(given: Given) -> list[str]:
     meant = {
         name: text
         for name, text in given.items()
-        if name in BROKER_KEYS or (name != NODE_ID and why_without_effect(name) is None)
+        if name in BROKER_KEYS or (name != NODE_ID and why_not_here(name) is None)
     }
-    return _problems(meant, lambda name: known_key(BROKER_KEYS, name)) or _together(
-        lambda: BrokerConfig(given)
-    )
+    return _problems(meant, known_broker_key) or _together(lambda: BrokerConfig(given))
 
 
 def topic_problems(given: Given) -> list[str]:

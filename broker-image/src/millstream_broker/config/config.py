@@ -24,7 +24,7 @@ from typing import Self
 
 from .config_keys import BROKER_KEYS, BROKER_PAIRS, STAND_INS, TOPIC_KEYS, TOPIC_PAIRS
 from .config_types import ConfigError, Contradiction, Key, Synonym, Value, as_text
-from .kafka_only_keys import why_without_effect
+from .listener_keys import BEGINNING, broker_key, listener_of, prefix, why_not_here
 
 
 class ConfigSource(IntEnum):
@@ -82,8 +82,12 @@ class _Config(ABC):
         return value
 
     def shown(self, name: str) -> str | None:
-        """A key's value as text; None if it has none or does not exist."""
-        return as_text(self[name]) if name in self._keys else None
+        """A key's value as text, without secrets; None if it has none or does not exist."""
+        key = self._key(name)
+        return None if key is None else key.shown(self[name])
+
+    def _key(self, name: str) -> Key | None:
+        return self._keys.get(name)
 
 
 class BrokerConfig(_Config):
@@ -102,22 +106,43 @@ class BrokerConfig(_Config):
         self._check_together()
 
     def _parse(self, given: Mapping[str, str]) -> dict[str, Value]:
-        return {name: known_key(self._keys, name).parse(text) for name, text in given.items()}
+        return {name: known_broker_key(name).parse(text) for name, text in given.items()}
+
+    def _key(self, name: str) -> Key | None:
+        return broker_key(name)
 
     def __getitem__(self, name: str) -> Value:
         for layer in self._layers.values():
             if name in layer:
                 return layer[name]
-        return self._keys[name].default
+        return self._default(name)
+
+    def _default(self, name: str) -> Value:
+        if (known := self._keys.get(name)) is not None:
+            return known.default
+        if (key := self._key(name)) is None:
+            raise KeyError(name)
+        return key.default
+
+    def of_listener(self, listener: str, mechanism: str | None = None) -> ListenerConfig:
+        """The values that apply to a listener, or to one of its SASL mechanisms, now and later."""
+        return ListenerConfig(self, listener, mechanism)
 
     def is_set(self, name: str) -> bool:
         return any(name in layer for layer in self._layers.values())
 
     def without_effect(self) -> list[tuple[str, str]]:
         """The given keys that have no effect here, and why."""
-        inert = [name for name in self._layers[ConfigSource.STATIC_BROKER] if self._keys[name].inert]
+        given = self._layers[ConfigSource.STATIC_BROKER]
+        inert = [name for name in given if known_broker_key(name).inert]
+        listeners = {text.partition("://")[0].lower() for text in self.strings("listeners")}
+        strays = [(name, of) for name in given if (of := listener_of(name)) and of not in listeners]
         return sorted(
-            [*self._without_effect, *((name, "this broker has nothing for it to tune") for name in inert)]
+            [
+                *self._without_effect,
+                *((name, "this broker has nothing for it to tune") for name in inert),
+                *((name, f"`listeners` has no listener {of.upper()}") for name, of in strays),
+            ]
         )
 
     def with_dynamic(self, cluster: Mapping[str, str], own: Mapping[str, str]) -> Self:
@@ -144,13 +169,16 @@ class BrokerConfig(_Config):
                 raise Contradiction(f"{least}={low}: expected no more than {most}={high}", least, most)
 
     def describe(self) -> list[Entry]:
-        return [self._entry(key) for key in self._keys.values()]
+        names = sorted(
+            {name for layer in self._layers.values() for name in layer if name.startswith(BEGINNING)}
+        )
+        return [self._entry(key) for key in (*self._keys.values(), *map(known_broker_key, names))]
 
     def _entry(self, key: Key) -> Entry:
         synonyms = self.synonyms(key.name)
         return Entry(
             key,
-            as_text(self[key.name]),
+            None if key.is_sensitive else as_text(self[key.name]),
             synonyms[0][2] if synonyms else ConfigSource.DEFAULT,
             tuple(synonyms),
         )
@@ -164,10 +192,10 @@ class BrokerConfig(_Config):
         names = [synonym.name for synonym in synonyms]
         layers = [
             *self._layers.items(),
-            (ConfigSource.DEFAULT, {name: self._keys[name].default for name in names}),
+            (ConfigSource.DEFAULT, {name: self._default(name) for name in names}),
         ]
         return [
-            (name, as_text(layer[name]), source)
+            (name, None if known_broker_key(name).is_sensitive else as_text(layer[name]), source)
             for source, layer in layers
             for name in names
             if name in layer and (source is not ConfigSource.DEFAULT or layer[name] is not None)
@@ -183,7 +211,7 @@ def _sort_out(given: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str,
             NODE_ID,
         )
     for name in given:
-        if name not in BROKER_KEYS and (reason := why_without_effect(name)) is not None:
+        if broker_key(name) is None and (reason := why_not_here(name)) is not None:
             others.append((name, reason))
             del known[name]
     return known, others
@@ -197,6 +225,33 @@ def from_first(name: str, found: list[Found]) -> list[Found]:
 def _scaled(value: Value, factor: int) -> int:
     assert isinstance(value, int)
     return value * factor if value >= 0 else value
+
+
+class ListenerConfig(_Config):
+    """A view of a broker's values, for one listener: its own before those of all listeners.
+
+    With a mechanism: the mechanism's own before the listener's.
+    """
+
+    _keys = BROKER_KEYS
+
+    def __init__(self, config: BrokerConfig, listener: str, mechanism: str | None = None) -> None:
+        self.listener = listener
+        self._config = config
+        self._prefixes = [prefix(listener, mechanism), prefix(listener)] if mechanism else [prefix(listener)]
+
+    def __getitem__(self, name: str) -> Value:
+        return self._config[self.name_of(name)]
+
+    def is_set(self, name: str) -> bool:
+        return self._config.is_set(self.name_of(name))
+
+    def name_of(self, name: str) -> str:
+        """The name of the key that has the value, for errors."""
+        for beginning in self._prefixes:
+            if self._config.is_set(own := beginning + name):
+                return own
+        return name
 
 
 class TopicConfig(_Config):
@@ -249,9 +304,17 @@ def known_key(keys: Mapping[str, Key], name: str) -> Key:
     return key
 
 
+def known_broker_key(name: str) -> Key:
+    """The broker key of that name, with or without a listener's prefix; raises ConfigError."""
+    return broker_key(name) or known_key(BROKER_KEYS, name)
+
+
 def dynamic_key(name: str) -> Key:
     """The broker key of that name; raises ConfigError unless it may be changed while the broker runs."""
-    key = known_key(BROKER_KEYS, name)
+    key = known_broker_key(name)
+    if key.dynamic_of_listener_only:
+        message = f"{name} can change while the broker runs only for one listener: set {BEGINNING}NAME.{name}"
+        raise ConfigError(message, name)
     if not key.dynamic:
         message = f"{name} cannot be changed while the broker runs: set it in the file, then restart"
         raise ConfigError(message, name)
@@ -278,8 +341,16 @@ def parse_properties(text: str) -> dict[str, str]:
         key, rest = line[:end], line[end:].lstrip(" \t")
         if rest[:1] in ("=", ":"):
             rest = rest[1:]
-        found[key] = rest.strip().replace("\\\\", "\\")
+        found[key] = _ESCAPE.sub(_unescaped, rest.strip(" \t\f"))
     return found
+
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTROL = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else _CONTROL.get(found[2], found[2])
 
 
 def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
@@ -288,7 +359,7 @@ def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
         line = line.lstrip()
         if not joined and (not line or line[0] in "#!"):
             continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
+        if (len(line) - len(line.rstrip("\\"))) % 2:
             joined += line[:-1]
             continue
         yield joined + line
@@ -298,6 +369,7 @@ def _logical_lines(lines: Iterable[str]) -> Iterable[str]:
 
 
 PORT = re.compile(r"[0-9]{1,5}")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +380,14 @@ class Listener:
     host: str
     port: int
     protocol: str = "PLAINTEXT"
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -338,9 +418,10 @@ def _listener(key: str, text: str, protocols: Mapping[str, str]) -> Listener:
             f"{key}={text}: the name {name} is not in listener.security.protocol.map: expected one of "
             + ", ".join(protocols)
         )
-    if protocols[name] != "PLAINTEXT":
+    if protocols[name] not in SECURITY_PROTOCOLS:
         raise ConfigError(
-            f"{key}={text}: the security protocol {protocols[name]} is not served: expected PLAINTEXT"
+            f"listener.security.protocol.map: {name} has the security protocol {protocols[name]}: expected "
+            + ", ".join(SECURITY_PROTOCOLS)
         )
     return Listener(name, host.strip("[]"), int(port), protocols[name])
 

@@ -33,6 +33,7 @@ from .config_types import (
     some_of,
     topic_owner,
 )
+from .tls_keys import TLS_KEYS
 
 BOOLEAN, STRING, INT, SHORT = Type.BOOLEAN, Type.STRING, Type.INT, Type.SHORT
 LONG, DOUBLE, LIST = Type.LONG, Type.DOUBLE, Type.LIST
@@ -73,8 +74,11 @@ BROKER_KEYS = _table(
     Key(
         "listener.security.protocol.map",
         LIST,
-        ["PLAINTEXT:PLAINTEXT", "INTERNAL:PLAINTEXT", "EXTERNAL:PLAINTEXT"],
-        "Security protocol of each listener name.",
+        [
+            *("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+            *("INTERNAL:PLAINTEXT", "EXTERNAL:PLAINTEXT"),
+        ],
+        "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     ),
     Key("inter.broker.listener.name", STRING, None, "Listener for other brokers; default: the first."),
     Key(
@@ -134,7 +138,7 @@ BROKER_KEYS = _table(
     Key("socket.listen.backlog.size", INT, 1024, "Connections that may wait to be accepted.", at_least(1)),
     Key("queued.max.request.bytes", LONG, 268_435_456, "Bytes of unfinished requests, in all.", at_least(1)),
     Key("connections.max.idle.ms", LONG, 600_000, "Silence after which a connection is closed.", at_least(1)),
-    Key("max.connections", INT, INT_MAX, "Most connections.", at_least(0), True),
+    Key("max.connections", INT, INT_MAX, "Most connections.", at_least(0), True, of_listener=True),
     Key("max.connections.per.ip", INT, INT_MAX, "Most connections from one address.", at_least(0), True),
     Key("fetch.max.bytes", INT, 57_671_680, "Largest fetch response.", at_least(1024)),
     Key(
@@ -143,6 +147,17 @@ BROKER_KEYS = _table(
         1000,
         "Most fetch sessions of consumers; 0: none.",
         at_least(0),
+    ),
+    # Security
+    *TLS_KEYS,
+    Key(
+        "sasl.enabled.mechanisms",
+        LIST,
+        [],
+        "SASL mechanisms of listeners with SASL_PLAINTEXT or SASL_SSL.",
+        dynamic=True,
+        of_listener=True,
+        dynamic_of_listener_only=True,
     ),
     # The log
     Key("log.dirs", LIST, None, "Log directories; default: `log.dir`."),

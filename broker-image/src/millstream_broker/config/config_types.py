@@ -21,6 +21,8 @@ from millstream_kafka.topic_owner import OWNER as TOPIC_OWNER
 
 Value = bool | int | float | str | list[str] | None
 
+HIDDEN = "[hidden]"
+"""Kafka's text for a secret."""
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -47,6 +49,7 @@ class Type(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 Problem = tuple[object, str]
@@ -171,6 +174,21 @@ class Key:
     dynamic: bool = False
     inert: bool = False
     synonyms: tuple[Synonym, ...] = ()
+    of_listener: bool = False
+    """Whether it may be set for one listener (`listener_keys`)."""
+    of_mechanism: bool = False
+    """Whether it may be set for one mechanism of a listener."""
+    dynamic_of_listener_only: bool = False
+    """Whether it changes at run time only for one listener."""
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether its value is a secret: it is never shown."""
+        return self.type is Type.PASSWORD
+
+    def shown(self, value: Value) -> str | None:
+        """A value as text for people, without secrets."""
+        return HIDDEN if self.is_sensitive and value is not None else as_text(value)
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises ConfigError."""
@@ -208,6 +226,7 @@ class Key:
         return value
 
     def refused(self, value: object, why: str) -> ConfigError:
+        value = HIDDEN if self.is_sensitive else value
         return ConfigError(f"Invalid value {value} for configuration {self.name}: {why}", self.name)
 
 

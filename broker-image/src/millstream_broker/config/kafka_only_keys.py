@@ -13,7 +13,7 @@ _BEGINNINGS = {
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
     "brokers have no authentication and no authorization yet": (
-        *("authorizer.", "ssl.", "sasl.", "security.", "principal.", "delegation.token.", "super.users"),
+        *("authorizer.", "sasl.", "delegation.token.", "super.users"),
         *("connections.max.reauth.", "connection.failed.authentication.", "allow.everyone."),
     ),
     "only classic groups are supported": (
@@ -31,7 +31,13 @@ _BEGINNINGS = {
         *("max.connection.creation.rate", "max.connections.per.ip.overrides"),
     ),
     "metrics are at http.listener": ("metric.", "metrics.", "kafka.metrics.", "telemetry."),
-    "brokers load no Java classes": ("create.topic.policy.", "alter.config.policy."),
+    "brokers load no Java classes": (
+        *("create.topic.policy.", "alter.config.policy.", "principal.builder.", "security.providers"),
+        *("ssl.engine.factory.", "ssl.provider"),
+    ),
+    "OpenSSL decides this": (
+        *("ssl.keymanager.algorithm", "ssl.trustmanager.algorithm", "ssl.secure.random."),
+    ),
     "this broker has nothing for it to tune": (
         *("delete.records.purgatory.", "fetch.purgatory.", "producer.purgatory.", "log.cleaner.io.buffer."),
         *("log.dir.failure.", "log.initial.task.", "max.request.partition."),
@@ -40,10 +46,13 @@ _BEGINNINGS = {
     ),
 }
 
+SERVED = frozenset({"sasl.enabled.mechanisms"})
+"""Keys that this broker has, although those that begin alike have no effect."""
+
 
 def why_without_effect(name: str) -> str | None:
     """The reason why one of Kafka's keys has no effect here; None for a key that is not listed."""
-    for reason, beginnings in _BEGINNINGS.items():
+    for reason, beginnings in _BEGINNINGS.items() if name not in SERVED else ():
         if name.startswith(beginnings):
             return reason
     return None

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from millstream_kafka.protocol.errors import ErrorCode
 
-from ..config.config import dynamic_key, topic_key
+from ..config.config import dynamic_key, known_broker_key, topic_key
 from ..config.config_types import ConfigError
 from ..runtime.slices import cooperatively
 from . import CoordinationError, tree
@@ -248,10 +248,17 @@ def _usable(entity: str, config: Config, known: Config) -> Config:
             path = tree.config_path(entity)
             if name in known:
                 usable[name] = known[name]
-                log.error("%s: %s=%s stays in use: %s", path, name, known[name], error)
+                log.error("%s: %s=%s stays in use: %s", path, name, _shown(name, known[name]), error)
             else:
-                log.error("%s: ignoring %s=%s: %s", path, name, value, error)
+                log.error("%s: ignoring %s=%s: %s", path, name, _shown(name, value), error)
     return usable
+
+
+def _shown(name: str, value: str) -> str | None:
+    """A stored value for a log line; a secret is hidden."""
+    with contextlib.suppress(ConfigError):
+        return known_broker_key(name).shown(value)
+    return value
 
 
 def _number(note: str) -> int:

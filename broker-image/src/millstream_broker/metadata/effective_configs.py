@@ -21,7 +21,7 @@ from typing import TypeVar
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
-from ..config.config import BrokerConfig, ConfigSource, TopicConfig, dynamic_key
+from ..config.config import BrokerConfig, ConfigSource, TopicConfig, dynamic_key, known_broker_key
 from ..config.config_keys import TOPIC_PAIRS
 from ..config.config_types import ConfigError, Contradiction
 from ..coordination import TopicRecord
@@ -86,7 +86,9 @@ class EffectiveConfigs:
             log.error(
                 "broker %d: the stored settings %s cannot be used: %s; in use: %s",
                 self._broker_id,
-                ", ".join(f"{name}={layers[place, name]}" for place, name in of),
+                ", ".join(
+                    f"{name}={known_broker_key(name).shown(layers[place, name])}" for place, name in of
+                ),
                 problem,
                 _shown(config, names),
             )
