@@ -17,6 +17,9 @@ from millstream.topics import list_offsets
 DEAD = "DEAD"
 IN_FLIGHT: Final = 200
 """Limit of requests in flight: all have `REQUEST_TIMEOUT_S`."""
+MARK_PARTITION: Final = ("__consumer_offsets", 0)
+MARK_PREFIX: Final = "millstream.dev/"
+"""As in millstream_kafka.group_mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,16 @@ def committed_by_group(cluster: Cluster, names: Iterable[str]) -> dict[str, dict
                 [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_TIMEOUT_S
             )
         for name, one in results(asked).items():
-            found[name] = {(at.topic, at.partition): at.offset for at in one.topic_partitions}
+            found[name] = {
+                (at.topic, at.partition): at.offset for at in one.topic_partitions if not _is_mark(at)
+            }
     return found
+
+
+def _is_mark(position: TopicPartition) -> bool:
+    """Whether this is the operator's mark about resets of the group: no consumer reads there."""
+    where = position.topic, position.partition
+    return where == MARK_PARTITION and (position.metadata or "").startswith(MARK_PREFIX)
 
 
 def commit_offsets(cluster: Cluster, name: str, offsets: Mapping[tuple[str, int], int]) -> None:

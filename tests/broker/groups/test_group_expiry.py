@@ -8,6 +8,7 @@ from millstream_broker.coordinator.effects import StoreRecords
 from millstream_broker.groups.group import CommittedOffset, Group, GroupState
 from millstream_broker.groups.records import group_record, offset_record
 from millstream_harness.group_machine import EXPIRING, RETENTION_MS, START, Machine, subscription
+from millstream_kafka import group_mark
 from millstream_kafka.protocol.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -99,6 +100,52 @@ def test_group_with_members_keeps_what_it_consumes() -> None:
     machine.wait(120_000)
     assert machine.committed() is None
     assert machine.stored_groups() == []
+
+
+def mark(machine: Machine, *, group: str = "g", metadata: str = f"{group_mark.PREFIX}resets") -> None:
+    topic, partition = group_mark.PARTITION
+    machine.commit(1, group=group, topic=topic, partition=partition, metadata=metadata)
+
+
+def has_mark(machine: Machine) -> bool:
+    topic, partition = group_mark.PARTITION
+    return machine.committed(topic=topic, partition=partition) is not None
+
+
+def test_mark_lasts_while_the_group_has_members() -> None:
+    machine = Machine(EXPIRING)
+    mark(machine)
+    options = {"protocols": {"range": subscription("t")}, "session_ms": 10 * RETENTION_MS}
+    (leader,), generation = machine.stable(1, **options)
+    machine.wait(2 * RETENTION_MS)
+    assert has_mark(machine), "the group has no position"
+    machine.commit(1, member=leader, generation=generation)
+    machine.wait(2 * RETENTION_MS)
+    assert has_mark(machine.reloaded())
+    machine.leave(leader)
+    machine.wait(RETENTION_MS)
+    assert machine.stored_groups() == []
+
+
+def test_mark_lasts_as_long_as_the_last_position() -> None:
+    machine = Machine(EXPIRING)
+    mark(machine)
+    machine.commit(1)
+    machine.wait(RETENTION_MS // 2)
+    machine.commit(1, partition=1)
+    machine.wait(RETENTION_MS // 2)
+    assert (machine.committed(), has_mark(machine)) == (None, True)
+    machine.wait(RETENTION_MS // 2)
+    assert machine.stored_groups() == []
+
+
+def test_position_of_a_client_in_the_same_partition_expires() -> None:
+    machine = Machine(EXPIRING)
+    mark(machine, metadata="a client's own")
+    machine.wait(RETENTION_MS // 2)
+    machine.commit(1)
+    machine.wait(RETENTION_MS // 2)
+    assert (machine.committed(), has_mark(machine)) == (1, False)
 
 
 def test_group_of_another_kind_keeps_all_while_it_has_members() -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from millstream_kafka.group_mark import PARTITION as MARK_PARTITION
+from millstream_kafka.group_mark import is_mark
 from millstream_kafka.protocol.errors import ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
 from millstream_kafka.topic_partition import TopicPartition
@@ -251,7 +253,20 @@ class CommittedOffsets:
             group.group_id, [offset_record(group.group_id, *where, None) for where in present], stored, then
         )
 
-    def is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
+    def expired(self, group: Group) -> list[TopicPartition]:
+        """The positions that have expired. A mark lasts as long as the group or any other position does."""
+        found = {
+            where: committed
+            for where, committed in group.offsets.items()
+            if self._is_expired(group, where, committed)
+        }
+        mark = found.get(MARK_PARTITION)
+        lasts = group.state is not GroupState.EMPTY or len(found) < len(group.offsets)
+        if mark is not None and lasts and is_mark(MARK_PARTITION, mark.metadata):
+            del found[MARK_PARTITION]
+        return list(found)
+
+    def _is_expired(self, group: Group, where: TopicPartition, committed: CommittedOffset) -> bool:
         if where in group.commits_in_flight:
             return False
         if self._is_void(group, where):

@@ -157,11 +157,7 @@ class GroupCoordinatorShard:
     def _expire(self) -> None:
         """Remove offsets past offsets.retention.minutes, and groups that have nothing left."""
         for group in list(self.groups.values()):
-            expired = [
-                where
-                for where, offset in group.offsets.items()
-                if self.offsets.is_expired(group, where, offset)
-            ]
+            expired = self.offsets.expired(group)
             empty = group.state is GroupState.EMPTY and not group.pending and not group.commits_in_flight
             if empty and len(expired) == len(group.offsets):
                 self._delete(group, lambda error: None)

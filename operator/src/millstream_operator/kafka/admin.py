@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from millstream_kafka import group_mark
 from millstream_kafka.admin.client import AdminClient
 from millstream_kafka.admin.records import ConfigSource, ConfigType, OffsetAndMetadata, ResourceType
 from millstream_kafka.kafka_uuid import uuid_text
@@ -25,7 +26,6 @@ from millstream_kafka.topic_partition import TopicPartition
 from ..models.config_values import ConfigValue
 from .connection import KafkaConnection
 from .records import (
-    MARK,
     MARK_PARTITION,
     OWNER,
     AdminError,
@@ -225,7 +225,11 @@ class KafkaAdmin(KafkaConnection):
         """All committed offsets of groups, without marks."""
         found = self.committed_entries(group_ids)
         return {
-            group: {partition: entry.offset for partition, entry in offsets.items() if not _is_mark(entry)}
+            group: {
+                partition: entry.offset
+                for partition, entry in offsets.items()
+                if not _is_mark(partition, entry)
+            }
             for group, offsets in found.items()
         }
 
@@ -271,7 +275,7 @@ class KafkaAdmin(KafkaConnection):
         return {
             group: Mark(entry.metadata, entry.offset)
             for group, offsets in found.items()
-            if (entry := offsets.get(MARK_PARTITION)) is not None and _is_mark(entry)
+            if (entry := offsets.get(MARK_PARTITION)) is not None and _is_mark(MARK_PARTITION, entry)
         }
 
     def commit(
@@ -313,8 +317,8 @@ def _partitions(partitions: Iterable[TopicPartition]) -> tuple[Partition, ...]:
     return tuple(Partition(*partition) for partition in partitions)
 
 
-def _is_mark(entry: OffsetAndMetadata) -> bool:
-    return entry.metadata.startswith(MARK)
+def _is_mark(partition: Partition, entry: OffsetAndMetadata) -> bool:
+    return group_mark.is_mark(partition, entry.metadata)
 
 
 def _values(entries: Entries, source: ConfigSource) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millstream_kafka import group_mark
 from millstream_kafka.admin.records import BrokersState, ConfigChange, NewTopic, Reassignment, Refusal
 from millstream_kafka.protocol.list_offsets import EARLIEST, LATEST
 from millstream_kafka.topic_owner import KEY as OWNER
@@ -74,9 +75,9 @@ def no_leader(partitions: Iterable[Partition]) -> str:
     return f"{', '.join(names[:5])}{more} {verb} no leader: start a broker that has a replica"
 
 
-MARK_PARTITION = Partition("__consumer_offsets", 0)
+MARK_PARTITION = Partition(*group_mark.PARTITION)
 """Partition of a group's mark: a position that no consumer reads."""
-MARK = "millstream.dev/"
+MARK = group_mark.PREFIX
 """Prefix of a mark's metadata."""
 
 

@@ -11,6 +11,4 @@ from ..models.scaling import History
 @dataclass(slots=True)
 class GroupMemory:
     standstill: Standstill | None = None
-    has_no_mark: bool = False
-    """Whether the group is known to have no mark of a reset."""
     scaling: History = field(default_factory=History)

@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millstream.connection import Cluster
+from millstream.groups import MARK_PARTITION, MARK_PREFIX, committed_offsets
 from millstream_harness.group_looks import OneAdmin
 from millstream_harness.in_memory import InMemory, MemoryKube, ToldBrokers, stored
 from millstream_harness.in_process_broker import InProcessBroker
@@ -22,6 +24,7 @@ from millstream_harness.kube import until
 from millstream_harness.manifests import cluster, group
 from millstream_harness.mortal import Died, Life
 from millstream_harness.scenario import unique
+from millstream_kafka import group_mark
 from millstream_operator.kafka.admin import KafkaAdmin
 from millstream_operator.kafka.records import NewTopic, Partition
 from millstream_operator.models import ConsumerGroup, decode_as
@@ -130,7 +133,6 @@ def test_a_reset_runs_once_and_shows_what_it_did(world: NewWorld, admin: KafkaAd
     assert (last["requestId"], last["state"], shown["topic"]) == ("r", "Done", topic)
     assert (shown["before"], shown["after"]) == ([7] * PARTITIONS, [0] * PARTITIONS)
     assert one.condition() == ("True", "ResetDone", "request r: 150 positions set")
-    assert admin.marks([one.group]) == {}
     assert admin.commit(one.group, everywhere(topic, 5)) is None
     one.look()
     assert set(one.committed().values()) == {5}
@@ -168,8 +170,80 @@ def test_a_reset_is_neither_lost_nor_repeated(
         assert status["lastReset"]["state"] == "Done"
         kept = reset if consumes else set()
         assert one.committed() == {index: 7 if index in kept else 0 for index in range(PARTITIONS)}, deaths
-        assert admin.marks([one.group]) == {}
-    assert deaths == 6, "the intent, two commits, the end, the removal of the mark"
+    assert deaths == 5, "the intent, two commits, the end"
+
+
+LOST = ["the status", "all but an older request", "the resource"]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_reset_is_not_repeated_after_its_status_was_restored(
+    world: NewWorld, admin: KafkaAdmin, topic: str, lost: str
+) -> None:
+    one = world(topics=[topic])
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    one.ask(to="Earliest", requestId="first")
+    older = one.look()
+    one.ask(to="Earliest", requestId="second")
+    assert one.look()["lastReset"]["state"] == "Done"
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    stored_group = one.kube.objects["ConsumerGroup", "watch"]
+    if lost == "all but an older request":
+        stored_group["status"] = older
+    else:
+        del stored_group["status"]
+    if lost == "the resource":
+        stored_group["metadata"]["uid"] = "another"
+    last = one.look()["lastReset"]
+    assert set(one.committed().values()) == {7}
+    assert (last["requestId"], last["state"]) == ("second", "Done")
+    assert (one.condition() or ())[:2] == ("True", "ResetDone")
+    if lost != "all but an older request":
+        one.ask(to="Earliest", requestId="first")
+        assert one.look()["lastReset"]["state"] == "Done"
+        assert set(one.committed().values()) == {7}
+    one.ask(to="Earliest", requestId="third")
+    one.look()
+    assert set(one.committed().values()) == {0}
+
+
+def test_reset_whose_plan_is_lost_is_refused(world: NewWorld, admin: KafkaAdmin, topic: str) -> None:
+    """The operator dies after the first of two commits, and an older status is restored: a shift would be added."""
+    one = world(topics=[topic])
+    older = one.look()
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    one.ask(to="Shift", shift=-3, onOutOfRange="Clamp")
+    with pytest.raises(Died):
+        one.look(Life(2, after=True))
+    before = one.committed()
+    one.kube.objects["ConsumerGroup", "watch"]["status"] = older
+    assert one.look()["lastReset"]["state"] == "Refused"
+    assert "check the positions" in (one.condition() or ("", "", ""))[2]
+    assert one.committed() == before
+
+
+def test_mark_of_resets_goes_with_its_group(world: NewWorld, admin: KafkaAdmin, topic: str) -> None:
+    one = world(topics=[topic])
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    one.ask(to="Earliest")
+    one.look()
+    assert admin.delete_groups([one.group]) == {one.group: None}
+    del one.kube.objects["ConsumerGroup", "watch"]["status"]
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    one.look()
+    assert set(one.committed().values()) == {0}
+
+
+def test_command_hides_the_mark(
+    world: NewWorld, admin: KafkaAdmin, shared_broker: InProcessBroker, topic: str
+) -> None:
+    one = world(topics=[topic])
+    assert admin.commit(one.group, everywhere(topic, 7)) is None
+    one.ask(to="Earliest")
+    one.look()
+    assert one.group in admin.marks([one.group])
+    assert (MARK_PARTITION, MARK_PREFIX) == (group_mark.PARTITION, group_mark.PREFIX)
+    assert {name for name, _ in committed_offsets(Cluster(shared_broker.bootstrap), one.group)} == {topic}
 
 
 BEGAN = datetime(2026, 11, 20, tzinfo=UTC)

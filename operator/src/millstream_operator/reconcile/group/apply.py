@@ -32,7 +32,7 @@ from ..common.shared_cluster import partition_by_readiness
 from .observe import observe
 from .plan import Observed, build_status, lag_by_partition, wanted_ages
 from .reset import requested, running
-from .reset_apply import Advanced, advance, remove_mark, remove_marks
+from .reset_apply import Advanced, advance
 from .scaling import decide, load_of
 from .stuck import digest_of, standing
 from .workload import has_workload, with_consumers, workload_conditions
@@ -93,7 +93,6 @@ def _look(
     advanced: list[Advanced] = []
     observed: dict[str, Observed] = {}
     try:
-        remove_marks(services, admin, groups)
         for group_id, found in observe(admin, groups).items():
             if isinstance(found, Problem):
                 problems[group_id] = found
@@ -135,8 +134,7 @@ def _look(
             group, seen, age, memory.standstill, now, last_reset=one.last, others=conditions
         )
         status = with_consumers(status, consumers)
-        if write_status(services, group, status) and one.ended_now:
-            remove_mark(services, admin, group)
+        write_status(services, group, status)
     took = (services.now() - begun).total_seconds()
     return again | {key_for(one.group): _next_look(one, took) for one in advanced}
 

@@ -1,9 +1,12 @@
 """Resets of a group's positions: the outcome of a request, and the rest of a reset that has begun; pure.
 
 A reset begins with its intent: the positions before and after, in the status. Then the positions are committed in steps
-of ``STEP`` positions. Brokers store a step whole or not at all, and with it a mark that names the request and counts
-the steps. So after a crash the operator knows which steps were done, whatever consumers have committed since. A
-reset whose first step is not done is planned again; after that it continues as recorded.
+of ``STEP`` positions. Brokers store a step whole or not at all, and with it the group's mark (reset_mark.py): it names
+the request and counts the steps. So after a crash the operator knows which steps were done, whatever consumers have
+committed since. A reset whose first step is not done is planned again; after that it continues as recorded.
+
+The status may be lost, or older than the group: the mark decides. A request that it lists as done is not carried out
+again. A request that has begun, and whose plan is lost, is refused, because a second shift would add to the first.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from ...kafka.records import EARLIEST, LATEST, MARK, GroupMember, Mark, Partition, TopicIdentity
+from ...kafka.records import EARLIEST, LATEST, GroupMember, Partition, TopicIdentity
 from ...models import ConsumerGroup, LastReset, Reset, ResetTopic
 from ...models.problem import shown
 from ...models.words import count_of
+from .reset_mark import ResetMark
 
 STEP = 99  # positions; with the mark, as many as brokers store at once
 MOST_POSITIONS = 10_000
@@ -76,9 +80,9 @@ def when_of(reset: Reset) -> int | None:
 
 
 def plan(
-    reset: Reset, topics: Sequence[str], committed: Mapping[Partition, int], logs: Logs, now: datetime
+    reset: Reset, topics: Sequence[str], committed: Mapping[Partition, int], logs: Logs, began: datetime
 ) -> LastReset | Refused:
-    """The reset with its positions, ready to run."""
+    """The reset with its positions, ready to run. ``began`` stays when it is planned again."""
     if missing := [topic for topic in topics if topic not in logs.identities]:
         return Refused(
             f"there is no topic {shown(missing, MOST_NAMED)}: correct the request and give it another requestId"
@@ -105,7 +109,7 @@ def plan(
     return LastReset(
         request_id=reset.request_id,
         state="Running",
-        time=now,
+        time=began,
         message=f"{count_of(len(outside), 'position')} clamped to the log: {_named(outside)}"
         if outside
         else None,
@@ -158,14 +162,25 @@ def steps(last: LastReset) -> list[dict[Partition, int]]:
     return [dict(found[start : start + STEP]) for start in range(0, len(found), STEP)]
 
 
-def mark_of(group: ConsumerGroup, last: LastReset, step: int) -> Mark:
-    """The mark of a request of exactly this resource."""
-    return Mark(f"{MARK}reset {group.metadata.uid} {last.request_id}", step)
+def known_end(request_id: str, began: datetime | None, mark: ResetMark, now: datetime) -> LastReset | None:
+    """The end of a request by the group's mark alone; None if it may run.
 
-
-def done_steps(group: ConsumerGroup, last: LastReset, mark: Mark | None) -> int:
-    """Number of committed steps of a reset."""
-    return mark.step if mark is not None and mark.name == mark_of(group, last, 0).name else 0
+    ``began`` is when the status has it begin; None if the status does not know it.
+    """
+    if began is not None and mark.steps_of(request_id, began):
+        return None
+    if mark.has_done(request_id):
+        words = "done before, as the group's own data record: the resource's status was lost, or is older"
+        return LastReset(request_id=request_id, state="Done", time=now, message=words)
+    if mark.has_begun(request_id):
+        return LastReset(
+            request_id=request_id,
+            state="Refused",
+            time=now,
+            message=f"it began before and set up to {count_of(STEP * mark.step, 'position')}, but the resource's"
+            " status, which had the others, was lost: check the positions and give the request another requestId",
+        )
+    return None
 
 
 def ended(last: LastReset, state: Final, now: datetime, replaced: Sequence[str] = ()) -> LastReset:
@@ -190,6 +205,8 @@ def waiting_words(members: Sequence[GroupMember]) -> str:
 def done_words(last: LastReset) -> str:
     """The results of a reset."""
     words = f"request {last.request_id}: {count_of(len(positions(last)), 'position')} set"
+    if last.message and not last.topics:
+        return f"request {last.request_id}: {last.message}"
     return f"{words}; {last.message}" if last.message else words
 
 

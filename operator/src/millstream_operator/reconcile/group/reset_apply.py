@@ -1,4 +1,4 @@
-"""Carries out resets of groups: records the intent, commits, verifies the topics, removes the mark.
+"""Carries out resets of groups: records the intent, commits together with the mark, verifies the topics.
 
 reset.py plans. The process may end between any two of these steps; the next one continues.
 """
@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
 from ...kafka.admin import KafkaAdmin
-from ...kafka.records import EARLIEST, LATEST, MARK_PARTITION, AdminError, Mark, Partition
+from ...kafka.records import EARLIEST, LATEST, MARK_PARTITION, AdminError, Partition
 from ...models import ConsumerGroup, LastReset, Reset
 from ...models.conditions import ConditionType, Reason
 from ...models.problem import PAUSED, is_paused
 from ...state.cache import key_for
 from ...state.context import Services
-from ...state.group_memory import GroupMemory
 from ...state.status import write_status
+from . import reset_mark
 from .observe import take_back
 from .plan import IDLE_STATES, Observed
 from .reset import (
     Logs,
     Refused,
-    done_steps,
     done_words,
     ended,
-    mark_of,
+    known_end,
     plan,
     positions,
     requested,
@@ -38,6 +38,7 @@ from .reset import (
     waiting_words,
     when_of,
 )
+from .reset_mark import ResetMark
 
 logger = logging.getLogger(__name__)
 
@@ -67,33 +68,6 @@ class Advanced:
         )
 
 
-def remove_marks(services: Services, admin: KafkaAdmin, groups: Sequence[ConsumerGroup]) -> None:
-    """Remove the marks of resets that have ended; a restarted operator looks for them once."""
-    looked = [
-        group
-        for group in groups
-        if group.status.last_reset is not None
-        and running(group) is None
-        and not is_paused(group)
-        and not services.group_memories.setdefault(group.metadata.uid, GroupMemory()).has_no_mark
-    ]
-    found = admin.marks([group.group_id for group in looked]) if looked else {}
-    for group in looked:
-        if group.group_id in found:
-            remove_mark(services, admin, group)
-        else:
-            services.group_memories[group.metadata.uid].has_no_mark = True
-
-
-def remove_mark(services: Services, admin: KafkaAdmin, group: ConsumerGroup) -> None:
-    """Remove the mark of a reset whose end is recorded."""
-    refused = admin.delete_offsets(group.group_id, [MARK_PARTITION])
-    if refused is not None:
-        logger.info("%s: cannot remove the mark of a reset: %s", key_for(group), refused)
-    else:
-        services.group_memories[group.metadata.uid].has_no_mark = True
-
-
 def advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: Observed) -> Advanced:
     """Let a group's reset continue as far as it can."""
     try:
@@ -107,10 +81,14 @@ def _advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: 
     reset, last = requested(group), running(group)
     if last is None and reset is None:
         return Advanced(group, seen, group.status.last_reset, _condition(group, group.status.last_reset))
-    mark: Mark | None = None
+    mark = reset_mark.read(admin.marks([group.group_id]).get(group.group_id))
+    request_id = last.request_id if last is not None else reset.request_id if reset is not None else ""
+    known = known_end(request_id, last.time if last is not None else None, mark, services.now())
+    if known is not None:
+        return Advanced(group, seen, known, _condition(group, known))
+    began = services.now()
     if last is not None:
-        mark = admin.marks([group.group_id]).get(group.group_id)
-        done = done_steps(group, last, mark)
+        done, began = mark.steps_of(last.request_id, last.time), last.time
         if not done and (group.spec.reset is None or group.spec.reset.request_id != last.request_id):
             last = ended(last, "Cancelled", services.now())
             return Advanced(group, seen, last, _condition(group, last))
@@ -124,7 +102,7 @@ def _advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: 
     if seen.state.state not in IDLE_STATES:
         return _waits(group, seen)
     if reset is not None:
-        planned = _plan(services, admin, group, reset, seen)
+        planned = _plan(admin, group, reset, seen, began)
         if isinstance(planned, Refused):
             last = LastReset(
                 request_id=reset.request_id, state="Refused", time=services.now(), message=planned.message
@@ -141,7 +119,7 @@ def _advance(services: Services, admin: KafkaAdmin, group: ConsumerGroup, seen: 
 
 
 def _plan(
-    services: Services, admin: KafkaAdmin, group: ConsumerGroup, reset: Reset, seen: Observed
+    admin: KafkaAdmin, group: ConsumerGroup, reset: Reset, seen: Observed, began: datetime
 ) -> LastReset | Refused:
     topics = topics_of(group, reset, seen.committed)
     if MARK_PARTITION.topic in topics or any(one == MARK_PARTITION for one in seen.committed):
@@ -157,7 +135,7 @@ def _plan(
         admin.offsets(dict.fromkeys(partitions, LATEST)),
         admin.offsets(dict.fromkeys(partitions, when)) if when is not None else {},
     )
-    return plan(reset, topics, admin.committed([group.group_id])[group.group_id], logs, services.now())
+    return plan(reset, topics, admin.committed([group.group_id])[group.group_id], logs, began)
 
 
 def _commit(
@@ -166,13 +144,14 @@ def _commit(
     group: ConsumerGroup,
     seen: Observed,
     last: LastReset,
-    mark: Mark | None,
+    mark: ResetMark,
 ) -> Advanced:
-    services.group_memories.setdefault(group.metadata.uid, GroupMemory()).has_no_mark = False
-    for number, offsets in enumerate(steps(last), 1):
-        if number <= done_steps(group, last, mark):
+    left = steps(last)
+    for number, offsets in enumerate(left, 1):
+        if number <= mark.steps_of(last.request_id, last.time):
             continue
-        refused = admin.commit(group.group_id, offsets, mark_of(group, last, number))
+        mark_after = mark.after(last.request_id, last.time, number, is_last=number == len(left))
+        refused = admin.commit(group.group_id, offsets, mark_after.written())
         if refused is not None:  # a consumer has just joined, or a topic is gone
             logger.info("%s: reset %s: %s", key_for(group), last.request_id, refused)
             state = admin.groups([group.group_id])[group.group_id]
@@ -181,6 +160,7 @@ def _commit(
             words = f"request {last.request_id} is not done yet: {refused}"
             condition = (ConditionType.RESET, False, Reason.REFUSED, words)
             return Advanced(group, seen, group.status.last_reset, condition)
+        mark = mark_after
     return _finish(services, admin, group, seen, last)
 
 
