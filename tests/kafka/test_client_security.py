@@ -14,6 +14,7 @@ from millstream_harness.protocol import encode_response_header
 from millstream_harness.secured_kafka import Authority
 from millstream_harness.serving import serving
 from millstream_kafka.client import (
+    OAUTHBEARER,
     AuthenticationFailed,
     ClusterClient,
     ConnectFailed,
@@ -197,6 +198,44 @@ def test_a_key_with_a_password_is_refused_and_nothing_asks_for_it(tmp_path: Path
     with pytest.raises(CredentialsError, match=r"is encrypted: store the private key without a password"):
         Tls(certificate=certificate, key=file(locked)).context()
     Tls(certificate=certificate, key=file(key)).context()
+
+
+TOKEN = "eyJ.eyJz.x-_~+/9="
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            {"error_code": 58, "error_message": '{"status":"invalid_token"}'},
+            r'OAUTHBEARER: the broker refused the token: {"status":"invalid_token"}$',
+        ),
+        ({"pad": 3}, r"OAUTHBEARER: the broker's answer was refused: it refused the token: "),
+        (
+            {"session_lifetime_ms": MIN_SESSION_MS - 1},
+            r"raise connections.max.reauth.ms there to 10000 or more, or get a token that lasts longer$",
+        ),
+    ],
+)
+async def test_refused_token_says_why(answer: dict[str, Any], why: str) -> None:
+    login = Sasl(OAUTHBEARER, None, value(TOKEN))
+    async with (
+        a_broker_that_logs_in(**answer) as address,
+        ClusterClient(address, security=Security(sasl=login)) as client,
+    ):
+        with pytest.raises(AuthenticationFailed, match=why) as refusal:
+            await client.metadata([])
+        assert TOKEN not in str(refusal.value)
+
+
+def test_token_is_one_word_of_a_token() -> None:
+    assert Sasl(OAUTHBEARER, None, value(f"{TOKEN}\n")).login().password == TOKEN
+    for wrong in ("two words", "a\x01b", "{}", "a\nb"):
+        with pytest.raises(
+            CredentialsError, match="its value is not a token: write it in one line"
+        ) as raised:
+            Sasl(OAUTHBEARER, None, value(wrong)).login()
+        assert wrong not in str(raised.value)
 
 
 def test_nothing_secret_is_shown() -> None:

@@ -8,7 +8,9 @@ CLEAR    SASL_PLAINTEXT                               SHORT       SASL_PLAINTEXT
 from __future__ import annotations
 
 import base64
+import json
 import secrets
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,35 @@ def kafka_with_login(folder: Path, config: Mapping[str, str]) -> KafkaProcess:
         cluster_id=cluster_id.decode().rstrip("="),
         jvm=SERVER_JVM,
     )
+
+
+def guarded_kafka(folder: Path) -> KafkaProcess:
+    """A Kafka with an authorizer, not started. Its open listener's clients have all rights; USER, who logs in at CLEAR
+    by SCRAM-SHA-512, and the subject of a token, at TOKEN, have none yet. Sessions at TOKEN end after 15 seconds."""
+    mechanism = SCRAM[1]
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": f"{mechanism},OAUTHBEARER",
+        **_scram("clear", mechanism),
+        "listener.name.clear.sasl.enabled.mechanisms": mechanism,
+        "listener.name.token.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.token.oauthbearer.sasl.jaas.config": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+            ' unsecuredLoginStringClaim_sub="broker";'
+        ),
+        "listener.name.token.connections.max.reauth.ms": "15000",
+    }
+    listeners = {"CLEAR": "SASL_PLAINTEXT", "TOKEN": "SASL_PLAINTEXT"}
+    return KafkaProcess(folder, settings, listeners=listeners, users=_users(mechanism))
+
+
+def unsigned_token(subject: str, seconds: float = 3600) -> str:
+    """A token of OAUTHBEARER that Kafka accepts unless it requires signatures."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": subject, "iat": now - 1, "exp": now + seconds})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return f"{'.'.join(encoded)}."
 
 
 def _scram(listener: str, *mechanisms: str) -> dict[str, str]:

@@ -20,12 +20,13 @@ from .errors import (
     TlsFailed,
     UnsupportedApi,
 )
-from .sasl import MECHANISMS
+from .sasl import MECHANISMS, OAUTHBEARER
 from .security import Credential, Sasl, Security, Tls
 
 __all__ = [
     "MAX_RESPONSE_BYTES",
     "MECHANISMS",
+    "OAUTHBEARER",
     "AuthenticationFailed",
     "BrokerError",
     "ClusterClient",

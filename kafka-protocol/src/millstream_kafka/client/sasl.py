@@ -20,6 +20,9 @@ from .scram import DIGESTS, ScramClient, ScramError
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *DIGESTS)
+"""Mechanisms of a user name and a password."""
+OAUTHBEARER = "OAUTHBEARER"
+"""The mechanism of a token (KIP-255)."""
 HANDSHAKE_VERSION = 1
 """From this version on, messages travel in SaslAuthenticate requests."""
 MIN_SESSION_MS = 10_000
@@ -39,12 +42,28 @@ class SaslConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Login:
+    """``password`` is the token of OAUTHBEARER, which has no user name."""
+
     mechanism: str
     username: str = field(repr=False)
     password: str = field(repr=False)
 
     def exchange(self) -> Exchange:
+        if self.mechanism == OAUTHBEARER:
+            return self._bearer()
         return self._plain() if self.mechanism == PLAIN else self._scram()
+
+    @property
+    def credential(self) -> str:
+        """What a broker refuses, in words."""
+        return "the token" if self.mechanism == OAUTHBEARER else "user name or password"
+
+    def _bearer(self) -> Exchange:
+        """RFC 7628: a server that refuses the token first says why, and closes after an empty answer."""
+        problem = yield f"n,,\x01auth=Bearer {self.password}\x01\x01".encode()
+        if problem:
+            yield b"\x01"
+            raise ScramError(f"it refused the token: {one_line(problem.decode(errors='replace'))}")
 
     def _plain(self) -> Exchange:
         """RFC 4616."""
@@ -82,7 +101,7 @@ async def authenticate(connection: SaslConnection, login: Login) -> float | None
         answer = await connection.call(sasl_authenticate.API, None, SaslAuthenticateRequest(message))
         if answer.error_code:
             why = answer.error_message or ErrorCode.of(answer.error_code).name
-            raise refused(f"the broker refused user name or password: {one_line(why)}")
+            raise refused(f"the broker refused {login.credential}: {one_line(why)}")
         try:
             message = await asyncio.to_thread(_step, exchange, bytes(answer.auth_bytes))
         except ScramError as error:
@@ -90,9 +109,10 @@ async def authenticate(connection: SaslConnection, login: Login) -> float | None
         if not message:
             lifetime_ms = answer.session_lifetime_ms
             if 0 < lifetime_ms < MIN_SESSION_MS:
+                or_token = ", or get a token that lasts longer" if login.mechanism == OAUTHBEARER else ""
                 raise refused(
                     f"the broker ends sessions after {lifetime_ms} ms, which takes a new login each time: raise"
-                    f" connections.max.reauth.ms there to {MIN_SESSION_MS} or more"
+                    f" connections.max.reauth.ms there to {MIN_SESSION_MS} or more{or_token}"
                 )
             return lifetime_ms / 1000 if lifetime_ms > 0 else None
 

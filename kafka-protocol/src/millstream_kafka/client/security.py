@@ -6,15 +6,18 @@ Open connections stay open, as with Kafka's own clients.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .sasl import Login
+from .sasl import OAUTHBEARER, Login
 
 MAX_FILE_BYTES = 1 << 20
 """Limit of a Secret in Kubernetes, for all its values together."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""RFC 6750."""
 
 
 class CredentialsError(ValueError):
@@ -110,12 +113,20 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
+    """``password`` is the token of OAUTHBEARER, which has no ``username``: whoever renews it writes its file anew."""
+
     mechanism: str
-    username: Credential
+    username: Credential | None
     password: Credential
 
     def login(self) -> Login:
         """Blocking. Raises CredentialsError."""
+        if self.mechanism == OAUTHBEARER:
+            token = self.password.text()
+            if not _TOKEN.fullmatch(token):
+                raise self.password.wrong("is not a token: write it in one line, such as eyJhbGciOi...")
+            return Login(self.mechanism, "", token)
+        assert self.username is not None
         return Login(self.mechanism, self.username.text(), self.password.text())
 
 

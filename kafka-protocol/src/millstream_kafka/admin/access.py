@@ -1,0 +1,168 @@
+"""Who may do what, as plain records without I/O: SCRAM credentials, access rules (ACLs) and quotas.
+
+Numbers and names are Kafka's. No record shows a password, not even as text of itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..client.scram import DIGESTS, MIN_ITERATIONS
+
+SALT_BYTES = 24
+
+
+class ScramMechanism(IntEnum):
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+    @property
+    def kafka_name(self) -> str:
+        """As in sasl.mechanism."""
+        return self.name.replace("_", "-")
+
+    @property
+    def digest(self) -> str:
+        """The hash function, as hashlib names it."""
+        return DIGESTS[self.kafka_name]
+
+
+class ScramUser(NamedTuple):
+    """A user's credential of one mechanism."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """A password as brokers store it: salted and hashed ``iterations`` times."""
+
+    user: str
+    mechanism: ScramMechanism
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+    @classmethod
+    def of_password(
+        cls,
+        user: str,
+        mechanism: ScramMechanism,
+        password: str,
+        *,
+        iterations: int = MIN_ITERATIONS,
+        salt: bytes = b"",
+    ) -> ScramCredential:
+        """Takes milliseconds of CPU. Without ``salt``, a new random one."""
+        salt = salt or secrets.token_bytes(SALT_BYTES)
+        salted = hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
+        return cls(user, mechanism, iterations, salt, salted)
+
+
+class AclResourceType(IntEnum):
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class AclPattern(IntEnum):
+    """How a rule's name applies; MATCH and ANY are for filters: rules that apply to a name, and all."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class AclPermission(IntEnum):
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+class Acl(NamedTuple):
+    """One access rule. ``principal`` is "User:name"; ``host`` an address or "*"; ``name`` may be "*" if literal."""
+
+    resource_type: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    def __str__(self) -> str:
+        return " ".join(
+            (
+                *(_name(AclPermission, self.permission), self.principal, _name(AclOperation, self.operation)),
+                *("on", _name(AclResourceType, self.resource_type), self.name),
+                *(f"({_name(AclPattern, self.pattern)})", "from", self.host),
+            )
+        )
+
+
+class AclFilter(NamedTuple):
+    """Rules to describe or delete; None and ANY match all."""
+
+    resource_type: int = AclResourceType.ANY
+    name: str | None = None
+    pattern: int = AclPattern.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = AclOperation.ANY
+    permission: int = AclPermission.ANY
+
+    @classmethod
+    def only(cls, acl: Acl) -> AclFilter:
+        """The filter that matches one rule and no other."""
+        return cls(*acl)
+
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+"""Types of an entity's parts."""
+QuotaOf = frozenset[tuple[str, str | None]]
+"""An entity that has quotas: its parts as type and name; the name None is the default of all names."""
+
+
+def quota_of(**parts: str | None) -> QuotaOf:
+    """The entity of parts such as ``user="alice", client_id=None``."""
+    return frozenset((kind.replace("_", "-"), name) for kind, name in parts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """Quotas to set on an entity by Kafka's keys, such as producer_byte_rate, and keys to remove."""
+
+    set: Mapping[str, float]
+    remove: Iterable[str] = ()
+
+
+def _name(kind: type[IntEnum], number: int) -> str:
+    return next((each.name for each in kind if each == number), str(number))
