@@ -17,6 +17,7 @@ from millstream_harness.scenario import unique
 from millstream_kafka.batch import Record, build_batch, read_records
 from millstream_kafka.client import ClusterClient, Connection, UnsupportedApi
 from millstream_kafka.protocol import (
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     api_versions,
@@ -297,6 +298,14 @@ def requests(topic: str, group: str) -> dict[Api[Any, Any], Struct]:
         ),
         describe_client_quotas.API: describe_client_quotas.DescribeClientQuotasRequest(
             [describe_client_quotas.QuotaComponent("user", 2, None)]
+        ),
+        alter_client_quotas.API: alter_client_quotas.AlterClientQuotasRequest(
+            [
+                alter_client_quotas.QuotaAlteration(
+                    [describe_client_quotas.QuotaEntity("user", "alice")],
+                    [alter_client_quotas.QuotaOperation("producer_byte_rate", 1024.0)],
+                )
+            ]
         ),
         describe_user_scram_credentials.API: (
             describe_user_scram_credentials.DescribeUserScramCredentialsRequest(

@@ -9,7 +9,6 @@ import pytest
 from millstream_harness.beside import Beside
 from millstream_kafka.batch import Record, build_batch
 from millstream_kafka.protocol import (
-    describe_client_quotas,
     describe_producers,
     describe_user_scram_credentials,
     init_producer_id,
@@ -33,15 +32,6 @@ def test_users_without_credentials(beside: Beside, users: list[str] | None) -> N
         users=None if users is None else [{"name": name} for name in users],
         but={"error_message": WORDS} if users else None,
     )
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_quotas(beside: Beside, strict: bool) -> None:
-    beside.same(describe_client_quotas.API, strict=strict)
-    for kind in ("user", "client-id", "ip"):
-        for match_type, match in ((0, "alice"), (1, None), (2, None)):
-            component = {"entity_type": kind, "match_type": match_type, "match": match}
-            beside.same(describe_client_quotas.API, components=[component], strict=strict)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,6 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
             "DescribeDelegationToken",
         ],
     ),
-    ("There are no quotas yet; DescribeClientQuotas returns none.", ["AlterClientQuotas"]),
     (
         "There are no SCRAM credentials yet; DescribeUserScramCredentials returns none.",
         ["AlterUserScramCredentials"],
