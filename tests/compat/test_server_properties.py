@@ -11,7 +11,13 @@ from millstream_broker.config.config import BrokerConfig
 from millstream_broker.config.config_keys import BROKER_KEYS
 from millstream_broker.config.config_types import ConfigError, as_text
 from millstream_broker.config.kafka_only_keys import why_without_effect
-from millstream_harness.configuration_document import DIFFERENT, NEWER, OLDER, OURS
+from millstream_harness.configuration_document import (
+    DIFFERENT,
+    NEWER,
+    OF_THE_AUTHORIZER,
+    OLDER,
+    OURS,
+)
 from millstream_harness.in_process_broker import InProcessBroker
 from millstream_harness.java import KAFKA_VERSION, PEER_VERSION, java_command, run
 from millstream_harness.wire import Wire
@@ -28,7 +34,8 @@ OF_KRAFT = {
     "transaction.state.log.min.isr": "1",
     "log.retention.check.interval.ms": "300000",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin",
+    "super.users": "User:admin;User:ANONYMOUS",
+    "delegation.token.max.lifetime.ms": "1000",
 }
 READ_BEFORE = ("node.id", "config.providers")
 """Another name for broker.id, and what resolves the file's variables."""
@@ -68,7 +75,7 @@ def test_the_reference_names_each_key_that_differs_from_kafkas(kafka_jars: Path)
             )
             different |= set() if same else {key.name}
     assert different - {"advertised.listeners"} == set(DIFFERENT), "advertised.listeners is unset in both"
-    assert missing == {*OURS, *OLDER, *NEWER}
+    assert missing == {*OURS, *OLDER, *NEWER, *OF_THE_AUTHORIZER}
 
 
 def test_no_key_that_means_something_is_set_aside() -> None:
@@ -82,9 +89,8 @@ def test_a_broker_starts_with_them_and_says_what_has_no_effect(
     said = broker.said()
     assert "ready: broker.id=7 " in said
     assert "process.roles has no effect: ZooKeeper coordinates, not KRaft" in said
-    assert (
-        "authorizer.class.name has no effect: brokers have no authentication and no authorization yet" in said
-    )
+    assert "authorizer.class.name" not in said
+    assert "delegation.token.max.lifetime.ms has no effect: brokers have no authentication yet" in said
     assert "num.network.threads has no effect: this broker has nothing for it to tune" in said
     assert "log.retention.check.interval.ms" not in said
     with Wire(broker.bootstrap) as wire:

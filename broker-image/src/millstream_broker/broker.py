@@ -41,7 +41,8 @@ from .cluster.lost_data import LostData
 from .cluster.own_connection import OwnConnection
 from .config.addresses import Addresses
 from .config.config import BrokerConfig, Listener
-from .config.config_types import ConfigError
+from .config.config_keys import ALLOWS_WITHOUT_ACL, AUTHORIZER, SUPER_USERS
+from .config.config_types import ConfigError, principals_of
 from .controller.reach import Caller
 from .coordination import OVERRIDE, BrokerRecord, ClusterState, CoordinationError
 from .coordination.coordination import Coordination
@@ -70,7 +71,7 @@ from .replication.replicas import Replicas
 from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
-from .security.acl.authorizer import Authorizer
+from .security.acl.authorizer import AclAuthorizer, Authorizer
 from .security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from .topic_rules.internal_topics import OFFSETS_TOPIC
 
@@ -134,7 +135,7 @@ class Broker:
         self.inter_broker_listener = addresses.inter_broker
         self.failure = failure.reason
         self.stats = Stats()
-        self.authorizer = Authorizer()
+        self.authorizer = _authorizer(config, coordination)
         self.replicas = Replicas(broker_id, state)
         served: dict[int, Bound] = {}
         self.handlers: Handlers = served
@@ -462,6 +463,18 @@ def _fetch_settings(config: BrokerConfig) -> FetchSettings:
         max_sessions=config.integer("max.incremental.fetch.session.cache.slots"),
         selects_by_rack=config["replica.selector.class"] == RACK_AWARE,
     )
+
+
+def _authorizer(config: BrokerConfig, coordination: Coordination) -> Authorizer:
+    """The authoriser, with the access rules of now and of every change."""
+    if not config.text(AUTHORIZER):
+        return Authorizer()
+    authorizer = AclAuthorizer(
+        principals_of(config.text(SUPER_USERS)), allows_without_acl=config.flag(ALLOWS_WITHOUT_ACL)
+    )
+    authorizer.replace_all(coordination.acls.rules)
+    coordination.acls.on_changed, coordination.acls.on_loaded = authorizer.replace, authorizer.replace_all
+    return authorizer
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from millstream_broker.coordination import tree
-from millstream_broker.coordination.configs import NOTES_EXPIRE_MS, Configs
+from millstream_broker.coordination.change_notes import NOTES_EXPIRE_MS
+from millstream_broker.coordination.configs import Configs
 from millstream_broker.coordination.stores import Delete
 from millstream_harness.shared_tree import SharedTree
 

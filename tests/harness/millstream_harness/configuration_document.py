@@ -35,6 +35,8 @@ OLDER: Final = (
 """Kafka's keys that 4.3 no longer documents, or, for throttles, has only as dynamic settings."""
 NEWER: Final = ("max.decompressed.message.bytes",)
 """Keys that Kafka has since 4.4."""
+OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
+"""Keys of Kafka's authorizer, which are none of its brokers' own."""
 DIFFERENT: Final = {
     "broker.id": "default in Kafka: -1, generated",
     "listeners": "default in Kafka: `PLAINTEXT://:9092`, every address; cannot change while the broker runs",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..config.config import BrokerConfig
+from ..config.config_keys import AUTHORIZER
 from ..coordination import OVERRIDE, CoordinationError
 from ..coordination.coordination import Coordination
 from ..coordination.stores import Store
@@ -71,7 +72,8 @@ async def connect(
             has_data = False
     else:
         nodes = open_shared()
-    coordination = Coordination(nodes, known, check=check, fail=fail)
+    has_acls = bool(config.text(AUTHORIZER))
+    coordination = Coordination(nodes, known, has_acls=has_acls, check=check, fail=fail)
     try:
         await coordination.connect()
     except BaseException:

@@ -29,6 +29,7 @@ from .config_types import (
     mirror_source,
     never_or_at_least,
     one_of,
+    principals,
     replicas,
     some_of,
     topic_owner,
@@ -40,6 +41,13 @@ LONG, DOUBLE, LIST = Type.LONG, Type.DOUBLE, Type.LIST
 
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 HOUR_MS = 60 * 60 * 1000
+AUTHORIZER = "authorizer.class.name"
+AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+)
+SUPER_USERS = "super.users"
+ALLOWS_WITHOUT_ACL = "allow.everyone.if.no.acl.found"
 
 
 def _table(*keys: Key) -> dict[str, Key]:
@@ -81,6 +89,28 @@ BROKER_KEYS = _table(
         "Security protocol of each listener name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     ),
     Key("inter.broker.listener.name", STRING, None, "Listener for other brokers; default: the first."),
+    # Access rules
+    Key(
+        AUTHORIZER,
+        STRING,
+        "",
+        "Check what clients may do, by access rules (ACLs). Both of Kafka's names mean the broker's own authorizer; "
+        "empty: everything is allowed.",
+        one_of("", *AUTHORIZERS),
+    ),
+    Key(
+        SUPER_USERS,
+        STRING,
+        "",
+        "Principals that may do everything, whatever the access rules: `User:admin;User:operator`.",
+        principals,
+    ),
+    Key(
+        ALLOWS_WITHOUT_ACL,
+        BOOLEAN,
+        False,
+        "Whether everybody may use a resource that no access rule names.",
+    ),
     Key(
         "http.listener",
         STRING,

@@ -138,11 +138,33 @@ mirror_request = Rule("1 to 63 letters, digits, `.`, `_` or `-`, or empty", _mir
 mirror_source = Rule("CLUSTERID/TOPICID, CLUSTERID/TOPICID/rejoin, or empty", _mirror_source)
 
 
+def principals_of(text: str) -> list[str]:
+    """The principals in `super.users`. Raises ValueError for something else."""
+    found = [item.strip() for item in text.split(";") if item.strip()]
+    for principal in found:
+        kind, _, name = principal.partition(":")
+        if not (kind and name):
+            raise ValueError(principal)
+    return found
+
+
+def _principals(value: Value) -> Problem | None:
+    try:
+        principals_of(str(value))
+    except ValueError as error:
+        return value, f"{error} is no principal: expected TYPE:NAME;TYPE:NAME, as in User:admin;User:operator"
+    return None
+
+
+principals = Rule("TYPE:NAME, `;` between several", _principals)
+
+
 def one_of(*names: str) -> Rule:
     def problem(value: Value) -> Problem | None:
-        return None if value in names else (value, f"String must be one of: {', '.join(names)}")
+        allowed = ", ".join(name or "(empty)" for name in names)
+        return None if value in names else (value, f"String must be one of: {allowed}")
 
-    return Rule(", ".join(f"`{name}`" for name in names), problem)
+    return Rule(", ".join(f"`{name}`" if name else "empty" for name in names), problem)
 
 
 def some_of(*names: str) -> Rule:

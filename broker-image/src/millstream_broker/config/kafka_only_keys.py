@@ -12,9 +12,9 @@ _BEGINNINGS = {
         *("process.roles", "controller.", "metadata.", "internal.metadata.", "initial.broker.registration."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
-    "brokers have no authentication and no authorization yet": (
-        *("authorizer.", "sasl.", "delegation.token.", "super.users"),
-        *("connections.max.reauth.", "connection.failed.authentication.", "allow.everyone."),
+    "brokers have no authentication yet": (
+        *("sasl.", "delegation.token."),
+        *("connections.max.reauth.", "connection.failed.authentication."),
     ),
     "only classic groups are supported": (
         "group.consumer.",

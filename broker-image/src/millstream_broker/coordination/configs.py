@@ -1,9 +1,6 @@
 """The configuration of topics, brokers, users, clients and addresses in the tree, and the notes that announce changes.
 
-To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi; all brokers watch
-the notes and read the entities they name. Notes have consecutive numbers. Any broker removes notes that are a quarter
-of an hour older than the newest one, by the store's own clock. A broker that finds a gap in the numbers has missed
-some, and reads everything.
+To change an entity, a broker writes its node and leaves a note under /config/changes, in one multi (`change_notes`).
 
 Unusable configuration (broken JSON, an unknown key, a value of the wrong type) is reported, and the previous values
 stay in use: another program's writes stop no broker or controller. `effective_configs` decides whether values agree
@@ -22,6 +19,7 @@ from ..config.config import dynamic_key, known_broker_key, topic_key
 from ..config.config_types import ConfigError
 from ..runtime.slices import cooperatively
 from . import CoordinationError, tree
+from .change_notes import ChangeNotes, Missed
 from .entities import Entity
 from .stores import (
     BadVersionError,
@@ -35,8 +33,6 @@ from .stores import (
     Store,
 )
 
-NOTES_EXPIRE_MS = 15 * 60 * 1000
-REMOVED_AT_ONCE = 64
 Config = Mapping[str, str]
 KINDS = ("topics", "brokers", "clients", "ips", "users")
 
@@ -49,7 +45,7 @@ class Configs:
     def __init__(self, nodes: Store, changed: Callable[[set[str]], None]) -> None:
         self._nodes = nodes
         self._changed = changed
-        self._seen = -1
+        self._notes = ChangeNotes(nodes, tree.CONFIG_CHANGES)
         self._noted: Callable[[str], None] = lambda path: None
         self.topics: dict[str, Config] = {}
         self.brokers: dict[int | None, Config] = {}
@@ -59,7 +55,7 @@ class Configs:
     async def load(self, noted: Callable[[str], None]) -> None:
         """Read everything; `noted` is the watch for notes. Raises Unavailable."""
         self._noted = noted
-        notes = await self._nodes.children(tree.CONFIG_CHANGES, noted) or []
+        notes = await self._notes.names(noted)
         entities = [
             f"{kind}/{name}"
             for kind in KINDS
@@ -75,38 +71,28 @@ class Configs:
             *(entity.path for entity in self.entities),
         }
         await self._read({*entities, *before})
-        self._seen = max(map(_number, notes), default=-1)
+        self._notes.are_read(notes, all_of_them=True)
 
     async def read_notes(self) -> None:
         """Read the entities that new notes name, and watch for more notes. Raises Unavailable."""
-        notes = await self._nodes.children(tree.CONFIG_CHANGES, self._noted) or []
-        if self._has_missed(notes):
-            await self._read_everything()
+        names = await self._notes.names(self._noted)
+        try:
+            unread = await self._notes.unread(names)
+        except Missed:
+            log.info(
+                "%s: some notes were removed before they were read: reading everything", tree.CONFIG_CHANGES
+            )
+            await self.load(self._noted)
             return
-        new = sorted((note for note in notes if _number(note) > self._seen), key=_number)
         entities = set()
-        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in new]
-        for path, node in zip(paths, await self._nodes.get_all(paths), strict=True):
-            if node is None:
-                await self._read_everything()
-                return
+        for path, data in unread:
             try:
-                entities.add(tree.config_change_from(path, node.data))
+                entities.add(tree.config_change_from(path, data))
             except tree.TreeError as error:
                 log.error("%s", error)
         await self._read(entities)
-        self._seen = max(map(_number, new), default=self._seen)
-        await self._remove_old(notes)
-
-    async def _read_everything(self) -> None:
-        log.info("%s: some notes were removed before they were read: reading everything", tree.CONFIG_CHANGES)
-        await self.load(self._noted)
-
-    def _has_missed(self, notes: Iterable[str]) -> bool:
-        """Whether there have been notes that this broker has not read, and that are gone."""
-        numbers = {number for number in map(_number, notes) if number >= 0}
-        newest = max(numbers, default=-1)
-        return newest < self._seen or not numbers.issuperset(range(self._seen + 1, newest + 1))
+        self._notes.are_read(names)
+        await self._notes.remove_old(names)
 
     async def ensure(self, topics: Iterable[str]) -> None:
         """Read the configuration of topics for which it is unknown. Raises Unavailable."""
@@ -201,19 +187,6 @@ class Configs:
             return {} if named is None else self.entities.get(named, {})
         return self.brokers.get(int(name) if name.isdecimal() else None, {})
 
-    async def _remove_old(self, notes: list[str]) -> None:
-        """Remove old ones, never the newest: its number shows others what they have missed."""
-        if not notes:
-            return
-        *old, newest = sorted(notes, key=_number)
-        old = [note for note in old[:REMOVED_AT_ONCE] if _number(note) <= self._seen]
-        paths = [f"{tree.CONFIG_CHANGES}/{note}" for note in (*old, newest)]
-        *nodes, last = await self._nodes.get_all(paths)
-        for path, node in zip(paths, nodes, strict=False):
-            if node is not None and last is not None and last.created_ms - node.created_ms > NOTES_EXPIRE_MS:
-                with contextlib.suppress(NoNodeError):
-                    await self._nodes.delete(path)
-
 
 def _is_known(entity: str) -> bool:
     if entity.startswith(("topics/", "brokers/")):
@@ -259,8 +232,3 @@ def _shown(name: str, value: str) -> str | None:
     with contextlib.suppress(ConfigError):
         return known_broker_key(name).shown(value)
     return value
-
-
-def _number(note: str) -> int:
-    digits = note.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else -1

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from millstream_kafka.acl import ResourcePattern
 from millstream_kafka.kafka_uuid import uuid_text
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from millstream_kafka.protocol.schema import ZERO_UUID
@@ -49,6 +50,7 @@ from . import (
     view,
     writes,
 )
+from .acls import Acls, Change
 from .configs import Configs
 from .controller_store import TreeControllerStore
 from .controllership import ControllerStore
@@ -89,13 +91,15 @@ class Coordination:
         known_cluster_id: str | None,
         *,
         campaigns: bool = True,
+        has_acls: bool = False,
         check: Callable[[str | None], None] = lambda stored: None,
         fail: Callable[[str], None] = lambda why: None,
     ) -> None:
         """`known_cluster_id` is the cluster of the logs, whose id a new tree takes.
 
-        `check` gets the tree's cluster id before anything is written, None if it has none, and may raise
-        CoordinationError. `fail` ends the broker if the tree becomes an older copy of itself.
+        `has_acls`: access rules are read and kept. `check` gets the tree's cluster id before anything is written, None
+        if it has none, and may raise CoordinationError. `fail` ends the broker if the tree becomes an older copy of
+        itself.
         """
         self.cluster_id = known_cluster_id or ""
         self.campaigns = campaigns
@@ -120,6 +124,8 @@ class Coordination:
         self._shown: dict[str, int] = {}
         """The generations that this broker has shown."""
         self._configs = Configs(self._nodes, self._configs_changed)
+        self.acls = Acls(self._nodes, lambda path: self._coalescer.need("changes of access rules"))
+        self._has_acls = has_acls
         self._coalescer = TaskCoalescer(
             self._nodes,
             {
@@ -128,6 +134,8 @@ class Coordination:
                 "the controller": self._look_at_controller,
                 "configuration": self._load_configs,
                 "changes of configuration": self._configs.read_notes,
+                "access rules": self._load_acls,
+                "changes of access rules": self._read_acls,
                 "deleted topics": self._drop_deleted,
             },
         )
@@ -193,6 +201,7 @@ class Coordination:
         self._is_prepared = True
         self.secret = await writes.agree_on_secret(self._nodes)
         await self._load_configs()
+        await self._load_acls()
 
     async def adopt(self, topics: Callable[[], Collection[TopicRecord]]) -> None:
         """Before joining a tree that nobody ever joined: add topics whose logs are here; CoordinationError."""
@@ -249,7 +258,7 @@ class Coordination:
         )
         self._tasks.append(supervision.keep("ZooKeeper's watches", self._coalescer.run))
         self._tasks.append(supervision.keep("ISR notes", self._isr_notes.run))
-        self._coalescer.need("the controller", "changes of configuration")
+        self._coalescer.need("the controller", "changes of configuration", "changes of access rules")
         return self._state
 
     def withdraw(self) -> None:
@@ -299,8 +308,10 @@ class Coordination:
             log.info("connected to %s%s", self._nodes, ", in a new session" if is_new else "")
             if self._broker is not None:
                 if is_new:
-                    self._coalescer.need("configuration", "deleted topics")
-                self._coalescer.need("registration", "the controller", "changes of configuration")
+                    self._coalescer.need("configuration", "access rules", "deleted topics")
+                self._coalescer.need(
+                    "registration", "the controller", "changes of configuration", "changes of access rules"
+                )
             if self._store is not None:
                 self._store.reconnected()
         elif state is State.SUSPENDED:
@@ -588,6 +599,22 @@ class Coordination:
             return changed(stored)
 
         await self._persist(lambda: self._configs.change(entity.path, attempt))
+
+    # Access rules
+
+    async def _load_acls(self) -> None:
+        if self._has_acls:
+            await self.acls.load()
+
+    async def _read_acls(self) -> None:
+        if self._has_acls:
+            await self.acls.read_notes()
+
+    async def change_acls(
+        self, changes: Mapping[ResourcePattern, Change]
+    ) -> Mapping[ResourcePattern, ApiError]:
+        """Change access rules; returns the errors of those patterns whose change failed. See `Acls.change`."""
+        return await self._persist(lambda: self.acls.change(changes))
 
     # Topics
 

@@ -1,0 +1,39 @@
+"""Keys of access control."""
+
+from __future__ import annotations
+
+import pytest
+
+from millstream_broker.config.config import BrokerConfig
+from millstream_broker.config.config_types import ConfigError, principals_of
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "kafka.security.authorizer.AclAuthorizer",
+    ],
+)
+def test_both_names_of_kafkas_authorizer_are_known(name: str) -> None:
+    assert BrokerConfig({"authorizer.class.name": name}).text("authorizer.class.name") == name
+
+
+def test_another_authorizer_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"com.example.Own for configuration authorizer.class.name.*Standard"
+    ):
+        BrokerConfig({"authorizer.class.name": "com.example.Own"})
+
+
+def test_super_users_are_separated_by_semicolons() -> None:
+    text = " User:CN=a,O=b; User:admin ;"
+    assert BrokerConfig({"super.users": text}).text("super.users") == text.strip()
+    assert principals_of(text) == ["User:CN=a,O=b", "User:admin"]
+
+
+@pytest.mark.parametrize("text", ["admin", "User:", ":admin", "User:a;b"])
+def test_a_super_user_that_is_no_principal_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no principal: expected TYPE:NAME"):
+        BrokerConfig({"super.users": text})
