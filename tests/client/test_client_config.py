@@ -8,6 +8,7 @@ import pytest
 
 from millstream import client_config
 from millstream.errors import BadInput
+from millstream.options import Settings
 
 
 def test_lines_of_keys_and_values(tmp_path: Path) -> None:
@@ -39,6 +40,63 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, said: str) -> No
     assert str(raised.value).startswith(f"--x: {path}")
     assert said in str(raised.value)
     assert "sesame" not in str(raised.value)
+
+
+def test_line_goes_on_after_a_backslash(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    path.write_text("! of Java\na=1 \\\n  # 2 \\\n  3\nb=x\\\\\nc=\\d\n")
+    assert client_config.read("--x", str(path)) == {"a": "1 # 2 3", "b": "x\\\\", "c": "\\d"}
+
+
+def test_file_may_name_the_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    path.write_text("bootstrap.servers=x:1\nsasl.password=sesame\n")
+    found = client_config.load("--x", str(path))
+    assert (found.bootstrap, found.settings) == ("x:1", {"sasl.password": "sesame"})
+    assert found.where == f"--x: {path}"
+    assert "sesame" not in repr(found)
+
+
+def test_profile_is_a_file_of_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "millstream"
+    with pytest.raises(
+        BadInput, match=rf'--profile: there is no profile "prod": write .* to {folder}/NAME\.pr'
+    ):
+        client_config.profile("--profile", "prod")
+    folder.mkdir()
+    for name in ("test", "prod"):
+        (folder / f"{name}.properties").write_text(f"bootstrap.servers={name}:1\n")
+    assert client_config.profile("--profile", "prod").bootstrap == "prod:1"
+    for wrong in ("none", "../prod", "prod.properties", ""):
+        with pytest.raises(BadInput, match=r"there is no profile .*: use prod, test, or write"):
+            client_config.profile("--profile", wrong)
+
+
+def cluster_of(**options: str) -> tuple[str, dict[str, object]]:
+    settings = Settings()
+    for name, value in options.items():
+        setattr(settings, name, value)
+    return settings.cluster.bootstrap, settings.cluster.config
+
+
+def test_option_comes_before_file_before_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MILLSTREAM_CONFIG", "MILLSTREAM_PROFILE", "MILLSTREAM_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+    named, plain = tmp_path / "named", tmp_path / "plain"
+    named.write_text("bootstrap.servers=file:1\n")
+    plain.write_text("security.protocol=SSL\n")
+    assert cluster_of() == ("localhost:9092", {})
+    monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", "environment:1")
+    assert cluster_of() == ("environment:1", {})
+    assert cluster_of(config=str(plain)) == ("environment:1", {"security.protocol": "SSL"})
+    assert cluster_of(config=str(named)) == ("file:1", {})
+    assert cluster_of(config=str(named), bootstrap="option:1") == ("option:1", {})
+    monkeypatch.setenv("MILLSTREAM_CONFIG", str(named))
+    assert cluster_of() == ("file:1", {})
+    assert cluster_of(config=str(plain)) == ("environment:1", {"security.protocol": "SSL"})
+    with pytest.raises(BadInput, match="--config and --profile are given: give one of them"):
+        cluster_of(config=str(plain), profile="prod")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_certificates_that_are_none(secured: Callable[..., str], tmp_path: Path)
         found = findings(secured(), security_protocol="ssl", **settings)
         assert found["tls"]["problem"].startswith(f"the client's certificates cannot be used: {said}")
     (tmp_path / "settings").write_text("ssl\n")
-    ended = millstream("doctor", "--client-config-file", str(tmp_path / "settings"), bootstrap="127.0.0.1:1")
+    ended = millstream("doctor", "--config", str(tmp_path / "settings"), bootstrap="127.0.0.1:1")
     assert b"settings, line 1: is not KEY=VALUE" in ended.stderr
 
 

@@ -156,5 +156,5 @@ def test_a_password_that_is_wrong(kafka: KafkaProcess, trusting: dict[str, objec
     assert found["metadata"]["problem"] == (
         f"{kafka.addresses['SECURE']} refuses this client "
         "(SASL authentication error: Authentication failed: Invalid username or password): "
-        "check its settings of TLS and SASL"
+        "check sasl.username and sasl.password"
     )

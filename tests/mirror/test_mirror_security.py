@@ -564,11 +564,11 @@ def test_command_shows_mirrors_of_secured_clusters(
         found: int | None = one["lag"]
         return found
 
-    of_source = ("--source-config-file", f"kafka={settings}")
+    of_source = ("--source-config", f"kafka={settings}")
     eventually(
         lambda: lag(east.bootstrap, topic, f"kafka={address}", *of_source), lambda now: now == 0, "lag"
     )
-    of_target = ("--client-config-file", str(settings))
+    of_target = ("--config", str(settings))
     eventually(lambda: lag(address, back, f"east={east.bootstrap}", *of_target), lambda now: now == 0, "lag")
     without = mirror_status("-b", address, "mirror", "status")
     assert without.returncode == 1

@@ -138,10 +138,10 @@ def test_invalid_arguments_are_refused(
     assert nobody.returncode == 1
     assert nobody.stderr.startswith('millstream: no mirror "nobody" has progress in this cluster: ')
     assert run("--source", "west", broker=east).returncode == 2
-    without = run("--source-config-file", "west=client.properties", broker=east)
+    without = run("--source-config", "west=client.properties", broker=east)
     assert (without.returncode, without.stderr) == (
         2,
-        "millstream: --source-config-file: west has no address: add --source west=HOST:PORT\n",
+        "millstream: --source-config: west has no address: add --source west=HOST:PORT\n",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from millstream import client_config, client_properties, listener, sasl
 from millstream.addresses import host_port
 from millstream.errors import BadInput, Failed, NoLeader, UnknownTopic, Unreachable
 from millstream.retriable import is_retriable
@@ -39,13 +40,28 @@ Config = dict[str, Any]
 class Cluster:
     """The brokers behind ``bootstrap`` ("HOST:PORT"; several separated by commas).
 
-    ``config`` has librdkafka's settings that every client of the cluster needs, such as those of TLS and SASL.
+    ``config`` has the settings that every client of the cluster needs, such as those of TLS and SASL, by the names of
+    Kafka's Java clients or of librdkafka; ``self.config`` has librdkafka's.
     """
 
-    def __init__(self, bootstrap: str = DEFAULT_BOOTSTRAP, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        config: Mapping[str, Any] | None = None,
+        where: str = "config",
+    ) -> None:
+        """``where`` names the origin of the settings in errors."""
         self.bootstrap = bootstrap
         self.addresses = [_address(part) for part in bootstrap.split(",")]
-        self.config = dict(config or {})
+        self.config = client_properties.translated(config or {}, where)
+        self._given = dict(config or {})
+        self._where = where
+
+    @classmethod
+    def from_file(cls, path: str, bootstrap: str | None = None) -> Cluster:
+        """The cluster of a file of client properties; ``bootstrap`` replaces the file's bootstrap.servers. BadInput."""
+        found = client_config.load("config", path)
+        return cls(bootstrap or found.bootstrap or DEFAULT_BOOTSTRAP, found.settings, found.where)
 
     def client_config(self, **more: Any) -> Config:
         """librdkafka's configuration for this cluster; more settings with "_" for "."."""
@@ -80,10 +96,7 @@ class Cluster:
         except KafkaException as error:
             if error.args[0].code() in NO_ANSWER:
                 self._check_advertised(_learned(self.client_config()))
-            if refused := _why_refused(self.client_config()):
-                raise Unreachable(
-                    f"{self.bootstrap} refuses this client ({refused})", "check its settings of TLS and SASL"
-                ) from None
+            self._explain()
             raise Unreachable(
                 f"{self.bootstrap} does not answer as a Kafka broker ({error.args[0].str()})",
                 "name another address in `bootstrap`, or see what millstream doctor says",
@@ -92,6 +105,19 @@ class Cluster:
         self._check_advertised([(str(broker.host), broker.port) for broker in brokers])
         return admin, metadata
 
+    def _explain(self) -> None:
+        """Raises Unreachable if TLS or SASL are the reason."""
+        for host, port in self.addresses:
+            if problem := listener.why_unusable(host, port, self.config):
+                advised = client_properties.spelled(problem, self._given)
+                raise Unreachable(f"{host_port(host, port)} cannot be used: {advised}") from None
+        if refused := _why_refused(self.client_config()):
+            advice = "check sasl.username and sasl.password" if sasl.is_used(self.config) else "check ssl.*"
+            raise Unreachable(
+                f"{self.bootstrap} refuses this client ({refused})",
+                client_properties.spelled(advice, self._given),
+            ) from None
+
     def _connected(self) -> tuple[AdminClient, Any]:
         """A client, and the metadata that an address of ours returns.
 
@@ -99,8 +125,10 @@ class Cluster:
         address. The request waits for an advertised one, which may lead nowhere, so another client asks again.
         """
         for timeout_s in ATTEMPTS_S:
-            with kafka_errors():
+            try:
                 admin = AdminClient(self.client_config())
+            except KafkaException as error:
+                raise BadInput(f"{self._where}: {_words(error.args[0])}", "correct or remove it") from None
             try:
                 return admin, admin.list_topics(timeout=timeout_s)
             except KafkaException as error:

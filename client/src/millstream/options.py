@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from millstream import client_config
+from millstream.client_config import ClientConfig
 from millstream.connection import DEFAULT_BOOTSTRAP, Cluster
 from millstream.errors import BadInput, Declined, MillstreamError
 from millstream.groups import list_groups
@@ -23,18 +25,40 @@ class Settings:
     """The options of every command, given before or after its name."""
 
     def __init__(self) -> None:
-        self.bootstrap = os.environ.get("MILLSTREAM_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+        self.bootstrap: str | None = None
+        self.config: str | None = None
+        self.profile: str | None = None
         self.output = "table"
         self.options: dict[str, str] = {}
         """The options of the command that runs, by the parameters of the library that they set."""
 
     @property
     def cluster(self) -> Cluster:
-        return Cluster(self.bootstrap)
+        """The cluster of --bootstrap, else of the file, else of the environment, with the file's settings."""
+        found = self._client_config()
+        bootstrap = self.bootstrap or found.bootstrap or os.environ.get("MILLSTREAM_BOOTSTRAP")
+        return Cluster(bootstrap or DEFAULT_BOOTSTRAP, found.settings, found.where)
+
+    def _client_config(self) -> ClientConfig:
+        if self.config is not None and self.profile is not None:
+            raise BadInput("--config and --profile are given", "give one of them")
+        if self.config is not None:
+            return client_config.load("--config", self.config)
+        if self.profile is not None:
+            return client_config.profile("--profile", self.profile)
+        if path := os.environ.get("MILLSTREAM_CONFIG"):
+            return client_config.load("MILLSTREAM_CONFIG", path)
+        if name := os.environ.get("MILLSTREAM_PROFILE"):
+            return client_config.profile("MILLSTREAM_PROFILE", name)
+        return ClientConfig()
 
 
-def common(command: Command) -> Command:
-    """``--bootstrap`` and ``--output``."""
+CONFIG = ("--config", "--command-config")
+"""The option for client properties; the second name is that of Kafka's own tools."""
+
+
+def common(command: Command, config: Sequence[str] = CONFIG) -> Command:
+    """``--bootstrap``, ``--config``, ``--profile`` and ``--output``."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         settings = context.ensure_object(Settings)
@@ -46,6 +70,15 @@ def common(command: Command) -> Command:
     command = click.option(
         "--output", "-o", type=click.Choice(["table", "json"]), expose_value=False, callback=keep,
         help="Format of the results (default: table).",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--profile", metavar="NAME", expose_value=False, callback=keep,
+        help="The file NAME.properties of your profiles, in ~/.config/millstream. [env: MILLSTREAM_PROFILE]",
+    )(command)  # fmt: skip
+    command = click.option(
+        *config, "config", metavar="FILE", expose_value=False, callback=keep,
+        help="Client properties, such as those of TLS and SASL: lines of KEY=VALUE with the keys of Kafka's Java "
+        "clients or librdkafka's. [env: MILLSTREAM_CONFIG]",
     )(command)  # fmt: skip
     return click.option(
         "--bootstrap", "-b", metavar="HOST:PORT", expose_value=False, callback=keep,

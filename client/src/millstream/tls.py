@@ -11,6 +11,16 @@ from typing import Any
 NO_CERTIFICATE = "it requires a certificate of the client; set ssl.certificate.location and ssl.key.location"
 OUR_CERTIFICATE = "it does not accept the client's certificate"
 
+OF_ANOTHER_NAME = (
+    "use a name that it is for; or set ssl.endpoint.identification.algorithm=none where names prove nothing"
+)
+NOT_TRUSTED = {
+    9: "it is not valid yet: compare the clocks of this machine and of the authority's",
+    10: "renew it on the broker, or correct this machine's clock",
+    62: OF_ANOTHER_NAME,
+    64: OF_ANOTHER_NAME,
+}
+"""What to do, by OpenSSL's codes."""
 LATER_S = 1.0
 """How long after its handshake a server may take to refuse a certificate."""
 
@@ -64,10 +74,8 @@ def context(config: Mapping[str, Any]) -> ssl.SSLContext:
 def why_refused(error: Exception) -> str:
     """The problem with certificates that ended a connection; "" if it ended for another reason."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted: {error.verify_message}; set ssl.ca.location to the authority "
-            "that has signed it, and use a name that it is for"
-        )
+        advice = NOT_TRUSTED.get(error.verify_code, "set ssl.ca.location to the authority that has signed it")
+        return f"its certificate is not trusted: {error.verify_message}; {advice}"
     reason = _reason(error).upper().replace(" ", "_") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" not in reason:
         return ""

@@ -13,7 +13,7 @@ COMMAND = str(Path(sys.executable).parent / "millstream")
 
 def environment(bootstrap: str | None) -> dict[str, str]:
     """This process's environment with the cluster's address or none, and with buffered output."""
-    ours = ("MILLSTREAM_BOOTSTRAP", "PYTHONUNBUFFERED")
+    ours = ("MILLSTREAM_BOOTSTRAP", "MILLSTREAM_CONFIG", "MILLSTREAM_PROFILE", "PYTHONUNBUFFERED")
     found = {name: value for name, value in os.environ.items() if name not in ours}
     return found if bootstrap is None else {**found, "MILLSTREAM_BOOTSTRAP": bootstrap}
 

@@ -49,6 +49,31 @@ is changed.
 the names of the cluster's topics and groups; its `--help` says where to put it.
 
 Manifests on this machine (`millstream local`): [local.md](local.md).
+
+## Secured clusters
+
+`--config FILE` (or the environment variable `MILLSTREAM_CONFIG`) names a file of client properties: those of Kafka's
+Java clients, or librdkafka's. It goes before or after the command. `topic create` and `topic alter`, whose `--config`
+is the topic's, take `--command-config FILE`, as every command does, or `--config FILE` before the command.
+
+```properties
+bootstrap.servers=kafka.example:9093
+security.protocol=SASL_SSL
+ssl.truststore.type=PEM
+ssl.truststore.location=/etc/kafka/ca.crt
+sasl.mechanism=SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+  username="alice" password="...";
+```
+
+librdkafka's file has `ssl.ca.location`, `sasl.username` and `sasl.password` instead. Trust stores are PEM files, key
+stores PEM or PKCS#12. A backslash at a line's end continues it; elsewhere it is an ordinary character. Serializers and
+other names of Java classes have no effect; any other setting that librdkafka does not know is an error. The file may
+contain a password, so let no one else read it (`chmod 600`).
+
+A profile is such a file in `~/.config/millstream`: `--profile prod` (or `MILLSTREAM_PROFILE`) is
+`~/.config/millstream/prod.properties`. The cluster is that of `--bootstrap`, otherwise the file's `bootstrap.servers`,
+otherwise that of `MILLSTREAM_BOOTSTRAP`. `millstream doctor --config FILE` says which setting does not fit.
 """
 
 
@@ -79,7 +104,9 @@ def _command(command: click.Command, path: list[str]) -> Iterator[str]:
     yield ""
     yield _text(command.help or "")
     yield ""
-    shared = {"--bootstrap", "--output", "--help"} if path[1] != "local" else {"--help"}
+    shared = {"--help"}
+    if path[1] != "local":
+        shared |= {"--bootstrap", "--command-config", "--profile", "--output"}
     rows = [
         parameter.get_help_record(context)
         for parameter in command.get_params(context)

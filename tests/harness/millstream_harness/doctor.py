@@ -23,9 +23,7 @@ def all_findings(
     with tempfile.NamedTemporaryFile("w") as file:
         file.writelines(f"{key.replace('_', '.')}={value}\n" for key, value in client_config.items())
         file.flush()
-        ended = millstream(
-            "doctor", "-o", "json", "--client-config-file", file.name, *arguments, bootstrap=bootstrap
-        )
+        ended = millstream("doctor", "-o", "json", "--config", file.name, *arguments, bootstrap=bootstrap)
     assert ended.returncode == status, (ended.stdout, ended.stderr)
     assert b"Traceback" not in ended.stderr
     found: list[dict[str, Any]] = json.loads(ended.stdout)

@@ -6,8 +6,6 @@ from dataclasses import asdict
 
 import click
 
-from millstream import client_config
-from millstream.connection import Cluster
 from millstream.diagnosis import diagnose
 from millstream.errors import Failed
 from millstream.options import TOPIC, Settings, common
@@ -24,22 +22,16 @@ from millstream.words import count
     "--topic", "-t", "topics", metavar="NAME|^PATTERN", multiple=True, type=TOPIC,
     help="What a consumer subscribes to: say if the topic is missing, or the pattern matches none. Repeatable.",
 )  # fmt: skip
-@click.option(
-    "--client-config-file", "config_file", metavar="FILE",
-    help="Settings of your client, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
-)  # fmt: skip
 @common
 @click.pass_obj
-def doctor(settings: Settings, clock: bool, topics: tuple[str, ...], config_file: str | None) -> None:
+def doctor(settings: Settings, clock: bool, topics: tuple[str, ...]) -> None:
     """Say why a cluster cannot be reached, or a consumer gets nothing.
 
     It checks names, ports, TLS, versions, SASL, advertised addresses, strays, and on request topics and clocks.
     The exit status is 1 if a step has a problem.
     """
     found = []
-    config = client_config.read("--client-config-file", config_file) if config_file else {}
-    cluster = Cluster(settings.bootstrap, config)
-    for finding in diagnose(cluster, clock=clock, topics=topics):
+    for finding in diagnose(settings.cluster, clock=clock, topics=topics):
         found.append(finding)
         if settings.output == "table":
             mark, text = ("bad", finding.problem) if finding.problem else ("ok ", finding.fact)

@@ -32,12 +32,8 @@ def _connections(command: Command) -> Command:
     """The options that name clusters besides --bootstrap."""
     for option in (
         click.option(
-            "--source-config-file", "source_files", metavar="NAME=FILE", multiple=True,
-            help="The same for a source; repeatable.",
-        ),
-        click.option(
-            "--client-config-file", "target_file", metavar="FILE",
-            help="Settings for the target, such as TLS and SASL: lines of KEY=VALUE with librdkafka's keys.",
+            "--source-config", "source_files", metavar="NAME=FILE", multiple=True,
+            help="Client properties for a source, as --config has them for the target; repeatable.",
         ),
         click.option(
             "--source", "-s", "sources", metavar="NAME=HOST:PORT", multiple=True,
@@ -57,7 +53,6 @@ def mirror_status_command(
     settings: Settings,
     name: str | None,
     sources: tuple[str, ...],
-    target_file: str | None,
     source_files: tuple[str, ...],
 ) -> None:
     """Show the mirrors into this cluster, or the topics of one: --bootstrap names the target.
@@ -66,7 +61,7 @@ def mirror_status_command(
     caught up, as of its last record. MISSING are the records of the last gap in each partition: the source deleted them
     before they were mirrored. PROMOTED topics are writable, and not mirrored any more; LAG leaves them out.
     """
-    found = _looking(settings, name, sources, target_file, source_files)()
+    found = _looking(settings, name, sources, source_files)()
     if name is None:
         head = (
             "MIRROR",
@@ -117,7 +112,6 @@ def mirror_wait_command(
     settings: Settings,
     name: str,
     sources: tuple[str, ...],
-    target_file: str | None,
     source_files: tuple[str, ...],
     timeout: float,
 ) -> None:
@@ -127,7 +121,7 @@ def mirror_wait_command(
     --source, and at least one of its topics must be mirrored. Topics that the mirror has not begun do not count, nor do
     promoted ones. If a cluster stops responding meanwhile, the command tries again until the time is over.
     """
-    look, named = _looking(settings, name, sources, target_file, source_files), pairs("--source", sources)
+    look, named = _looking(settings, name, sources, source_files), pairs("--source", sources)
     until, before = time.monotonic() + timeout, ""
     try:
         found = look()  # a first look that fails, as at a wrong address, ends the command
@@ -195,20 +189,19 @@ def _looking(
     settings: Settings,
     name: str | None,
     sources: tuple[str, ...],
-    target_file: str | None,
     source_files: tuple[str, ...],
 ) -> Callable[[], list[Mirror]]:
     """A function that reads the status, over the same connections each time."""
-    option = "--source-config-file"
+    option = "--source-config"
     files, addresses = pairs(option, source_files), pairs("--source", sources)
     for source in files.keys() - addresses.keys():
         raise BadInput(f"{option}: {source} has no address", f"add --source {source}=HOST:PORT")
     configs = {source: client_config.read(option, path) for source, path in files.items()}
-    origins = {source: Cluster(bootstrap, configs.get(source)) for source, bootstrap in addresses.items()}
-    target = Cluster(
-        settings.bootstrap, client_config.read("--client-config-file", target_file) if target_file else {}
-    )
-    return partial(mirror_status, target, name, origins)
+    origins = {
+        source: Cluster(bootstrap, configs.get(source), f"{option}: {files.get(source)}")
+        for source, bootstrap in addresses.items()
+    }
+    return partial(mirror_status, settings.cluster, name, origins)
 
 
 def _row(one: Mirror) -> tuple[str | int | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 
 import click
 
@@ -31,6 +32,8 @@ config_option = click.option(
     multiple=True,
     help="Set a configuration key; repeatable.",
 )
+common_beside_config = partial(common, config=("--command-config",))
+"""For commands whose --config is that of the topic, as in Kafka's own tools."""
 
 
 @click.group()
@@ -93,7 +96,7 @@ def topic_describe(settings: Settings, name: str) -> None:
 )  # fmt: skip
 @config_option
 @dry_run
-@common
+@common_beside_config
 @click.pass_obj
 def topic_create(
     settings: Settings,
@@ -128,7 +131,7 @@ def topic_create(
 )  # fmt: skip
 @dry_run
 @yes
-@common
+@common_beside_config
 @click.pass_obj
 def topic_alter(
     settings: Settings,
