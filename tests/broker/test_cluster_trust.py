@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord
-from millstream_broker.security.inter_broker import MECHANISM, InterBroker
+from millstream_broker.security.mechanisms.inter_broker import MECHANISM, InterBroker
 from millstream_harness.broker import BrokerProcess, fixed_port
 from millstream_harness.cluster import STABLE, ClusterProcesses, until
 from millstream_harness.cluster_load import PATIENT

@@ -72,7 +72,8 @@ from .replication.selector import RACK_AWARE
 from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
-from .security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .security.scram_credentials import ScramCredentials
 from .topic_rules.internal_topics import OFFSETS_TOPIC
 
 OPEN_FILES = 1024
@@ -152,6 +153,7 @@ class Broker:
         self.topic_administrator = TopicAdministrator(config, configs, self.replicas, coordination)
         self.config_administrator = ConfigAdministrator(config, configs, self.replicas, coordination)
         self.producer_ids = ProducerIds()
+        self.scram_credentials = ScramCredentials(coordination)
         offsets = BrokerInternalTopic(
             OFFSETS_TOPIC,
             self.replicas,

@@ -15,7 +15,7 @@ from millstream_broker.cluster.liveness import Watches, is_refused
 from millstream_broker.config.config import Listener
 from millstream_broker.coordination import BrokerRecord
 from millstream_broker.security.authentication import Authentication
-from millstream_broker.security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from millstream_broker.security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from millstream_harness.members import until
 from millstream_harness.protocol import APIS, encode_response_header
 from millstream_kafka.protocol import api_versions, sasl_authenticate, sasl_handshake

@@ -8,7 +8,7 @@ from millstream_broker.config.config import BrokerConfig
 from millstream_broker.controller import driver
 from millstream_broker.controller.driver import ControllerDriver
 from millstream_broker.controller.messages import ElectionType
-from millstream_broker.security.inter_broker import InterBroker
+from millstream_broker.security.mechanisms.inter_broker import InterBroker
 from millstream_harness.members import led_topic, members, until
 from millstream_harness.zookeeper import ZooKeeperProcess
 from millstream_kafka.protocol.errors import ApiError, ErrorCode

@@ -18,7 +18,7 @@ from millstream_broker.network.handlers import REGISTERED, RequestContext
 from millstream_broker.network.server import Listening, bind
 from millstream_broker.network.shared import MAX_UNAUTHENTICATED_BYTES
 from millstream_broker.security.authentication import Authentication, Identity, Step
-from millstream_broker.security.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from millstream_broker.security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
 from millstream_broker.security.session import ANONYMOUS, ClientSession, PeerBroker
 from millstream_harness.in_process import connected, running
 from millstream_harness.members import until

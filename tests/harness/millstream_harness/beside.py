@@ -50,6 +50,7 @@ IDENTIFYING = (
         "node_id",
     ),
     *("partition_index", "partition", "partition_id", "index", "member_id", "user", "entity_type"),
+    "mechanism",
 )
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=')[\w-]{22}(?=')")
 _RANGE = re.compile(r"\[-?\d{10,}, -?\d{10,}\]")

@@ -10,7 +10,7 @@ from typing import Any
 
 from millstream_broker.coordination import BrokerRecord, PartitionRecord, TopicRecord
 from millstream_broker.coordination.controllership import Image, StoreEvent
-from millstream_broker.security.inter_broker import InterBroker
+from millstream_broker.security.mechanisms.inter_broker import InterBroker
 from millstream_harness.virtual_time import now
 from millstream_kafka.client.errors import BrokerError, ConnectFailed
 from millstream_kafka.protocol import list_offsets, stop_replica, update_metadata

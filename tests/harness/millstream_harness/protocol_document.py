@@ -128,10 +128,6 @@ ABSENT: Final[list[tuple[str, list[str]]]] = [
         ],
     ),
     (
-        "There are no SCRAM credentials yet; DescribeUserScramCredentials returns none.",
-        ["AlterUserScramCredentials"],
-    ),
-    (
         "These belong to KRaft's quorum; ZooKeeper coordinates clusters here.",
         ["DescribeQuorum", "UpdateFeatures", "UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"],
     ),

@@ -23,6 +23,7 @@ from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
 from ..security.acl.authorizer import Authorizer
+from ..security.scram_credentials import ScramCredentials
 
 
 class Parts(Protocol):
@@ -38,6 +39,7 @@ class Parts(Protocol):
     config_administrator: ConfigAdministrator
     topic_administrator: TopicAdministrator
     producer_ids: ProducerIds
+    scram_credentials: ScramCredentials
 
     # Records and positions
     replicas: Replicas

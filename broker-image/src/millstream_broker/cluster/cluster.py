@@ -26,7 +26,7 @@ from ..coordination.coordination import Coordination
 from ..log.manager import LogManager
 from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 from .controllership import Controllership
 from .forwarding import Forwarding
 from .generations import Generations

@@ -15,7 +15,7 @@ from millstream_kafka.protocol.schema import Struct
 
 from ..network.handlers import RequestContext
 from ..replication.replicas import Replicas
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 
 FORWARDED = "millstream-forwarded-by-"
 """Prefix of the client id of a forwarded request."""

@@ -25,7 +25,7 @@ from millstream_kafka.client.errors import BrokerError
 from millstream_process import supervision
 
 from ..coordination import BrokerRecord
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 
 CONNECT_S = 5.0
 PROBE_S = 1.0

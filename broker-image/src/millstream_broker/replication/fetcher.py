@@ -35,7 +35,7 @@ from millstream_process import supervision
 
 from ..config.config import BrokerConfig
 from ..coordination import BrokerRecord
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 from .follower import Follower, Outcome
 from .throttle import Throttle
 

@@ -8,7 +8,7 @@ from millstream_process import supervision
 
 from ..config.config import BrokerConfig
 from ..coordination import NO_LEADER
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 from .fetcher import Fetcher
 from .follower import Follower
 from .replicas import Replicas

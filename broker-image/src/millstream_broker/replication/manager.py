@@ -40,7 +40,7 @@ from ..metadata.cache import Metadata
 from ..metadata.effective_configs import EffectiveConfigs
 from ..runtime.slices import cooperatively
 from ..runtime.steps import portions
-from ..security.inter_broker import InterBroker
+from ..security.mechanisms.inter_broker import InterBroker
 from .append_queue import AppendQueue
 from .fetch_sessions import Sessions
 from .fetcher_manager import ReplicaFetcherManager

@@ -29,9 +29,9 @@ from millstream_kafka.protocol.sasl_authenticate import SaslAuthenticateRequest
 from millstream_kafka.protocol.sasl_handshake import SaslHandshakeRequest
 from millstream_kafka.protocol.schema import Bytes
 
-from ..coordination import BrokerRecord
-from .authentication import Identity, Step
-from .session import PeerBroker
+from ...coordination import BrokerRecord
+from ..authentication import Identity, Step
+from ..session import PeerBroker
 
 MECHANISM = "MILLSTREAM-BROKER"
 CHALLENGE_BYTES = 32

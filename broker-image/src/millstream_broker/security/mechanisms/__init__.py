@@ -1,0 +1,1 @@
+"""Mechanisms of SASL: how clients, and other brokers, prove who they are."""

@@ -1,0 +1,140 @@
+"""The server's side of SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677).
+
+    client-first-message    n,,n=USER,r=NONCE
+    server-first-message    r=NONCE+OURS,s=SALT,i=ITERATIONS
+    client-final-message    c=biws,r=NONCE+OURS,p=PROOF
+    server-final-message    v=SIGNATURE
+
+As in Kafka, there is neither SASLprep nor channel binding. A user without a credential gets a salt, too, always the
+same, and fails at the proof like a wrong password: nobody learns which users there are. Only the client runs the
+expensive function; a server computes three HMACs. Delegation tokens (the extension `tokenauth`) do not exist here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import secrets
+
+from millstream_kafka.protocol.errors import ApiError, ErrorCode
+from millstream_kafka.protocol.schema import Bytes
+
+from ..authentication import Identity, Step
+from ..scram_credentials import MIN_ITERATIONS, ScramCredential, ScramCredentials, ScramMechanism
+
+SALT_BYTES = 20
+_NAME = r"(?:[^=,\0]|=2C|=3D)+"
+_EXTENSIONS = r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*)"
+_NONCE = r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?"
+_FIRST = re.compile(
+    rf"(?P<gs2>n,(?:a=(?P<authorized>{_NAME}))?,)(?P<bare>n=(?P<user>{_NAME}),{_NONCE}{_EXTENSIONS})"
+)
+_FINAL = re.compile(
+    rf"(?P<without_proof>c=(?P<channel>{_BASE64}),{_NONCE}{_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+)
+_TOKEN = "tokenauth=true"
+
+
+class ScramAuthenticator:
+    """One of the two mechanisms, for all connections."""
+
+    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, secret: bytes) -> None:
+        """`secret` is the cluster's: all its brokers give a user that does not exist the same salt."""
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._secret = secret
+
+    def begin(self) -> ScramExchange:
+        return ScramExchange(self._mechanism, self._credentials, self._secret)
+
+
+class ScramExchange:
+    """One exchange with a client."""
+
+    def __init__(
+        self, mechanism: ScramMechanism, credentials: ScramCredentials, secret: bytes, nonce: str = ""
+    ) -> None:
+        self._mechanism = mechanism
+        self._credentials = credentials
+        self._secret = secret
+        self._nonce = nonce or secrets.token_urlsafe(24)
+        self._user = ""
+        self._bare = self._server_first = self._header = ""
+        self._credential: ScramCredential | None = None
+        self._is_known = False
+        """Whether the user has a credential; if not, `_credential` is invented."""
+
+    async def step(self, auth_bytes: Bytes) -> Step:
+        try:
+            message = str(auth_bytes, "utf-8")
+        except UnicodeDecodeError:
+            raise self._failed() from None
+        return self._final(message) if self._server_first else self._first(message)
+
+    def _first(self, message: str) -> Step:
+        found = _FIRST.fullmatch(message)
+        if found is None or _TOKEN in found["extensions"].lower().split(","):
+            raise self._failed()
+        self._user = _plain(found["user"])
+        if found["authorized"] is not None and _plain(found["authorized"]) != self._user:
+            raise ApiError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
+                "Authentication failed: Client requested an authorization id that is different from username",
+            )
+        credential = self._credentials.get(self._user, self._mechanism)
+        self._is_known = credential is not None
+        self._credential = credential = credential or self._invented()
+        self._header, self._bare = found["gs2"], found["bare"]
+        self._nonce = found["nonce"] + self._nonce
+        salt = base64.b64encode(credential.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={credential.iterations}"
+        return Step(self._server_first.encode())
+
+    def _invented(self) -> ScramCredential:
+        """A credential whose password nobody knows; reading it takes as long as reading a stored one."""
+        digest = hmac.digest(self._secret, f"{self._mechanism.label} {self._user}".encode(), "sha256")
+        key = bytes(self._mechanism.size)
+        text = ScramCredential(digest[:SALT_BYTES], key, key, MIN_ITERATIONS).as_text()
+        return ScramCredential.from_text(self._mechanism, text)
+
+    def _final(self, message: str) -> Step:
+        mechanism, found = self._mechanism, _FINAL.fullmatch(message)
+        if found is None or not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode()):
+            raise self._failed()
+        if _decoded(found["channel"]) not in (self._header.encode(), b"n,,"):
+            raise self._failed()
+        signed = f"{self._bare},{self._server_first},{found['without_proof']}".encode()
+        credential = self._credential
+        assert credential is not None
+        proof, signature = _decoded(found["proof"]), mechanism.hmac(credential.stored_key, signed)
+        if len(proof) != mechanism.size:
+            raise self._failed()
+        client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
+        is_right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
+        server_signature = mechanism.hmac(credential.server_key, signed)
+        if not (is_right and self._is_known):
+            raise self._failed()
+        answer = f"v={base64.b64encode(server_signature).decode()}"
+        return Step(answer.encode(), Identity(f"User:{self._user}"))
+
+    def _failed(self) -> ApiError:
+        """Kafka's text, the same for every failure."""
+        return ApiError(
+            ErrorCode.SASL_AUTHENTICATION_FAILED,
+            "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+            f" {self._mechanism.label}",
+        )
+
+
+def _plain(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""
