@@ -10,6 +10,10 @@ become the replica. To promote a topic, delete the setting: it is then an ordina
 
 ``millstream.mirror.rejoined`` is the last request (spec.rejoin) under which the topic was a replica, or began to become
 one: a promoted topic is not taken again under it. It belongs to the topic, so it lasts as long as the topic.
+
+``millstream.mirror.promoted`` has the last requests (spec.promote) under which the topic was promoted, separated by
+commas, the latest first. They are set together with the promotion. The topic may be a replica again since: none of
+these requests promotes it a second time, even if the MirrorMaker's status was lost.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from .protocol.schema import ZERO_UUID
 
 KEY = "millstream.mirror.source"
 REJOINED = "millstream.mirror.rejoined"
+PROMOTED = "millstream.mirror.promoted"
+MOST_PROMOTED = 16
+"""Requests in ``PROMOTED``."""
 REJOIN = "/rejoin"
 FORM = "CLUSTERID/TOPICID, the source's ids as Kafka writes them, or CLUSTERID/TOPICID/rejoin"
 REQUEST = re.compile(r"[a-zA-Z0-9._-]{1,63}")

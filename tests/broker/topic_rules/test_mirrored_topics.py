@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream_broker.topic_rules.mirrored_topics import check_change, check_replaced
-from millstream_kafka.mirror_source import KEY, REJOINED
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOINED
 from millstream_kafka.protocol.errors import ApiError
 
 REPLICA = "c/AAAAAAAAQACAAAAAAAAAAQ"
@@ -49,13 +49,16 @@ def test_steps_that_are_not_allowed(before: str, after: str) -> None:
         check_change({KEY: before}, {KEY: after}, [KEY])
 
 
-def test_the_last_request_is_forgotten_only_by_name() -> None:
-    """Otherwise a mirror would make the promoted topic read-only again."""
-    before = {REJOINED: "1", **OTHER}
-    with pytest.raises(ApiError, match=f"{REJOINED} has changed since"):
+@pytest.mark.parametrize(
+    ("key", "effect"),
+    [(REJOINED, "let a mirror make the topic read-only"), (PROMOTED, "let an old request promote the topic")],
+)
+def test_requests_are_forgotten_only_by_name(key: str, effect: str) -> None:
+    before = {key: "1", **OTHER}
+    with pytest.raises(ApiError, match=f"{key} has changed since"):
         check_change(before, OTHER, ["retention.ms"])
-    check_change(before, OTHER, [REJOINED])
-    with pytest.raises(ApiError, match=f"would delete {REJOINED} and let a mirror"):
+    check_change(before, OTHER, [key])
+    with pytest.raises(ApiError, match=f"would delete {key} and {effect} again"):
         check_replaced(before, OTHER)
     check_replaced(before, before)
 

@@ -222,13 +222,15 @@ DIFFERENT: Final[list[tuple[str, str]]] = [
     ),
     (
         "CreateTopics, DescribeConfigs",
-        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and three of Millstream's own, "
-        "`millstream.mirror.source`, `millstream.mirror.rejoined` and `millstream.topic.owner`.",
+        "Topics have no keys of tiered storage (`remote.…`, `local.…`), and four of Millstream's own, "
+        "`millstream.mirror.source`, `millstream.mirror.rejoined`, `millstream.mirror.promoted` and "
+        "`millstream.topic.owner`.",
     ),
     (
         "Produce, DeleteRecords",
         "A topic that is a mirror's read-only replica refuses both with POLICY_VIOLATION, and AlterConfigs that "
-        "would make it writable, or forget `millstream.mirror.rejoined`, by omission with INVALID_CONFIG.",
+        "would make it writable, or forget `millstream.mirror.rejoined` or `millstream.mirror.promoted`, by omission "
+        "with INVALID_CONFIG.",
     ),
     (
         "InitProducerId",

@@ -2,9 +2,9 @@
 
 `BROKER_KEYS` may be set in server.properties, `TOPIC_KEYS` in a topic's configuration. Some keys are our own:
 `http.listener`, `log.format`, `log.stray.retention.ms`, `shutdown.drain.ms`, `unclean.coordination.enable` and, of
-topics, `millstream.mirror.source`, `millstream.mirror.rejoined` and `millstream.topic.owner`. Keys marked
-`inert` tune machinery that this broker does not have (thread pools, socket buffers the kernel sizes itself): files that
-set them stay valid, and the broker says at start that they have no effect.
+topics, `millstream.mirror.source`, `millstream.mirror.rejoined`, `millstream.mirror.promoted` and
+`millstream.topic.owner`. Keys marked `inert` tune machinery that this broker does not have (thread pools, socket
+buffers the kernel sizes itself): files that set them stay valid, and the broker says at start that they have no effect.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from millstream_kafka.batch import LARGEST_RECORD
 from millstream_kafka.mirror_source import KEY as MIRROR_SOURCE
+from millstream_kafka.mirror_source import PROMOTED as MIRROR_PROMOTED
 from millstream_kafka.mirror_source import REJOINED as MIRROR_REJOINED
 from millstream_kafka.topic_owner import KEY as TOPIC_OWNER
 
@@ -26,6 +27,7 @@ from .config_types import (
     between,
     gzip_level,
     mirror_request,
+    mirror_requests,
     mirror_source,
     never_or_at_least,
     one_of,
@@ -515,6 +517,14 @@ TOPIC_KEYS = _table(
         "The last request (`spec.rejoin` of a MirrorMaker) under which the topic was or became a replica. Once it is"
         " promoted, no mirror makes it a replica again under the same request.",
         mirror_request,
+    ),
+    Key(
+        MIRROR_PROMOTED,
+        LIST,
+        [],
+        "The last requests (`spec.promote` of a MirrorMaker) under which the topic was promoted, the latest first. None"
+        " of them promotes it again.",
+        mirror_requests,
     ),
     Key(
         TOPIC_OWNER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from millstream_kafka.mirror_source import KEY, REJOIN, REJOINED
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOIN, REJOINED
 from millstream_kafka.protocol.errors import ApiError, ErrorCode
 
 LARGEST_EPOCH = 1 << 30
@@ -46,7 +46,7 @@ def check_change(before: Mapping[str, str], after: Mapping[str, str], named: Col
     ApiError INVALID_CONFIG if it makes a replica of an existing topic, or promotes one, or makes one rejoin, without
     naming the setting: a broker with an older view would do that.
     """
-    for key in (KEY, REJOINED):
+    for key in (KEY, REJOINED, PROMOTED):
         if before.get(key, "") != after.get(key, "") and key not in named:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
@@ -104,11 +104,12 @@ def check_rejoins(topic: str, actual: str, source: str) -> None:
 def check_replaced(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Check settings that replace all others.
 
-    ApiError INVALID_CONFIG if they would promote a replica, or forget its last request, by omission.
+    ApiError INVALID_CONFIG if they would promote a replica, or forget its requests, by omission.
     """
     effects = {
         KEY: "make the topic writable",
         REJOINED: "let a mirror make the topic read-only again",
+        PROMOTED: "let an old request promote the topic again",
     }
     for key, effect in effects.items():
         if before.get(key) and key not in after:

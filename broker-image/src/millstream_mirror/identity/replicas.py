@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from millstream_kafka.client import ClusterClient
-from millstream_kafka.mirror_source import KEY, REJOINED, MirrorSource, parse
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOINED, MirrorSource, parse
 from millstream_kafka.protocol import describe_configs, incremental_alter_configs
 from millstream_kafka.protocol.create_topics import CreatableTopicConfig
 from millstream_kafka.protocol.describe_configs import (
@@ -52,6 +52,7 @@ OF_THE_BROKERS = frozenset(
         "follower.replication.throttled.replicas",
         KEY,
         REJOINED,
+        PROMOTED,
         TOPIC_OWNER,
     }
 )

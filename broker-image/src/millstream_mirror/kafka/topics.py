@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from millstream_kafka.client import BrokerError, ClusterClient
-from millstream_kafka.mirror_source import KEY, REJOINED
+from millstream_kafka.mirror_source import KEY, PROMOTED, REJOINED
 from millstream_kafka.protocol import create_partitions, create_topics, describe_configs
 from millstream_kafka.protocol.create_partitions import CreatePartitionsRequest
 from millstream_kafka.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -52,6 +52,7 @@ NOT_COPIED = frozenset(
         "follower.replication.throttled.replicas",
         KEY,  # the source's topic may be a replica, or have been one
         REJOINED,
+        PROMOTED,
         TOPIC_OWNER,  # a Topic of the target may name the copy
     }
 )

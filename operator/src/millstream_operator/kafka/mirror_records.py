@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from millstream_kafka.kafka_uuid import uuid_from, uuid_text
-from millstream_kafka.mirror_source import KEY, REJOIN
+from millstream_kafka.mirror_source import KEY, MOST_PROMOTED, PROMOTED, REJOIN
 
-from .records import Partition
+from .records import ConfigChange, Partition
 
-__all__ = ["KEY", "Noted", "Notes", "TargetTopic", "group_of", "mark_of", "read_note", "time_of"]
+__all__ = ["KEY", "PROMOTED", "Noted", "Notes", "TargetTopic", "group_of", "mark_of", "read_note", "time_of"]
 
 GROUP_PREFIX = "millstream-mirror."
 LAST_MS = 253_402_300_799_000
@@ -30,13 +30,15 @@ LAST_MS = 253_402_300_799_000
 class TargetTopic:
     """A topic of the target. ``source`` is the topic of which it is a replica, as CLUSTERID/TOPICID.
 
-    With ``/rejoin`` the topic is to become a replica; an ordinary topic has an empty one.
+    With ``/rejoin`` the topic is to become a replica; an ordinary topic has an empty one. ``promoted`` are the last
+    requests under which it was promoted, the latest first; None if the brokers do not know this setting.
     """
 
     name: str
     topic_id: str
     partitions: int
     source: str = ""
+    promoted: tuple[str, ...] | None = ()
 
     @property
     def source_cluster(self) -> str:
@@ -49,6 +51,16 @@ class TargetTopic:
     @property
     def rejoins(self) -> bool:
         return self.source.endswith(REJOIN)
+
+    def was_promoted_by(self, request_id: str) -> bool:
+        return request_id in (self.promoted or ())
+
+    def promotion(self, request_id: str) -> ConfigChange:
+        """The change of its settings that promotes it, in one atomic write."""
+        if self.promoted is None:
+            return ConfigChange({}, (KEY,))
+        others = [one for one in self.promoted if one != request_id]
+        return ConfigChange({PROMOTED: ",".join([request_id, *others][:MOST_PROMOTED])}, (KEY,))
 
 
 @dataclass(frozen=True, slots=True)

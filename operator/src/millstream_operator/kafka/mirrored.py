@@ -16,7 +16,7 @@ from millstream_kafka.admin.records import ResourceType
 from millstream_kafka.kafka_uuid import uuid_text
 
 from .admin import KafkaAdmin
-from .mirror_records import KEY, Notes, TargetTopic, read_note
+from .mirror_records import KEY, PROMOTED, Notes, TargetTopic, read_note
 from .records import AdminError, Partition
 
 WELL_BELOW = 1 << 19
@@ -28,16 +28,22 @@ def target_topics(admin: KafkaAdmin, names: Collection[str] | None) -> dict[str,
     described = {name: topic for name, topic in admin.described(names).items() if not name.startswith("__")}
     if not described:
         return {}
-    settings = admin.call(lambda client: client.configs(ResourceType.TOPIC, described, [KEY]))
+    settings = admin.call(lambda client: client.configs(ResourceType.TOPIC, described, [KEY, PROMOTED]))
+    values = {name: {one.name: one.value or "" for one in settings.get(name, ())} for name in described}
     return {
         name: TargetTopic(
             name,
             uuid_text(topic.topic_id),
             len(topic.partitions),
-            next((entry.value or "" for entry in settings.get(name, ())), ""),
+            values[name].get(KEY, ""),
+            _requests(values[name].get(PROMOTED)),
         )
         for name, topic in described.items()
     }
+
+
+def _requests(value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(filter(None, value.split(",")))
 
 
 def notes_of(admin: KafkaAdmin, groups: Collection[str]) -> dict[str, Notes]:

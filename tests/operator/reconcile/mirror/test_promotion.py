@@ -19,6 +19,7 @@ from millstream_harness.mirrored import Source
 from millstream_harness.mortal import Died, Life
 from millstream_harness.promoting import NOWHERE, World
 from millstream_harness.scenario import unique
+from millstream_kafka.mirror_source import REJOINED
 from millstream_operator.kafka.mirror_records import KEY
 from millstream_operator.kafka.records import ConfigChange, NewTopic
 from millstream_operator.models import MirrorMaker, decode_as
@@ -199,6 +200,32 @@ def test_a_mirror_that_is_applied_again_says_that_its_topics_are_promoted(world:
         last = one.look()["lastPromotion"]
         assert last["message"].startswith(f"promoted before: {made.name}; at least 7 records")
         assert one.condition() is not None
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
+def test_request_is_not_repeated_after_a_failback_and_a_lost_status(world: NewWorld, named: bool) -> None:
+    one = world()
+    made = one.replica(f"{one.name}-1")
+    topics = (made.name,) if named else ()
+    one.ask("r", *topics)
+    one.look()
+    assert one.topic(made.name).promoted == ("r",)
+    for setting in (f"{made.setting}/rejoin", made.setting):
+        change = ConfigChange({KEY: setting, REJOINED: "back"}, ())
+        assert one.admin.change_configs({made.name: change}) == {made.name: None}
+    new = one.replica(f"{one.name}-new").name
+    one.apply_again()
+    one.ask("r", *topics)
+    assert one.look()["lastPromotion"]["state"] == "Refused"
+    assert one.writable(made.name, new) == [False, False]
+    found = one.condition() or ("", "", "")
+    assert found[:2] == ("False", "PromotionRefused")
+    assert found[2].startswith(f"request r: this request has promoted {made.name} before")
+    assert one.kube.applied_names("Deployment")[-1:] == [f"{one.name}-mirror"], "it is mirrored"
+    one.ask("s", *topics)
+    one.look()
+    assert one.topic(made.name).promoted == ("s", "r")
+    assert one.writable(made.name) == [True]
 
 
 def test_a_refused_request_promotes_nothing(world: NewWorld) -> None:

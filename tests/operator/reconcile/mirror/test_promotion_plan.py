@@ -13,9 +13,10 @@ from millstream_harness.manifests import resource
 from millstream_harness.mirrored import Source
 from millstream_kafka import mirror_source
 from millstream_kafka.kafka_uuid import uuid_text
+from millstream_kafka.mirror_source import MOST_PROMOTED, PROMOTED
 from millstream_mirror.kafka.progress import Progress, target_number
 from millstream_operator.kafka.mirror_records import KEY, Noted, TargetTopic, mark_of, read_note, time_of
-from millstream_operator.kafka.records import Partition
+from millstream_operator.kafka.records import ConfigChange, Partition
 from millstream_operator.models import LastPromotion, MirrorMaker, Promote, decode_as
 from millstream_operator.reconcile.mirror.promotion import (
     MOST_PARTITIONS,
@@ -48,8 +49,14 @@ def a_mirror(**spec: Any) -> MirrorMaker:
     return decode_as(MirrorMaker, stored(resource("MirrorMaker", "copy", **wanted)))
 
 
-def topic(name: str, source: str = "", letter: str = "A", partitions: int = 1) -> TargetTopic:
-    return TargetTopic(name, ID.format(letter), partitions, source and f"{source}/{ID.format('S')}")
+def topic(
+    name: str,
+    source: str = "",
+    letter: str = "A",
+    partitions: int = 1,
+    promoted: tuple[str, ...] | None = (),
+) -> TargetTopic:
+    return TargetTopic(name, ID.format(letter), partitions, source and f"{source}/{ID.format('S')}", promoted)
 
 
 def observed(*topics: TargetTopic, noted: dict[str, TargetTopic] | None = None) -> Observed:
@@ -120,6 +127,55 @@ def test_topics_that_were_promoted_are_known_by_the_notes_of_workers() -> None:
     anew = topic("orders", letter="C")
     assert planned(observed(anew, noted=NOTED)) == ([], [])
     assert "topic orders is an ordinary topic" in planned(observed(anew, noted=NOTED), "orders")
+
+
+def with_promotion(state: Any, request_id: str = "r") -> MirrorMaker:
+    last = LastPromotion(request_id=request_id, state=state, time=NOW, all_topics=True)
+    return with_last(a_mirror(promote={"requestId": request_id}), last)
+
+
+AGAIN = (
+    "this request has promoted orders before, which became replicas again later: give it another requestId to"
+    " promote them"
+)
+
+
+@pytest.mark.parametrize(("names", "rejoins"), [((), False), ((), True), (("orders",), False)])
+@pytest.mark.parametrize("status", ["lost", "of an older request", "older"])
+def test_request_that_promoted_a_replica_before_is_refused(
+    names: tuple[str, ...], rejoins: bool, status: str
+) -> None:
+    """It became a replica again when it failed back, and the status was lost, or restored from an older copy."""
+    back = topic("orders", "here", "B", promoted=("s", "r"))
+    if rejoins:
+        back = dataclasses.replace(back, source=f"{back.source}/rejoin")
+    seen = observed(back, topic("orders-new", "here", "C"), noted=NOTED)
+    mirrors = {
+        "lost": None,
+        "of an older request": with_promotion("Done", "q"),
+        "older": with_promotion("Running"),
+    }
+    assert planned(seen, *names, mirror=mirrors[status]) == AGAIN
+
+
+def test_older_status_of_a_promotion_that_is_done_promotes_no_new_replica() -> None:
+    back = topic("orders", "here", "B", promoted=("r",))
+    seen = observed(back, topic("orders-new", "here", "C"), noted=NOTED)
+    assert planned(seen, mirror=with_promotion("Done")) == ([], [])
+
+
+@pytest.mark.parametrize("promoted", [(), ("q",), None])
+def test_request_promotes_a_replica_that_it_has_not_promoted(promoted: tuple[str, ...] | None) -> None:
+    seen = observed(topic("orders", "here", "B", promoted=promoted), noted=NOTED)
+    assert planned(seen) == planned(seen, "orders") == (["orders"], [])
+
+
+def test_topic_records_the_requests_that_promote_it() -> None:
+    many = tuple(f"r{number}" for number in range(MOST_PROMOTED))
+    assert topic("t", promoted=()).promotion("r") == ConfigChange({PROMOTED: "r"}, (KEY,))
+    assert topic("t", promoted=("q", "r")).promotion("r") == ConfigChange({PROMOTED: "r,q"}, (KEY,))
+    assert topic("t", promoted=many).promotion("r").set[PROMOTED].split(",") == ["r", *many[:-1]]
+    assert topic("t", promoted=None).promotion("r") == ConfigChange({}, (KEY,)), "brokers without the setting"
 
 
 @pytest.mark.parametrize(

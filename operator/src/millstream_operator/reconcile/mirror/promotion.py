@@ -3,7 +3,9 @@
 A promotion deletes a topic's setting ``millstream.mirror.source``: one atomic write, which cannot be undone. So it
 has no step that the next operator would have to take back. The status records a request before anything is promoted,
 with the ids of the topics that it names: a topic deleted and created again meanwhile is another one. The next operator
-promotes those topics that are still replicas, and finds the others promoted.
+promotes those topics that are still replicas, and finds the others promoted. The status may be lost, or older than the
+topics, so each topic records under which requests it was promoted: if it has become a replica again since, the same
+request does not promote it a second time.
 
 Only the target tells which topics are this mirror's: replicas name their source's cluster, and workers have noted
 the topics they write to (kafka/mirror_records.py). So a promotion needs neither the source nor a worker.
@@ -167,6 +169,8 @@ def plan(mirror: MirrorMaker, promote: Promote, seen: Observed) -> Plan | Refuse
     }
     if promote.topics is None:
         own = {name: seen.topics[name] for name in sorted(origins) if _selected(mirror, name)}
+        if again := _promoted_before(promote, own):
+            return Plan({}, {}, origins) if _is_done(mirror, promote) else Refused(again)
         rejoining = [name for name, topic in own.items() if topic.rejoins]
         if rejoining and not is_over(mirror):
             return Plan({}, {}, origins, rejoining=rejoining)
@@ -229,7 +233,25 @@ def _plan_named(
             f"this mirror's topics are {shown(mirrored, MOST_NAMED)}" if mirrored else "it mirrors none now"
         )
         return Refused(f"{shown(wrong, MOST_NAMED)}; {there}: {AGAIN}")
+    if again := _promoted_before(promote, own):
+        return Refused(again)
     return Plan(*_by_state(own), origins, gone, [name for name, topic in own.items() if topic.rejoins])
+
+
+def _is_done(mirror: MirrorMaker, promote: Promote) -> bool:
+    last = mirror.status.last_promotion
+    return last is not None and last.request_id == promote.request_id and last.state == "Done"
+
+
+def _promoted_before(promote: Promote, topics: Mapping[str, TargetTopic]) -> str:
+    """Why a request promotes none of these topics: it has promoted some that are replicas again. "" if it may."""
+    again = [name for name, one in topics.items() if one.source and one.was_promoted_by(promote.request_id)]
+    if not again:
+        return ""
+    return (
+        f"this request has promoted {shown(sorted(again), MOST_NAMED)} before, which became replicas again later:"
+        " give it another requestId to promote them"
+    )
 
 
 def _by_state(topics: Mapping[str, TargetTopic]) -> tuple[dict[str, TargetTopic], dict[str, TargetTopic]]:

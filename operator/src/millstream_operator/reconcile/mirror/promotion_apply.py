@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from ...kafka.admin import KafkaAdmin
-from ...kafka.mirror_records import KEY, group_of, time_of
+from ...kafka.mirror_records import group_of, time_of
 from ...kafka.mirrored import mirrored_ends, notes_of, target_topics
-from ...kafka.records import LATEST, AdminError, ConfigChange, Partition
+from ...kafka.records import LATEST, AdminError, Partition
 from ...models import Cluster, LastPromotion, MirrorMaker, Promote
 from ...models.conditions import ConditionType, Reason
 from ...models.mirror import MirrorTarget
@@ -216,7 +216,9 @@ def _promote(
     waiting = sorted(planned.waiting)
     for first in range(0, len(waiting), AT_ONCE):
         some = waiting[first : first + AT_ONCE]
-        answers = target.change_configs(dict.fromkeys(some, ConfigChange({}, (KEY,))))
+        answers = target.change_configs(
+            {name: planned.waiting[name].promotion(promote.request_id) for name in some}
+        )
         refused |= {name: str(answers.get(name) or "no answer") for name in some if answers.get(name, 1)}
     logger.info(
         "%s: request %s: promoted %s", key_for(mirror), promote.request_id, shown(waiting, MOST_NAMED)
