@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any, TypeVar, cast
 
 from millstream_kafka.protocol.errors import ApiError
@@ -73,6 +73,9 @@ from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
 from .security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .security.quotas.quotas import Quotas
+from .security.quotas.rates import Windows
+from .security.quotas.stored import follow
 from .security.scram_credentials import ScramCredentials
 from .topic_rules.internal_topics import OFFSETS_TOPIC
 
@@ -137,6 +140,7 @@ class Broker:
         self.failure = failure.reason
         self.stats = Stats()
         self.authorizer = _authorizer(config, coordination)
+        self.quotas = _quotas(config, coordination)
         self.replicas = Replicas(broker_id, state)
         served: dict[int, Bound] = {}
         self.handlers: Handlers = served
@@ -218,7 +222,9 @@ class Broker:
         mechanisms = {
             self.inter_broker_listener: {MECHANISM: BrokerAuthenticator(coordination.secret, broker_id)}
         }
-        self.server = Server(config, bound, self.handlers, self.stats, memory, logs.read_failed, mechanisms)
+        self.server = Server(
+            config, bound, self.handlers, self.stats, memory, logs.read_failed, mechanisms, self.quotas
+        )
         self._stalls = stalls()
         self._metrics = Metrics(
             self.stats,
@@ -230,6 +236,7 @@ class Broker:
             self.groups,
             self.controllership,
             coordination,
+            self.quotas,
         )
 
     def watch_directories(self, failure: Failure, needed: Path | None) -> None:
@@ -456,6 +463,17 @@ def _log_dirs(config: BrokerConfig) -> list[Path]:
 def _open_files() -> int:
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return OPEN_FILES if allowed == resource.RLIM_INFINITY else max(16, min(OPEN_FILES, allowed // 4))
+
+
+def _quotas(config: BrokerConfig, coordination: Coordination) -> Quotas:
+    windows, of_mutations = _windows(config, "quota.window"), _windows(config, "controller.quota.window")
+    quotas = Quotas(windows, of_mutations, lambda: int(monotonic() * 1000))
+    follow(quotas, coordination)
+    return quotas
+
+
+def _windows(config: BrokerConfig, keys: str) -> Windows:
+    return Windows(config.integer(f"{keys}.num"), config.integer(f"{keys}.size.seconds") * 1000)
 
 
 def _fetch_settings(config: BrokerConfig) -> FetchSettings:

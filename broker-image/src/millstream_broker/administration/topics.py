@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -60,15 +60,24 @@ class TopicAdministrator:
         self._coordination = coordination
 
     async def create_topics(
-        self, new: Sequence[NewTopic], *, validate_only: bool = False
+        self,
+        new: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        count: Callable[[int], None] | None = None,
     ) -> list[TopicRecord | ApiError]:
-        """The created topics, or the errors of those not created."""
+        """The created topics, or the errors of those not created.
+
+        `count` gets the number of partitions of each possible topic, and may raise ApiError to refuse it.
+        """
         is_configured = any(one.config for one in new)
         async with self._configs.changing if is_configured and not validate_only else nullcontext():
             if sum(max(one.partitions, len(one.assignment), 1) for one in new) > AT_ONCE:
                 planned = await asyncio.to_thread(self._plan_topics, new)
             else:
                 planned = self._plan_topics(new)
+            if count is not None:
+                planned = [_counted(topic, count) for topic in planned]
             if validate_only:
                 return planned
             topics = [topic for topic in planned if isinstance(topic, TopicRecord)]
@@ -239,6 +248,16 @@ class TopicAdministrator:
                 raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
             planned.append(PartitionRecord(tuple(of_partition), there[0], 0, there))
         return tuple(planned)
+
+
+def _counted(topic: TopicRecord | ApiError, count: Callable[[int], None]) -> TopicRecord | ApiError:
+    if isinstance(topic, ApiError):
+        return topic
+    try:
+        count(len(topic.partitions))
+    except ApiError as error:
+        return error
+    return topic
 
 
 def _collides(name: str, other: str) -> ApiError:

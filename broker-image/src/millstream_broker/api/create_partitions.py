@@ -18,24 +18,42 @@ from millstream_kafka.protocol.errors import ApiError, ErrorCode
 from ..administration.topics import TopicAdministrator
 from ..coordination import PartitionRecord
 from ..network.handlers import RequestContext, handler
+from ..security.quotas.mutations import Mutations
+from ..security.quotas.quotas import Quotas
+
+STRICT_SINCE = 3
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 @handler(create_partitions.API)
 async def handle(
-    topic_administrator: TopicAdministrator, context: RequestContext, request: CreatePartitionsRequest
+    topic_administrator: TopicAdministrator,
+    quotas: Quotas,
+    context: RequestContext,
+    request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in request.topics)
     topics = {topic.name: topic for topic in request.topics}
     planned, failed = await asyncio.to_thread(_plan, topic_administrator, topics, named)
+    mutations = Mutations(
+        quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
+    )
+    for name, added in list(planned.items()):
+        try:
+            mutations.record(len(added), quotas.now_ms())
+        except ApiError as exceeded:
+            failed[name] = exceeded
+            del planned[name]
     if not request.validate_only:
         failed |= await topic_administrator.add_partitions(planned)
     return CreatePartitionsResponse(
-        results=[
+        mutations.throttle_ms(quotas.now_ms()),
+        [
             CreatePartitionsTopicResult(name, error.code, error.message)
             if (error := failed.get(name)) is not None
             else CreatePartitionsTopicResult(name)
             for name in topics
-        ]
+        ],
     )
 
 

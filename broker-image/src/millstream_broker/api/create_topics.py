@@ -26,12 +26,18 @@ from ..coordination import TopicRecord
 from ..metadata.effective_configs import EffectiveConfigs
 from ..network.handlers import RequestContext, handler
 from ..runtime.slices import cooperatively
+from ..security.quotas.mutations import Mutations
+from ..security.quotas.quotas import Quotas
+
+STRICT_SINCE = 6
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 @handler(create_topics.API)
 async def handle(
     topic_administrator: TopicAdministrator,
     configs: EffectiveConfigs,
+    quotas: Quotas,
     context: RequestContext,
     request: CreateTopicsRequest,
 ) -> CreateTopicsResponse:
@@ -48,14 +54,21 @@ async def handle(
             new.append(_new_topic(topic))
         except ApiError as error:
             results[topic.name] = _refused(topic.name, error)
-    created = await topic_administrator.create_topics(new, validate_only=request.validate_only)
+    mutations = Mutations(
+        quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
+    )
+    created = await topic_administrator.create_topics(
+        new,
+        validate_only=request.validate_only,
+        count=lambda partitions: mutations.record(partitions, quotas.now_ms()),
+    )
     describe = _Described(configs, context.version)
     async for planned, outcome in cooperatively(zip(new, created, strict=True)):
         if isinstance(outcome, ApiError):
             results[planned.name] = _refused(planned.name, outcome)
         else:
             results[planned.name] = describe.created(outcome)
-    return CreateTopicsResponse(topics=[results[name] for name in named])
+    return CreateTopicsResponse(mutations.throttle_ms(quotas.now_ms()), [results[name] for name in named])
 
 
 def _check_total(request: CreateTopicsRequest) -> ApiError | None:

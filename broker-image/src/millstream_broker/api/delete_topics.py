@@ -20,13 +20,19 @@ from ..coordination import TopicRecord
 from ..network.handlers import RequestContext, handler
 from ..replication.replicas import Replicas
 from ..runtime.slices import cooperatively
+from ..security.quotas.mutations import Mutations
+from ..security.quotas.quotas import Quotas
 from ..topic_rules.internal_topics import check_not_internal
+
+STRICT_SINCE = 5
+"""The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 @handler(delete_topics.API)
 async def handle(
     replicas: Replicas,
     topic_administrator: TopicAdministrator,
+    quotas: Quotas,
     context: RequestContext,
     request: DeleteTopicsRequest,
 ) -> DeleteTopicsResponse:
@@ -40,6 +46,9 @@ async def handle(
     both = {topic_id for topic_id in known.values() if (None, topic_id) in named}
     responses: list[DeletableTopicResult] = []
     deleting: dict[str, DeletableTopicResult] = {}
+    mutations = Mutations(
+        quotas, context.session, context.client_id, quotas.now_ms(), is_strict=context.version >= STRICT_SINCE
+    )
     async for (name, topic_id), times in cooperatively(named.items()):
         if name is None and topic_id in both:
             continue  # reported under its name
@@ -51,12 +60,13 @@ async def handle(
             if topic.topic_id in both:
                 message = "The provided topic name maps to an ID that was already supplied."
                 raise ApiError(ErrorCode.INVALID_REQUEST, message)
+            mutations.record(len(topic.partitions), quotas.now_ms())
             deleting[topic.name] = result
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
     for failed, reason in (await topic_administrator.delete_topics(deleting)).items():
         deleting[failed].error_code, deleting[failed].error_message = reason.code, reason.message
-    return DeleteTopicsResponse(responses=responses)
+    return DeleteTopicsResponse(mutations.throttle_ms(quotas.now_ms()), responses)
 
 
 def _find(replicas: Replicas, name: str | None, topic_id: UUID, times: int) -> TopicRecord:

@@ -23,6 +23,7 @@ from ..replication.manager import ReplicaManager
 from ..replication.replicas import Replicas
 from ..runtime.stats import Stats
 from ..security.acl.authorizer import Authorizer
+from ..security.quotas.quotas import Quotas
 from ..security.scram_credentials import ScramCredentials
 
 
@@ -32,6 +33,7 @@ class Parts(Protocol):
     config: BrokerConfig
     stats: Stats
     handlers: Handlers
+    quotas: Quotas
     authorizer: Authorizer
 
     # Administration

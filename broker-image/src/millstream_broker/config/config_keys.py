@@ -172,6 +172,26 @@ BROKER_KEYS = _table(
     Key("connections.max.idle.ms", LONG, 600_000, "Silence after which a connection is closed.", at_least(1)),
     Key("max.connections", INT, INT_MAX, "Most connections.", at_least(0), True, of_listener=True),
     Key("max.connections.per.ip", INT, INT_MAX, "Most connections from one address.", at_least(0), True),
+    Key(
+        "max.connection.creation.rate",
+        INT,
+        INT_MAX,
+        "Most new connections a second; others wait.",
+        at_least(1),
+        True,
+        of_listener=True,
+    ),
+    # Quotas
+    Key("quota.window.num", INT, 11, "Windows over which rates of clients are measured.", at_least(1)),
+    Key("quota.window.size.seconds", INT, 1, "Length of such a window.", at_least(1)),
+    Key(
+        "controller.quota.window.num",
+        INT,
+        11,
+        "Windows whose worth of created and deleted partitions may come at once.",
+        at_least(1),
+    ),
+    Key("controller.quota.window.size.seconds", INT, 1, "Length of such a window.", at_least(1)),
     Key("fetch.max.bytes", INT, 57_671_680, "Largest fetch response.", at_least(1024)),
     Key(
         "max.incremental.fetch.session.cache.slots",

@@ -6,6 +6,9 @@ handled there at once. Only for an incomplete frame does a connection get its ow
 Requests whose handlers keep parts of them are copied first (all but those with records, which are appended when the
 handler returns). They are small, and may not exceed MAX_CONTROL_BYTES, because they become objects ten times as large.
 
+A client beyond its quota is answered at once, and then its connection is muted: not read for the throttle time
+(KIP-219).
+
 While a handler waits (a long poll, a join), its connection is not read, as in Kafka. But a Produce may follow a
 Produce, so that several wait for the disk together. Responses are sent as they become ready (`outbox`). While
 the client does not read them, nothing more is read from it, so nothing piles up.
@@ -34,6 +37,7 @@ from millstream_process.listening import host_port
 from ..runtime.request_memory import CutOffFrame
 from ..security.authentication import Authentication
 from .channel import ClientChannel
+from .charge import Charge
 from .handlers import CloseConnection, RequestContext, error_response
 from .large_requests import LargeRequests, Parts
 from .other_protocols import MAGIC_BYTES, recognise
@@ -69,6 +73,7 @@ class ClientConnection:
         "_channel",
         "_context",
         "_frame",
+        "_muted",
         "_out",
         "_prefix",
         "_route",
@@ -104,6 +109,8 @@ class ClientConnection:
         """Received bytes, fewer than a frame's size and API key take."""
         self._backlog: memoryview | None = None
         """Received bytes that wait for earlier requests."""
+        self._muted: asyncio.TimerHandle | None = None
+        """Ends the time in which nothing is read, because of a quota."""
         self._out = Outbox(channel, server.loop, server.stats, self._drained, self._fail)
         channel.watch_readable(self._readable)
 
@@ -116,7 +123,12 @@ class ClientConnection:
     def _readable(self) -> None:
         """Receive, handle the complete frames, and send their responses."""
         server = self._server
-        if self._backlog is not None or self._out.blocked or (self.pending and not self._may_follow()):
+        if (
+            self._backlog is not None
+            or self._out.blocked
+            or self._muted is not None
+            or (self.pending and not self._may_follow())
+        ):
             self._check_for_end()
             return
         view = server.view
@@ -188,7 +200,11 @@ class ClientConnection:
                         f" {MAX_CONTROL_BYTES}"
                     )
             begin, start_of_next = start + _SIZE.size, start + _SIZE.size + size
-            if self._out.blocked or (self.pending and not self._may_follow(view, begin, end)):
+            if (
+                self._out.blocked
+                or self._muted is not None
+                or (self.pending and not self._may_follow(view, begin, end))
+            ):
                 return self._keep(view[start:end])
             if start_of_next > end:
                 self._frame = server.memory.begin(self, _SIZE.size + size, view[start:end])
@@ -198,7 +214,7 @@ class ClientConnection:
                 run = find_run(
                     self._shortcut, view, start, end, min(MOST, PIPELINE_DEPTH - len(self.pending))
                 )
-            if run is not None and self._handle_run(run, now):
+            if run is not None and self._handle_run(run, run.end - start, now):
                 start = run.end
             else:
                 self._handle(view[begin:start_of_next], now)
@@ -227,6 +243,9 @@ class ClientConnection:
 
     def _check_for_end(self) -> None:
         """Find out whether the client sends out of turn or has disconnected."""
+        if self._muted is not None and self._backlog is not None:
+            self._channel.unwatch_readable()  # it sent more before it disconnected; until `feed`
+            return
         try:
             if self._channel.has_ended():
                 self.close()
@@ -240,7 +259,12 @@ class ClientConnection:
 
     def feed(self) -> None:
         """Continue with the kept bytes, once the requests before them are done."""
-        if self._channel.is_closed or self._out.blocked or (self.pending and not self._may_follow()):
+        if (
+            self._channel.is_closed
+            or self._out.blocked
+            or self._muted is not None
+            or (self.pending and not self._may_follow())
+        ):
             return
         try:
             if (backlog := self._backlog) is not None:
@@ -279,24 +303,28 @@ class ClientConnection:
         if known is not None:
             request = known.request
             context = self._context_of(version, known.client_id)
+            charge = self._charge(route, context, len(frame)) if self._server.quotas.is_active else None
             (correlation_id,) = _SIZE.unpack_from(frame, _KEY_AND_VERSION.size)
         else:
             if route.copied:
                 frame = memoryview(bytes(frame))
             (_, _, correlation_id, client_id), offset = decode_request_header(frame)
             context = self._context_of(version, client_id)
+            charge = self._charge(route, context, len(frame)) if self._server.quotas.is_active else None
             try:
                 request = registration.api.decode_few(version, frame, offset)
             except TooManyElements:
-                waiting = self._large.answer(registration, context, bytearray(frame), offset)
+                waiting = self._large.answer(registration, context, bytearray(frame), offset, charge)
                 waiting.set_name(registration.api.name)
-                self.pending.append(Pending(route, correlation_id, started, waiting, is_alone=True))
+                self.pending.append(
+                    Pending(route, correlation_id, started, waiting, charge=charge, is_alone=True)
+                )
                 waiting.add_done_callback(self._answered)
                 return
         try:
             answer = registration.handle(context, request)
             if type(answer) is GeneratorType:
-                answer = self._large.started(registration, version, answer)
+                answer = self._large.started(registration, version, answer, charge)
         except ApiError as error:
             answer = error_response(route.registration.api, error)
         except Exception as error:
@@ -306,10 +334,12 @@ class ClientConnection:
         elif registration.api.key == PRODUCE and registration.pipelined:
             # A request that is not pipelined may wait for the controller, and still needs its records.
             self._shortcut.learn(frame, version, client_id, request)
-        self._take(route, correlation_id, answer, started, known)
+        if charge is not None:
+            charge.seconds += perf_counter() - started
+        self._take(route, correlation_id, answer, started, known, charge)
 
-    def _handle_run(self, run: Run, started: float) -> bool:
-        """Handle requests together; returns whether that was possible. If not, nothing has changed."""
+    def _handle_run(self, run: Run, size: int, started: float) -> bool:
+        """Handle requests of `size` bytes together; returns whether that was possible. If not, nothing has changed."""
         known = run.known
         route = self._access.routes.get((PRODUCE, known.version))
         if route is None or (handle := route.registration.run) is None:
@@ -322,26 +352,47 @@ class ClientConnection:
         if answers is None:
             return False
         self._route = route
+        charge, is_charged, count = None, self._server.quotas.is_active, len(answers)
+        seconds = perf_counter() - started if is_charged else 0.0
         for correlation_id, answer in zip(run.correlation_ids, answers, strict=True):
-            self._take(route, correlation_id, answer, started, known)
+            if is_charged and (charge := self._charge(route, context, size // count - _SIZE.size)):
+                charge.seconds = seconds / count
+            self._take(route, correlation_id, answer, started, known, charge)
         return True
 
+    def _charge(self, route: Route, context: RequestContext, size: int) -> Charge | None:
+        """The charge of a client's request; brokers have no quotas."""
+        session = context.session
+        if session.peer_broker is not None:
+            return None
+        api = route.registration.api
+        return Charge(self._server.quotas, session, context.client_id, api, route.version, size)
+
     def _take(
-        self, route: Route, correlation_id: int, answer: Any, started: float, known: Known | None
+        self,
+        route: Route,
+        correlation_id: int,
+        answer: Any,
+        started: float,
+        known: Known | None,
+        charge: Charge | None,
     ) -> None:
         """Send a handler's answer after those to the earlier requests."""
         waiting: asyncio.Future[Any]
         if answer is None or isinstance(answer, Struct):
             if not self.pending:
-                self._respond(route, correlation_id, answer, started, known)
+                self._respond(route, correlation_id, answer, started, known, charge)
                 return
             waiting = self._server.loop.create_future()
             waiting.set_result(answer)
         else:
-            waiting = answer if isinstance(answer, asyncio.Future) else asyncio.ensure_future(answer)
+            if isinstance(answer, asyncio.Future):
+                waiting = answer
+            else:
+                waiting = asyncio.ensure_future(answer if charge is None else charge.timed(answer))
             if isinstance(waiting, asyncio.Task):
                 waiting.set_name(route.registration.api.name)
-        self.pending.append(Pending(route, correlation_id, started, waiting, known))
+        self.pending.append(Pending(route, correlation_id, started, waiting, known, charge))
         waiting.add_done_callback(self._answered)
 
     def _failed(self, route: Route, error: Exception) -> CloseConnection | MalformedRequest:
@@ -408,7 +459,14 @@ class ClientConnection:
             try:
                 if self._channel.is_closed:
                     continue
-                self._respond(request.route, request.correlation_id, answer, request.started, request.known)
+                self._respond(
+                    request.route,
+                    request.correlation_id,
+                    answer,
+                    request.started,
+                    request.known,
+                    request.charge,
+                )
             except Exception as error:
                 self._fail(error)
         try:
@@ -425,7 +483,10 @@ class ClientConnection:
         response: Struct | Parts | None,
         started: float,
         known: Known | None = None,
+        charge: Charge | None = None,
     ) -> None:
+        if charge is not None and (throttle_ms := charge.settle(response)):
+            self._mute(throttle_ms)
         encoded = None if known is None else known.encode(correlation_id, response)
         if encoded is not None:
             self._out.put(encoded)
@@ -448,6 +509,31 @@ class ClientConnection:
             if parts:
                 self._out.put_all(parts, size)
         route.stats.observe(perf_counter() - started)
+
+    # Throttling
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Read nothing more for that time. What the client has sent, or sends meanwhile, waits."""
+        loop = self._server.loop
+        until = loop.time() + throttle_ms / 1000
+        if self._muted is None:
+            self._server.stats.muted += 1
+        elif self._muted.when() >= until:
+            return
+        else:
+            self._muted.cancel()
+        self._muted = loop.call_at(until, self._unmuted)
+
+    def _unmuted(self) -> None:
+        self._end_mute()
+        self.active_at = self._server.loop.time()
+        self.feed()
+
+    def _end_mute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            self._server.stats.muted -= 1
 
     # Sending and the end
 
@@ -477,6 +563,7 @@ class ClientConnection:
             return
         if reason:
             log.log(level, "closed the connection of %s: %s", self.peer, reason)
+        self._end_mute()
         self._out.close()
         self._channel.close()
         server.connections.discard(self)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millstream_kafka.protocol import mirror_append, produce
+from millstream_kafka.protocol.api import Api
 from millstream_kafka.protocol.mirror_append import (
     MirrorAppendRequest,
     MirrorAppendResponse,
@@ -30,6 +31,7 @@ from millstream_kafka.protocol.produce import (
 from ..runtime.request_memory import RequestMemory
 from ..runtime.slices import begin, cooperatively, finish
 from ..runtime.steps import Steps
+from .charge import Charge
 from .handlers import Bound, CloseConnection, RequestContext
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ MOST_QUEUED = 1000
 
 Parts = list[Any]
 """An encoded response: buffers and ranges of files, to be sent in order."""
+Encode = Callable[[Any], Steps[Parts]]
 
 
 class LargeRequests:
@@ -63,13 +66,23 @@ class LargeRequests:
         """Requests that have not had their turn yet."""
         self._queued_bytes = 0
 
-    def started(self, registration: Bound, version: int, steps: Steps[Any]) -> Any:
+    def started(
+        self, registration: Bound, version: int, steps: Steps[Any], charge: Charge | None = None
+    ) -> Any:
         """Start a handler in steps: returns the response if one slice was enough, otherwise a future of it, encoded."""
-        done = begin(steps, self._slice_s)
-        return done[0] if done is not None else self._own(self._finished(registration, version, steps))
+        if (done := begin(steps, self._slice_s)) is not None:
+            return done[0]
+        if charge is not None:
+            steps = charge.timed_steps(steps)
+        return self._own(self._finished(steps, _encoder(registration.api, version, charge)))
 
     def answer(
-        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
+        self,
+        registration: Bound,
+        context: RequestContext,
+        frame: bytearray,
+        offset: int,
+        charge: Charge | None = None,
     ) -> asyncio.Task[Any]:
         """Resolves to the encoded response; None if there is none. Raises whatever decoders and handlers raise.
 
@@ -80,7 +93,8 @@ class LargeRequests:
         if queued and is_too_much and self._is_bounded:
             raise CloseConnection(f"a large {registration.api.name}: {len(queued)} others wait already")
         self._queued_bytes += size
-        task = self._own(self._answer(registration, context, frame, offset))
+        work = self._answer(registration, context, frame, offset, charge)
+        task = self._own(work)
         queued.add(task)
         task.add_done_callback(lambda task: self._has_its_turn(task, size))
         return task
@@ -102,17 +116,14 @@ class LargeRequests:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _finished(self, registration: Bound, version: int, steps: Steps[Any]) -> Parts | None:
-        encode = partial(registration.api.encode_response_in_steps, version)
+    async def _finished(self, steps: Steps[Any], encode: Encode) -> Parts | None:
         async with self._turn_of_small:
             response = await self._finish(steps)
             if not inspect.isawaitable(response):
                 return await self._finish(encode(response))
         return await self._encoded(response, self._turn_of_small, encode)
 
-    async def _encoded(
-        self, answer: Awaitable[Any], turn: asyncio.Lock, encode: Callable[[Any], Steps[Parts]]
-    ) -> Parts | None:
+    async def _encoded(self, answer: Awaitable[Any], turn: asyncio.Lock, encode: Encode) -> Parts | None:
         """Encode the response in its turn. It may come late, perhaps from the controller, without delaying others."""
         response = await answer
         if response is None:
@@ -124,7 +135,12 @@ class LargeRequests:
         return await finish(steps, self._slice_s)
 
     async def _answer(
-        self, registration: Bound, context: RequestContext, frame: bytearray, offset: int
+        self,
+        registration: Bound,
+        context: RequestContext,
+        frame: bytearray,
+        offset: int,
+        charge: Charge | None,
     ) -> Parts | None:
         api, size = registration.api, len(frame)
         self._memory.hold(size)
@@ -132,10 +148,13 @@ class LargeRequests:
             async with self._turn:
                 self._has_its_turn(asyncio.current_task(), size)
                 steps = api.decode_request_in_steps(context.version, memoryview(frame), offset)
-                found = await self._handled(registration, context, await self._finish(steps))
+                request = await self._finish(steps if charge is None else charge.timed_steps(steps))
+                handled = self._handled(registration, context, request)
+                found = await (handled if charge is None else charge.timed(handled))
+                del request
                 if found is None:
                     return None
-                encode = partial(api.encode_response_in_steps, context.version)
+                encode = _encoder(api, context.version, charge)
                 if not inspect.isawaitable(found):
                     return await self._finish(encode(found))
                 del steps, frame  # no longer needed
@@ -166,6 +185,12 @@ class LargeRequests:
                 answers[-1].set_result(found)
             answers[-1].add_done_callback(_retrieve_error)
         return answers
+
+
+def _encoder(api: Api[Any, Any], version: int, charge: Charge | None) -> Encode:
+    """Encodes a response of the API, once its request is charged."""
+    encode: Encode = partial(api.encode_response_in_steps, version)
+    return encode if charge is None else charge.before(encode)
 
 
 def _retrieve_error(answer: asyncio.Future[Any]) -> None:

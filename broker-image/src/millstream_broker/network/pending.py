@@ -8,6 +8,7 @@ from typing import Any
 from millstream_kafka.protocol.errors import ApiError
 from millstream_kafka.protocol.schema import Struct
 
+from .charge import Charge
 from .handlers import CloseConnection, error_response
 from .large_requests import Parts
 from .produce_shortcut import Known
@@ -17,7 +18,7 @@ from .routes import Route
 class Pending:
     """A request that is being handled, in the order of its connection."""
 
-    __slots__ = ("correlation_id", "is_alone", "known", "response", "route", "started")
+    __slots__ = ("charge", "correlation_id", "is_alone", "known", "response", "route", "started")
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class Pending:
         started: float,
         response: asyncio.Future[Any],
         known: Known | None = None,
+        charge: Charge | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -35,6 +37,7 @@ class Pending:
         self.response = response
         """Resolves to the response or its encoded parts; None if there is no response."""
         self.known = known
+        self.charge = charge
         self.is_alone = is_alone
         """Whether no other request may follow while this one waits."""
 

@@ -18,6 +18,7 @@ from ..config.config import BrokerConfig, Listener
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.authentication import Authentication, Mechanisms
+from ..security.quotas.quotas import Quotas
 from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
 from .handlers import Handlers
@@ -49,9 +50,11 @@ class Server(Shared):
         memory: RequestMemory,
         unreadable: Callable[[OSError], None],
         mechanisms: Mapping[str, Mechanisms],
+        quotas: Quotas,
     ) -> None:
         """`mechanisms` are those of each listener that has any."""
-        super().__init__(handlers, stats, memory, config.integer("socket.request.max.bytes"), unreadable)
+        most = config.integer("socket.request.max.bytes")
+        super().__init__(handlers, stats, memory, most, unreadable, quotas)
         self.max_idle_s = config.integer("connections.max.idle.ms") / 1000
         self._config = config
         self._listeners = listeners

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
+from ..security.quotas.quotas import Quotas
 from .handlers import Handlers
 from .large_requests import LargeRequests
 from .pending import Pending
@@ -53,12 +54,14 @@ class Shared:
         memory: RequestMemory,
         max_request_bytes: int,
         unreadable: Callable[[OSError], None],
+        quotas: Quotas,
     ) -> None:
         """`unreadable` is called with the error if a log cannot be read."""
         self.loop = asyncio.get_running_loop()
         self.handlers = handlers
         self.stats = stats
         self.memory = memory
+        self.quotas = quotas
         self.full = Access(max_request_bytes, "socket.request.max.bytes")
         self.before_authentication = Access(MAX_UNAUTHENTICATED_BYTES, "before authentication")
         self.connection_ids = itertools.count(1)

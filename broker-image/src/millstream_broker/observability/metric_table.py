@@ -10,6 +10,10 @@ MOST_PARTITIONS = 10_000
 """Largest number of series by partition of one metric; others are left out, and counted."""
 PER_TOPIC = f"; beyond {MOST_TOPICS} topics the rest counts as (others)"
 PER_PARTITION = f"; at most {MOST_PARTITIONS}, the first by name"
+MOST_CLIENTS = 1000
+"""Largest number of series of one quota; others are left out, and counted."""
+PER_CLIENT = f"; at most {MOST_CLIENTS} clients that have a quota, those throttled longest first"
+QUOTA_LABELS = ("quota", "user", "client_id")
 
 TABLE = (
     Metric("millstream_broker_info", "gauge", "1", "The broker's version.", ("version",)),
@@ -30,6 +34,41 @@ TABLE = (
         "gauge",
         "bytes",
         "Requests held in memory until they are whole or admitted; bounded by queued.max.request.bytes.",
+    ),
+    # Quotas
+    Metric(
+        "millstream_quota_limit",
+        "gauge",
+        "1",
+        f"A client's quota, in the unit of its key, if it has used the broker within the last hour{PER_CLIENT}.",
+        QUOTA_LABELS,
+    ),
+    Metric(
+        "millstream_quota_rate",
+        "gauge",
+        "1",
+        f"What the client has used, a second, in the same unit; not for controller_mutation_rate{PER_CLIENT}.",
+        QUOTA_LABELS,
+    ),
+    Metric(
+        "millstream_quota_throttled_requests_total",
+        "counter",
+        "requests",
+        f"Requests of the client that were throttled by the quota{PER_CLIENT}.",
+        QUOTA_LABELS,
+    ),
+    Metric(
+        "millstream_quota_throttle_seconds_total",
+        "counter",
+        "seconds",
+        f"The sum of their throttle times{PER_CLIENT}.",
+        QUOTA_LABELS,
+    ),
+    Metric(
+        "millstream_muted_connections",
+        "gauge",
+        "connections",
+        "Connections that are not read at the moment, because of a quota.",
     ),
     # Records
     Metric(

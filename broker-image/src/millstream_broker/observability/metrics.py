@@ -30,7 +30,8 @@ from ..replication.replicas import Replicas
 from ..runtime.request_memory import RequestMemory
 from ..runtime.slices import cooperatively, finish, yield_to_others
 from ..runtime.stats import Stats
-from .metric_table import MOST_PARTITIONS, MOST_TOPICS, TABLE
+from ..security.quotas.quotas import Quotas
+from .metric_table import MOST_CLIENTS, MOST_PARTITIONS, MOST_TOPICS, TABLE
 
 Labels = tuple[str, ...]
 
@@ -111,6 +112,7 @@ class Metrics:
         groups: GroupDriver,
         controllership: Controllership,
         coordination: Connected,
+        quotas: Quotas,
     ) -> None:
         self._stats = stats
         self._stalls = stalls
@@ -121,6 +123,7 @@ class Metrics:
         self._groups = groups
         self._controllership = controllership
         self._coordination = coordination
+        self._quotas = quotas
         self._received, self._sent, self._replicated = Sums(), Sums(), Sums()
         self._scraping = asyncio.Lock()
 
@@ -148,6 +151,7 @@ class Metrics:
             await yield_to_others()
             self._add_gauges(page, found, *counts)
             found.omitted["millstream_group_committed_offset"] = await self._add_groups(page)
+            found.omitted["millstream_quota_limit"] = await self._add_quotas(page)
             found.directories = await self._sizes_of_directories()
             found.offline_directories = list(self._logs.offline)
             await asyncio.to_thread(self._logs.strays.refresh)
@@ -192,12 +196,28 @@ class Metrics:
         page.add("millstream_group_committed_offset", offsets)
         return omitted
 
+    async def _add_quotas(self, page: Page) -> int:
+        """Add the use of clients that have quotas; returns the number of clients left out."""
+        uses = [use async for use in cooperatively(self._quotas.uses(self._quotas.now_ms()))]
+        shown = sorted(uses, key=lambda use: -use.throttled_ms)[:MOST_CLIENTS]
+        of_client = [(use.quota, use.user, use.client_id) for use in shown]
+        for name, values in (
+            ("limit", [use.limit for use in shown]),
+            ("throttled_requests_total", [use.throttled for use in shown]),
+            ("throttle_seconds_total", [use.throttled_ms / 1000 for use in shown]),
+        ):
+            page.add(f"millstream_quota_{name}", dict(zip(of_client, values, strict=True)))
+        rates = {labels: use.rate for labels, use in zip(of_client, shown, strict=True) if use.rate is not None}
+        page.add("millstream_quota_rate", rates)
+        return len(uses) - len(shown)
+
     def _add_gauges(
         self, page: Page, found: _Tally, leaderless: int, not_preferred: int, missing: int
     ) -> None:
         replicas = self._replicas
         for name, value in (
             ("connections", len(self._connections)),
+            ("muted_connections", self._stats.muted),
             ("request_memory_bytes", self._memory.held),
             ("topics", len(replicas.metadata.topics)),
             ("partitions", len(replicas.partitions) + len(replicas.followers)),

@@ -248,6 +248,13 @@ class Session:
             delayed.advanced(happened)
         return delayed.response
 
+    def take_back(self, name: str | UUID, data: PartitionData) -> None:
+        """A partition's part of a response is not sent: it is due again."""
+        fetched = self._fetched.get((name, data.partition_index))
+        if fetched is not None:
+            fetched.sent = None
+            self._due[fetched] = None
+
     def _take(self, request: FetchRequest) -> Steps[None]:
         """Apply a request's changes of partitions."""
         self._aborted = [] if request.isolation_level == READ_COMMITTED or self.is_follower else None

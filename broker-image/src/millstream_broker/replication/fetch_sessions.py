@@ -115,6 +115,15 @@ class Sessions:
             answer.session_id = 0
         return answer
 
+    def take_back(self, response: FetchResponse) -> Steps[None]:
+        """A consumer's response is not sent: its session has to send the news in it again."""
+        if (session := self._consumers.get(response.session_id)) is None:
+            return
+        for topic in response.responses:
+            for data in topic.partitions:
+                session.take_back(topic.topic_id if session.by_id else topic.topic, data)
+                yield
+
     # Followers
 
     def _of_follower(self, request: FetchRequest, key: FollowerKey, by_id: bool) -> Session:

@@ -15,6 +15,7 @@ class Stats:
         "connections_accepted",
         "isr_expands",
         "isr_shrinks",
+        "muted",
         "records_in",
         "records_refused",
     )
@@ -27,6 +28,8 @@ class Stats:
         self.connections_accepted = 0
         self.isr_expands = 0
         self.isr_shrinks = 0
+        self.muted = 0
+        """Connections that are not read because of a quota."""
         self.records_in = 0
         self.records_refused = 0
 

@@ -11,7 +11,7 @@ of topics are refused, to clients that know the error (`mutations`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from ...coordination.entities import Entity
@@ -87,6 +87,11 @@ class RateQuota(_Kind[SampledRate]):
         if (found := self.find(session, client_id, now_ms)) is not None:
             found[0].measure.record(-amount, now_ms)
 
+    def is_unused(self, session: ClientSession, client_id: str | None, now_ms: int) -> bool:
+        """Whether a client has a limit, and no use of late."""
+        found = self.find(session, client_id, now_ms)
+        return found is not None and found[0].measure.measure(now_ms)[0] <= 0
+
     def most(self, session: ClientSession, client_id: str | None) -> float | None:
         """The amount that may pass at once after a pause; None: any."""
         found = self.limits.of_client(user_of(session), client_id or "")
@@ -105,7 +110,11 @@ class MutationQuota(_Kind[MutationTokens]):
 class Quotas:
     """All quotas, by what is in coordination."""
 
-    def __init__(self, windows: Windows, controller_windows: Windows) -> None:
+    def __init__(
+        self, windows: Windows, controller_windows: Windows, now_ms: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.now_ms = now_ms
+        """The clock of whoever records: milliseconds that do not go back."""
         self.is_active = False
         """Whether any user or client id has a quota."""
         self.version = 0
