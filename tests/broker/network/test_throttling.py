@@ -310,3 +310,23 @@ async def test_mutations_beyond_the_quota_are_refused_or_throttled_by_version(tm
         end_pause(connection_of(broker))
         gone = await client.call(delete_topics.API, 4, deleted)
         assert (gone.responses[0].error_code, gone.throttle_time_ms) == (0, 23_000)
+
+
+async def test_metrics_name_the_clients_that_have_a_quota(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, producer_byte_rate="1000") as (broker, client):
+        await limit(broker, Entity(user="ANONYMOUS"), controller_mutation_rate="5")
+        assert await producing(client) < 1000
+        await create(client, "more")
+        page = (await broker._metrics.text()).decode()
+        of_producer = '{client_id="millstream",quota="producer_byte_rate",user=""}'
+        of_user = '{client_id="",quota="controller_mutation_rate",user="ANONYMOUS"}'
+        for expected in (
+            f"millstream_quota_limit{of_producer} 1000.0",
+            f"millstream_quota_rate{of_producer} 10",
+            f"millstream_quota_throttled_requests_total{of_producer} 1.0",
+            f"millstream_quota_throttle_seconds_total{of_producer} 0.",
+            f"millstream_quota_limit{of_user} 5.0",
+            'millstream_series_omitted{metric="millstream_quota_limit"} 0.0',
+        ):
+            assert f"\n{expected}" in page
+        assert f"millstream_quota_rate{of_user}" not in page

@@ -9,7 +9,8 @@ from __future__ import annotations
 _BEGINNINGS = {
     "there is no tiered storage": ("remote.", "log.local.", "log.remote.", "follower.fetch.last.tiered."),
     "ZooKeeper coordinates, not KRaft": (
-        *("process.roles", "controller.", "metadata.", "internal.metadata.", "initial.broker.registration."),
+        *("process.roles", "metadata.", "internal.metadata.", "initial.broker.registration."),
+        *("controller.listener.", "controller.performance.", "controller.quorum.", "controller.socket."),
         *("broker.heartbeat.", "broker.session.", "server.max.startup.", "early.start.", "unstable."),
     ),
     "brokers have no authentication yet": (

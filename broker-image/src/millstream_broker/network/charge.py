@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from time import perf_counter
 from typing import Any, TypeVar
 
-from millstream_kafka.protocol import fetch, mirror_append, mirror_truncate, produce
+from millstream_kafka.protocol import fetch, mirror_append, produce
 from millstream_kafka.protocol.api import Api
 
 from ..runtime.steps import Steps
@@ -19,8 +19,8 @@ from ..security.session import ClientSession
 
 T = TypeVar("T")
 
-CHARGED_ELSEWHERE = {fetch.API.key, mirror_append.API.key, mirror_truncate.API.key}
-"""Fetch charges itself; mirrors write as brokers do, without a quota for requests."""
+NOT_CHARGED = {fetch.API.key, mirror_append.API.key}
+"""Fetch charges itself; mirrors write as followers do, without a quota."""
 _FIXED_HEAD_BYTES = 10
 """Key, version, correlation id, and the length of the client id."""
 
@@ -59,7 +59,7 @@ class Charge:
         key = self._api.key
         if key == produce.API.key:
             throttle_ms = max(throttle_ms, quotas.produce.record(session, client_id, self._body_bytes(), now))
-        if key not in CHARGED_ELSEWHERE and response is not None:
+        if key not in NOT_CHARGED and response is not None:
             throttle_ms = max(throttle_ms, quotas.request.record(session, client_id, self.seconds * 100, now))
         if throttle_ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = throttle_ms

@@ -207,7 +207,9 @@ class Metrics:
             ("throttle_seconds_total", [use.throttled_ms / 1000 for use in shown]),
         ):
             page.add(f"millstream_quota_{name}", dict(zip(of_client, values, strict=True)))
-        rates = {labels: use.rate for labels, use in zip(of_client, shown, strict=True) if use.rate is not None}
+        rates = {
+            labels: use.rate for labels, use in zip(of_client, shown, strict=True) if use.rate is not None
+        }
         page.add("millstream_quota_rate", rates)
         return len(uses) - len(shown)
 
