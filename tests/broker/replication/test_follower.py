@@ -399,6 +399,35 @@ async def test_truncation_spares_log_older_than_comparison(
     assert (log.log_end_offset, found) == ((3, [follower]) if is_kept else (1, []))
 
 
+async def test_slow_new_replica_starts_again_when_its_leader_deletes_what_it_copied(tmp_path: Path) -> None:
+    """It copies records from before the comparison of logs: they are no other history, and no stray."""
+    found: list[Follower] = []
+    record = topic("t", replace(led_by(THEM, epoch=3), compared=3))
+    follower = Follower(record, 0, open_log(tmp_path / "t-0"), 0, Purgatory(), differs=found.append)
+    for _ in range(2):
+        start = follower.log.log_end_offset
+        follower.request(1000)
+        copied = batch("a", "b", offset=start, epoch=1)
+        assert follower.answered(fetched(0, copied)) is Outcome.GOES_ON
+        assert follower.begin_within(start + 10, start + 20) is Outcome.TRUNCATING
+        assert follower.truncation is not None
+        await follower.truncation
+        assert (follower.log.log_start_offset, follower.log.log_end_offset) == (start + 10, start + 10)
+    assert found == []
+
+
+async def test_response_to_a_leader_before_the_comparison_confirms_no_log(tmp_path: Path) -> None:
+    found: list[Follower] = []
+    log = open_log(tmp_path / "t-0", batch("a", epoch=1), batch("b", "c", offset=1, epoch=2))
+    record = topic("t", led_by(THEM, epoch=3))
+    follower = Follower(record, 0, log, 0, Purgatory(), differs=found.append)
+    follower.request(1000)
+    follower.follow(replace(led_by(THEM, epoch=9), compared=9))
+    assert follower.answered(fetched()) is Outcome.NOTHING_NEW
+    assert follower.answered(fetched(diverging_epoch=EpochEndOffset(1, 1))) is Outcome.FAILED
+    assert (log.log_end_offset, found) == (3, [follower])
+
+
 async def test_a_log_that_the_leader_has_is_confirmed(tmp_path: Path) -> None:
     follower, found = unconfirmed(tmp_path)
     assert follower.answered(fetched(diverging_epoch=EpochEndOffset(2, 3))) is not Outcome.FAILED

@@ -485,6 +485,27 @@ async def test_removed_replica_with_unconfirmed_log_becomes_a_stray(tmp_path: Pa
 
 
 @pytest.mark.parametrize("leader", [US, THEM])
+@pytest.mark.parametrize("confirmed", [False, True])
+async def test_removed_replica_older_than_the_comparison_becomes_a_stray_unless_confirmed(
+    tmp_path: Path, leader: int, confirmed: bool
+) -> None:
+    """An ordinary move of an idle partition, whose log has no later epoch, leaves no stray."""
+    async with replicating(tmp_path) as world:
+        await world.told(state(t_of(led_by(US, epoch=1))))
+        append(world.replicas.partitions["t", 0])
+        compared = replace(led_by(leader, epoch=9), compared=9, version=9)
+        await world.told(state(t_of(compared)))
+        if leader == THEM and confirmed:
+            follower = world.replicas.followers["t", 0]
+            follower.request(1000)
+            assert follower.answered(fetched()) is Outcome.NOTHING_NEW
+        await world.manager.stop_replicas([stop(0, 9, delete=True)])
+        await world.manager._removals.ended()
+        assert len([*world.logs.strays]) == (leader == THEM and not confirmed)
+        assert "t-0" not in folders(tmp_path)
+
+
+@pytest.mark.parametrize("leader", [US, THEM])
 async def test_a_replica_that_was_deleted_comes_back_in_a_later_epoch_only(
     tmp_path: Path, leader: int
 ) -> None:

@@ -59,6 +59,12 @@ class SimulatedLog:
         self.epochs.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)
 
+    def copy(self) -> SimulatedLog:
+        made = SimulatedLog()
+        made.records, made.high_watermark = [*self.records], self.high_watermark
+        made.epochs.entries = [*self.epochs.entries]
+        return made
+
 
 @dataclass(slots=True)
 class IsrWrite:
@@ -117,6 +123,8 @@ class SimulatedBroker:
         self.leads: dict[TopicPartition, Isr] = {}
         self.stopped: dict[TopicPartition, int] = {}
         self.unacknowledged: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+        self.confirmed: dict[LogKey, int] = {}
+        """The epoch of the leader that has confirmed a log last."""
 
     def is_replica(self, key: TopicPartition) -> bool:
         return key in self.view and self.id in self.view[key][1].replicas
@@ -134,20 +142,27 @@ class SimulatedBroker:
         if record.version >= 0:
             self.states[of] = max(seen, self.states.get(of, seen))
 
+    def confirm(self, of: LogKey, leader_epoch: int) -> None:
+        self.returned.discard(of)
+        self.confirmed[of] = leader_epoch
+
     def delete(self, of: LogKey) -> None:
         self.logs.pop(of, None)
+        self.confirmed.pop(of, None)
         self.strays.discard(of)
         self.returned.discard(of)
 
     def is_unconfirmed(self, of: LogKey, compared: int) -> bool:
-        """Whether nobody knows that the leader has this log's records (`millstream_broker.replication.follower`)."""
-        return of in self.returned or self.logs[of].epochs.latest < compared
+        """Whether it may have records that nobody else has (`Log.is_suspect`)."""
+        newest = max(self.logs[of].epochs.latest, self.confirmed.get(of, -1))
+        return of in self.returned or newest < compared
 
     def truncate(self, key: TopicPartition, offset: int) -> None:
         """An unconfirmed log is not truncated: it becomes a stray, and an empty log takes its place."""
         of, log = (self.view[key][0], key[1]), self.log(key)
         if offset < log.end and self.is_unconfirmed(of, self.view[key][1].compared):
             self.returned.discard(of)
+            self.confirmed.pop(of, None)
             self.kept[of].append(self.logs.pop(of))
         else:
             log.truncate(offset)
@@ -196,7 +211,7 @@ class SimulatedBroker:
         log = self.log(key)
         isr = self.leads.get(key)
         if isr is None:
-            self.returned.discard((self.view[key][0], key[1]))
+            self.confirm((self.view[key][0], key[1]), record.leader_epoch)
             self.cluster.leads(self.id, key, self.view[key][0], record)
             self.leads[key] = Isr(
                 self.id,
@@ -237,7 +252,7 @@ class SimulatedBroker:
                     if isr is not None and isr.record.leader_epoch >= state.leader_epoch:
                         raise Violation(f"{self.id} is to delete {key}, which it leads")
                     of = known[0], key[1]
-                    if of in self.returned:
+                    if of in self.logs and self.is_unconfirmed(of, known[1].compared):
                         self.kept[of].append(self.logs[of])
                     self.delete(of)
         return True
@@ -331,7 +346,7 @@ class SimulatedBroker:
         if parts is not None:
             self.truncate(fetch.key, truncation_offset(log.epochs, log.end, *parts))
             return
-        self.returned.discard((known[0], fetch.key[1]))
+        self.confirm((known[0], fetch.key[1]), fetch.epoch)
         for epoch, value in records:
             log.append(epoch, value)
         log.high_watermark = max(log.high_watermark, min(log.end, high_watermark))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -129,7 +128,7 @@ class SimulatedCluster(SimulatedTree):
             self.generations[broker.id] = broker.generation
 
     def take_copy(self, broker: SimulatedBroker) -> None:
-        broker.copy = broker.generation, deepcopy(broker.logs)
+        broker.copy = broker.generation, {key: log.copy() for key, log in broker.logs.items()}
         self.tells(f"the disk of {broker.id} is copied, generation {broker.generation}")
 
     def restore(self, broker: SimulatedBroker) -> None:
@@ -137,7 +136,7 @@ class SimulatedCluster(SimulatedTree):
         self.crash(broker, lose_memory=False)
         generation, logs = broker.copy
         broker.generation = generation
-        broker.logs = {key: log for key, log in deepcopy(logs).items() if key in broker.logs}
+        broker.logs = {key: log.copy() for key, log in logs.items() if key in broker.logs}
         self.tells(f"{broker.id} gets its disk of generation {generation} back")
 
     def may_lose_memory(self, broker: SimulatedBroker) -> bool:

@@ -76,6 +76,7 @@ class LogState:
     __slots__ = (
         "__weakref__",
         "_claims_end",
+        "_confirmed_epoch",
         "_home",
         "claimed",
         "closed_at",
@@ -130,6 +131,8 @@ class LogState:
         """The end of a log opened from its summary: there is a producer snapshot for it; else -1."""
         self.unconfirmed = False
         """No leader has confirmed the log since it was a stray, or coordination was restored (see ``strays``)."""
+        self._confirmed_epoch = -1
+        """The epoch of the leader that has confirmed it last; not kept on disk."""
         self.truncating = False
         """A thread is truncating the log; set and cleared on the loop, which does not use the log meanwhile."""
         self.offline: OSError | None = None
@@ -141,12 +144,25 @@ class LogState:
     def directory(self) -> Path:
         return Path(self.segments.path)
 
-    def confirm(self) -> None:
-        """A leader has this log as far as it goes, or this broker leads with it: it may be truncated."""
+    def confirm(self, leader_epoch: int) -> None:
+        """The leader of this epoch has this log as far as it goes, or this broker leads: the log may be truncated."""
+        self._confirmed_epoch = leader_epoch
         if self.unconfirmed:
             self.unconfirmed = False
             with contextlib.suppress(OSError):  # then it stays unconfirmed after a restart
                 os.unlink(f"{self.segments.path}/{STRAY_NOTE}")
+
+    def is_suspect(self, compared: int) -> bool:
+        """Whether it may have records that nobody else has: then it is neither truncated nor deleted, but kept.
+
+        Nobody knows that of a log which ends before the last comparison of logs (in the epoch `compared`, see
+        `controller.comparison`), whenever its broker is back, until a leader since then has confirmed it: that of an
+        idle partition has no later epoch, either. A mirror's replica has its source's epochs, and gets its records
+        again.
+        """
+        if self.unconfirmed:
+            return True
+        return max(self.epochs.latest, self._confirmed_epoch) < compared and not self.config.mirror_source
 
     @property
     def size(self) -> int:

@@ -8,10 +8,10 @@ with this broker among the replicas, the stray is its log again. Otherwise it st
 
 A log that was a stray is *unconfirmed* until this broker leads with it, or a leader has it, too. So are all logs of a
 broker that finds that coordination was restored from an older copy, and any log that ends before the last comparison of
-logs (`Follower`). If an unconfirmed log would have to be truncated,
-it becomes a stray instead, and an empty log takes its place (`is_replaced`): which of the two histories counts is for
-people to decide, for example because a partition was added again with the number of a lost one. Such a stray does not
-come back by itself.
+logs (`Log.is_suspect`). If an unconfirmed log would have to be truncated, it becomes a stray instead, and an empty log
+takes its place (`is_replaced`): which of the two histories counts is for people to decide, for example because a
+partition was added again with the number of a lost one. Such a stray does not come back by itself. If the replica of an
+unconfirmed log is removed, it also becomes a stray, because the assignment may be older than the log.
 
 ``.stray`` in the folder keeps the time at which the log became a stray, and what the checkpoints had about it:
 

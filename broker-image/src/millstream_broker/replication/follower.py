@@ -59,6 +59,7 @@ class Follower(Replica):
     """All calls are made on the loop."""
 
     __slots__ = (
+        "_asked_epoch",
         "_differs",
         "_held_back",
         "_leader_start",
@@ -88,6 +89,8 @@ class Follower(Replica):
         unconfirmed one (see ``log.strays``), which is not truncated then.
         """
         super().__init__(topic, index, log, min(high_watermark, log.log_end_offset))
+        self._asked_epoch = -1
+        """The leader epoch of the last request."""
         self._held_back = 0
         self.failures = 0
         """Consecutive failures."""
@@ -127,6 +130,7 @@ class Follower(Replica):
     def request(self, max_bytes: int) -> FetchPartition:
         log = self.log
         self._reported_start = log.durable_start  # the leader acknowledges it to clients
+        self._asked_epoch = self.record.leader_epoch
         return FetchPartition(
             self.index,
             self.record.leader_epoch,
@@ -180,7 +184,7 @@ class Follower(Replica):
             self._starts.commit(self.log, self._committed)
         if self.failures:
             self._recovered()
-        self.log.confirm()
+        self.log.confirm(self._asked_epoch)
         now = self.log.log_start_offset, end
         return Outcome.NOTHING_NEW if now == before else Outcome.GOES_ON
 
@@ -198,20 +202,10 @@ class Follower(Replica):
     def may_report_start(self) -> bool:
         return self.log.durable_start > self._reported_start
 
-    @property
-    def _is_unconfirmed(self) -> bool:
-        """Whether its records may be of a history that the leader does not have: then the log is not truncated.
-
-        Nobody knows that of a log which ends before the last comparison of logs (`controller.comparison`), whenever its
-        broker is back. A mirror's replica has its source's epochs, and gets its records again.
-        """
-        log, compared = self.log, self.record.compared
-        return log.unconfirmed or (log.epochs.latest < compared and not log.config.mirror_source)
-
     def _truncate(self, leader_epoch: int, leader_end: int) -> Outcome:
         end = self.log.log_end_offset
         offset = truncation_offset(self.log.epochs, end, leader_epoch, leader_end)
-        if offset < end and self._is_unconfirmed:
+        if offset < end and self.log.is_suspect(self.record.compared):
             return self._is_other()
         log.info(
             "%s: truncated from offset %d to %d: epoch %d of broker %d ends at %d",
@@ -271,7 +265,7 @@ class Follower(Replica):
         end = self.log.log_end_offset
         if (
             end != self.log.log_start_offset
-            and self._is_unconfirmed
+            and self.log.is_suspect(self.record.compared)
             and not leader_start <= end <= leader_end
         ):
             return self._is_other()

@@ -289,7 +289,7 @@ class ReplicaManager:
                 partition.lead(record, isr)
             partition.configure(config)
             return
-        opened.confirm()
+        opened.confirm(record.leader_epoch)
         high_watermark, waiting = opened.last_high_watermark, None
         if (follower := self._replicas.followers.pop(key, None)) is not None:
             self._fetchers.remove(follower)
@@ -482,9 +482,16 @@ class ReplicaManager:
         return False
 
     def _must_keep(self, stop: Stop) -> bool:
-        """Whether the assignment that lacks this replica may be older than its log, which no leader has confirmed."""
+        """Whether the assignment that lacks this replica may be older than its log, which no leader has confirmed.
+
+        The controller sends the state of all partitions before a request to a broker that is back.
+        """
         found = self._logs.get(stop.topic, stop.partition)
-        return stop.leader_epoch != EPOCH_DURING_DELETE and found is not None and found.unconfirmed
+        if found is None or stop.leader_epoch == EPOCH_DURING_DELETE:
+            return False
+        topic, index = self._replicas.metadata.topics.get(stop.topic), stop.partition
+        known = topic is not None and topic.topic_id == stop.topic_id and index < len(topic.partitions)
+        return found.is_suspect(topic.partitions[index].compared if known and topic is not None else -1)
 
     def _remove_deleted(self) -> None:
         self._removals.add(supervision.run("deletions", asyncio.to_thread(self._logs.remove_deleted)))
