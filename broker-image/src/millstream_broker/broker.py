@@ -73,6 +73,7 @@ from .runtime.request_memory import RequestMemory
 from .runtime.stats import Stats
 from .security.acl.authorizer import AclAuthorizer, Authorizer
 from .security.mechanisms.inter_broker import MECHANISM, BrokerAuthenticator, InterBroker
+from .security.quotas.connection_rates import BROKER, ConnectionRates
 from .security.quotas.quotas import Quotas
 from .security.quotas.rates import Windows
 from .security.quotas.stored import follow
@@ -223,7 +224,15 @@ class Broker:
             self.inter_broker_listener: {MECHANISM: BrokerAuthenticator(coordination.secret, broker_id)}
         }
         self.server = Server(
-            config, bound, self.handlers, self.stats, memory, logs.read_failed, mechanisms, self.quotas
+            config,
+            bound,
+            self.handlers,
+            self.stats,
+            memory,
+            logs.read_failed,
+            mechanisms,
+            self.quotas,
+            self._connection_rates(bound),
         )
         self._stalls = stalls()
         self._metrics = Metrics(
@@ -238,6 +247,16 @@ class Broker:
             coordination,
             self.quotas,
         )
+
+    def _connection_rates(self, bound: list[Listening]) -> ConnectionRates:
+        config = self.config
+
+        def limit_of(listener: str | None) -> int:
+            of_listener = config if listener is BROKER else config.of_listener(listener)
+            return of_listener.integer("max.connection.creation.rate")
+
+        protected = self.inter_broker_listener if len(bound) > 1 else None
+        return ConnectionRates(self.quotas, _windows(config, "quota.window"), limit_of, protected)
 
     def watch_directories(self, failure: Failure, needed: Path | None) -> None:
         """Handle a failed log directory: its data is lost; without the `needed` one, or any, the broker fails."""

@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from millstream_process import listening
 
@@ -18,12 +19,16 @@ from ..config.config import BrokerConfig, Listener
 from ..runtime.request_memory import RequestMemory
 from ..runtime.stats import Stats
 from ..security.authentication import Authentication, Mechanisms
+from ..security.quotas.connection_rates import ConnectionRates
 from ..security.quotas.quotas import Quotas
 from .channel import ClientChannel, PlainChannel, accept
 from .connection import ClientConnection
 from .handlers import Handlers
 from .routes import BEFORE_AUTHENTICATION, Routes, routes_of
 from .shared import Shared
+
+MOST_HELD = 1000
+"""Connections beyond the rate of their address that are kept open to be closed later; others are closed at once."""
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,7 @@ class Server(Shared):
         unreadable: Callable[[OSError], None],
         mechanisms: Mapping[str, Mechanisms],
         quotas: Quotas,
+        rates: ConnectionRates,
     ) -> None:
         """`mechanisms` are those of each listener that has any."""
         most = config.integer("socket.request.max.bytes")
@@ -60,6 +66,9 @@ class Server(Shared):
         self._listeners = listeners
         self._mechanisms = mechanisms
         self._sweep: asyncio.TimerHandle | None = None
+        self._rates = rates
+        self.held: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Accepted connections that wait, to be served or closed, because of a rate."""
 
     def start(self, first_update: asyncio.Event) -> None:
         """Accept connections; requests that need the cluster's state wait for ``first_update`` and `open`."""
@@ -92,12 +101,45 @@ class Server(Shared):
                 self.loop.call_later(1, self.loop.add_reader, sock, self._accept, sock, listener)
                 return
             host = listening.plain_host(address)
-            if refusal := self._refusal(host):
-                log.warning("refused a connection from %s: %s", host, refusal)
-                accepted.close()
-                continue
-            self.stats.connections_accepted += 1
-            self._serve(PlainChannel(accepted, self.loop), listener, host, port)
+            if wait_ms := self._rates.wait_ms(listener.name, self.quotas.now_ms()):
+                self.loop.remove_reader(sock)
+                resume = partial(self._resume, sock, listener, accepted, host, port)
+                self.held[accepted] = self.loop.call_later(wait_ms / 1000, resume)
+                return
+            self._admit(accepted, listener, host, port)
+
+    def _resume(
+        self, sock: socket.socket, listener: Listener, accepted: socket.socket, host: str, port: int
+    ) -> None:
+        """Serve a connection that waited for the rate of its listener, and accept others again."""
+        self.held.pop(accepted)
+        self.loop.add_reader(sock, self._accept, sock, listener)
+        self._admit(accepted, listener, host, port)
+
+    def _admit(self, accepted: socket.socket, listener: Listener, host: str, port: int) -> None:
+        """Serve a connection, unless it exceeds a limit."""
+        if throttle_ms := self._rates.refused_ms(listener.name, host, self.quotas.now_ms()):
+            self._hold(accepted, throttle_ms)
+            return
+        if refusal := self._refusal(host):
+            log.warning("refused a connection from %s: %s", host, refusal)
+            accepted.close()
+            return
+        self.stats.connections_accepted += 1
+        self._serve(PlainChannel(accepted, self.loop), listener, host, port)
+
+    def _hold(self, accepted: socket.socket, throttle_ms: int) -> None:
+        """Close a connection beyond the rate of its address, later: a client that is closed comes again at once."""
+        self.stats.connections_throttled += 1
+
+        def close() -> None:
+            self.held.pop(accepted, None)
+            accepted.close()
+
+        if len(self.held) >= MOST_HELD:
+            close()
+        else:
+            self.held[accepted] = self.loop.call_later(throttle_ms / 1000, close)
 
     def _serve(self, channel: ClientChannel, listener: Listener, host: str, port: int) -> None:
         """Serve a client whose channel is ready for requests: after its handshake, if it has one."""
@@ -138,5 +180,9 @@ class Server(Shared):
             if sock.fileno() >= 0:
                 self.loop.remove_reader(sock)
                 sock.close()
+        for accepted, timer in self.held.items():
+            timer.cancel()
+            accepted.close()
+        self.held.clear()
         for connection in list(self.connections):
             connection.close()

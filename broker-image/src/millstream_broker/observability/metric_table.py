@@ -65,6 +65,12 @@ TABLE = (
         QUOTA_LABELS,
     ),
     Metric(
+        "millstream_connections_throttled_total",
+        "counter",
+        "connections",
+        "Connections that were closed because of the quota of their address.",
+    ),
+    Metric(
         "millstream_muted_connections",
         "gauge",
         "connections",

@@ -170,6 +170,7 @@ class Metrics:
             ("received_bytes", stats.bytes_in),
             ("sent_bytes", stats.bytes_out),
             ("connections_accepted", stats.connections_accepted),
+            ("connections_throttled", stats.connections_throttled),
             ("records_received", stats.records_in),
             ("batches_refused", stats.records_refused),
             ("isr_shrinks", stats.isr_shrinks),

@@ -13,6 +13,7 @@ class Stats:
         "bytes_in",
         "bytes_out",
         "connections_accepted",
+        "connections_throttled",
         "isr_expands",
         "isr_shrinks",
         "muted",
@@ -26,6 +27,8 @@ class Stats:
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections_accepted = 0
+        self.connections_throttled = 0
+        """Those closed because of the rate of their address."""
         self.isr_expands = 0
         self.isr_shrinks = 0
         self.muted = 0

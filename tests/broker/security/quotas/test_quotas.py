@@ -110,7 +110,7 @@ def test_brokers_have_no_quota_for_mutations() -> None:
 
 
 def test_unused_sensors_are_forgotten_and_their_number_is_bounded() -> None:
-    found = Sensors(list[int], most=3)
+    found = Sensors[SensorKey, list[int]](list, most=3)
     first, second, third, fourth = (SensorKey(name) for name in "abcd")
     for now, key in enumerate((first, second, third)):
         found.get(key, now)

@@ -42,9 +42,9 @@ class _Kind(Generic[M]):
 
     __slots__ = ("limits", "sensors")
 
-    def __init__(self, sensors: Sensors[M]) -> None:
+    def __init__(self, sensors: Sensors[SensorKey, M]) -> None:
         self.limits = Limits()
-        self.sensors: Sensors[M] = sensors
+        self.sensors: Sensors[SensorKey, M] = sensors
 
     def find(
         self, session: ClientSession, client_id: str | None, now_ms: int

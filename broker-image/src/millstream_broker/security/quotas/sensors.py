@@ -6,13 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from .limits import SensorKey
-
 MOST_SENSORS = 10_000
 """Sensors of one kind of quota: client ids are the clients' choice. Beyond them, the longest unused is forgotten."""
 UNUSED_MS = 3_600_000
 """Time after which an unused sensor is forgotten, as in Kafka."""
 
+K = TypeVar("K")
 M = TypeVar("M")
 
 
@@ -37,7 +36,7 @@ class Sensor(Generic[M]):
         return throttle_ms
 
 
-class Sensors(Generic[M]):
+class Sensors(Generic[K, M]):
     """The sensors of one kind of quota."""
 
     __slots__ = ("_by_key", "_create", "_most")
@@ -45,16 +44,16 @@ class Sensors(Generic[M]):
     def __init__(self, create: Callable[[], M], most: int = MOST_SENSORS) -> None:
         self._create = create
         self._most = most
-        self._by_key: OrderedDict[SensorKey, Sensor[M]] = OrderedDict()
+        self._by_key: OrderedDict[K, Sensor[M]] = OrderedDict()
         """The last used one is at the end."""
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def __iter__(self) -> Iterator[tuple[SensorKey, Sensor[M]]]:
+    def __iter__(self) -> Iterator[tuple[K, Sensor[M]]]:
         return iter(list(self._by_key.items()))
 
-    def get(self, key: SensorKey, now_ms: int) -> Sensor[M]:
+    def get(self, key: K, now_ms: int) -> Sensor[M]:
         """The sensor of a key, which is used now."""
         sensor = self._by_key.get(key)
         if sensor is None:
@@ -73,5 +72,5 @@ class Sensors(Generic[M]):
         while by_key and now_ms - next(iter(by_key.values())).used_ms >= UNUSED_MS:
             by_key.popitem(last=False)
 
-    def forget(self, key: SensorKey) -> None:
+    def forget(self, key: K) -> None:
         self._by_key.pop(key, None)
